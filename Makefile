@@ -1,0 +1,41 @@
+# The few words that run this project. Everything a machine needs is installed here, into .venv.
+PY ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test check fmt lint type rules unit functional bench storm soak clean help
+help:            ## what you can make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
+
+setup: $(VENV)/.ready  ## a virtual environment with everything that demo and test need
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade 'pip>=24'
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+demo: setup      ## the main job on this machine: S3 server, tracker, four agents, one pull storm (KEEP=1 leaves it running)
+	$(BIN)/python -m loadtest.demo $(if $(KEEP),--keep)
+
+test: setup      ## all tests
+	$(BIN)/python -m pytest -q
+
+check: setup lint type rules test  ## what CI runs: format, lint, types, import rules, tests
+
+fmt: setup       ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+type: setup
+	$(BIN)/mypy
+rules: setup
+	$(BIN)/lint-imports
+
+bench: setup     ## loopback 1 to 1 through two real agents, beside raw sendfile to recv_into
+	$(BIN)/python -m loadtest.loopback
+storm: setup     ## eight agents in shaped network namespaces (root)
+	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

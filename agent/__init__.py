@@ -1,0 +1,1 @@
+"""The agent: one per node, it owns the cache and takes part in swarms."""

@@ -1,0 +1,142 @@
+"""The member handshake, the same on peer connections and on the tracker's WebSocket. Pure.
+
+    server -> client  CHALLENGE(nonce_s, versions)
+    client -> server  HELLO(nonce_c, node, role, version, proof_c)
+    server -> client  WELCOME(node, proof_s)
+
+Each proof is HMAC-SHA256 with the cluster key over everything both sides said, the version list
+included: nothing can be replayed (both nonces are fresh) and nothing downgraded (the list is
+under the proof). Without a cluster key (loopback or --insecure) the key is empty: the same
+messages prove nothing, and DESIGN section 6 says so.
+"""
+
+import hmac
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from p2pcache.errors import NotAllowed, RemoteProtocolError
+
+VERSIONS: tuple[int, ...] = (1,)  # wire versions this release speaks: its own and the one before
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+
+
+class Challenge(msgspec.Struct, array_like=True, frozen=True):
+    """The server speaks first, so that a client's proof is never replayable."""
+
+    nonce: bytes
+    versions: tuple[int, ...]
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """The client's half. `role` is "peer" or "agent" (towards a tracker)."""
+
+    nonce: bytes
+    node: int
+    role: str
+    version: int
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, array_like=True, frozen=True):
+    """The server's half."""
+
+    node: int
+    proof: bytes
+
+
+class Secret(NamedTuple):
+    """The cluster key, kept out of every repr."""
+
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+def choose_version(offered: Sequence[int]) -> int:
+    """The newest version both sides speak.
+
+    Raises:
+        RemoteProtocolError: none in common.
+    """
+    common = set(offered) & set(VERSIONS)
+    if not common:
+        raise RemoteProtocolError(
+            f"the other side speaks wire versions {list(offered)[:8]}, this release {list(VERSIONS)}; "
+            "upgrade the older one"
+        )
+    return max(common)
+
+
+def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: int, role: str) -> Hello:
+    """The client's answer to a challenge."""
+    _check_nonce(challenge.nonce)
+    version = choose_version(challenge.versions)
+    proof = _proof(secret, b"client", challenge, nonce, node, role, version)
+    return Hello(nonce, node, role, version, proof)
+
+
+def accept(secret: Secret, challenge: Challenge, said: Hello, *, node: int, role: str) -> Welcome:
+    """The server's check of a HELLO and its WELCOME.
+
+    Raises:
+        NotAllowed: wrong key.
+        RemoteProtocolError: malformed, wrong role or version.
+    """
+    _check_nonce(said.nonce)
+    if said.version not in challenge.versions or said.role != role:
+        raise RemoteProtocolError("HELLO with another role or version than the challenge allows")
+    expected = _proof(secret, b"client", challenge, said.nonce, said.node, said.role, said.version)
+    if not hmac.compare_digest(expected, said.proof):
+        raise NotAllowed("a member's proof is wrong: it holds another cluster key")
+    return Welcome(node, _server_proof(secret, challenge, said, node))
+
+
+def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome) -> None:
+    """The client's check of a WELCOME.
+
+    Raises:
+        NotAllowed: the server doesn't hold the key.
+    """
+    if not hmac.compare_digest(_server_proof(secret, challenge, said, welcome.node), welcome.proof):
+        raise NotAllowed("the server's proof is wrong: it holds another cluster key")
+
+
+def _server_proof(secret: Secret, challenge: Challenge, said: Hello, node: int) -> bytes:
+    return _proof(
+        secret, b"server" + node.to_bytes(8, "big", signed=True),
+        challenge, said.nonce, said.node, said.role, said.version,
+    )  # fmt: skip
+
+
+def _proof(
+    secret: Secret,
+    side: bytes,
+    challenge: Challenge,
+    nonce: bytes,
+    node: int,
+    role: str,
+    version: int,
+) -> bytes:
+    # msgpack of a list is unambiguous: no field can borrow bytes from its neighbour.
+    text = msgspec.msgpack.encode(
+        [
+            b"p2pcache.handshake.v1",
+            side,
+            challenge.nonce,
+            list(challenge.versions),
+            nonce,
+            node,
+            role,
+            version,
+        ]
+    )
+    return hmac.digest(secret.key, text, "sha256")
+
+
+def _check_nonce(nonce: bytes) -> None:
+    if len(nonce) != NONCE_BYTES:
+        raise RemoteProtocolError(f"nonce of {len(nonce)} bytes, expected {NONCE_BYTES}")

@@ -1,0 +1,227 @@
+"""What agents and tracker say to each other on the one WebSocket between them.
+
+MessagePack arrays, tagged by a small int: one binary WebSocket message holds one message.
+Bitmaps are `chunkset.to_bytes` over the runs of the model. Fields are only ever appended, with
+defaults, so that neighbouring releases understand each other. Everything here is untrusted
+input to the other side; sizes are limited by `MAX_MESSAGE_BYTES` and the checks where used.
+"""
+
+import msgspec
+
+from p2pcache.errors import RemoteProtocolError
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+class Member(_Message, frozen=True):
+    """One live node: id, address "host:port" of its peer listener, place."""
+
+    node: int
+    address: str
+    rack: str = ""
+    site: str = ""
+
+
+class SwarmState(_Message, frozen=True):
+    """What one agent has of one model. A complete model is `have=b""` with `complete`."""
+
+    digest: str  # hex, of the manifest
+    run_count: int
+    have: bytes = b""
+    complete: bool = False
+    credit: int = 0  # > 0: it wants the rest, and works on so many leases at once
+    leases: tuple[int, ...] = ()  # runs it is reading from the origin right now
+    known: tuple[int, ...] = ()  # the swarm's members as it last knew them
+
+
+# -- agent to tracker ---------------------------------------------------------------------------
+
+
+class Announce(_Message, tag=1, frozen=True):
+    """First message after the handshake: who I am and all that I have."""
+
+    address: str
+    version: str
+    rack: str = ""
+    site: str = ""
+    swarms: tuple[SwarmState, ...] = ()
+
+
+class Heartbeat(_Message, tag=2, frozen=True):
+    """Every `heartbeat_s`: I live; the swarms whose have-set or leases changed or are active."""
+
+    load: int = 0
+    swarms: tuple[SwarmState, ...] = ()
+    free_bytes: int = 0
+    cached_bytes: int = 0
+
+
+class Enter(_Message, tag=3, frozen=True):
+    """I take part in a swarm (as one who wants or only has). Answered with `Swarm`."""
+
+    swarm: SwarmState
+
+
+class Exit(_Message, tag=4, frozen=True):
+    """I have nothing of this model any more, or don't want to serve it."""
+
+    digest: str
+
+
+class LeaseReport(_Message, tag=5, frozen=True):
+    """What became of leases, batched."""
+
+    digest: str
+    epoch: int
+    done: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    mismatched: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    credit: int = -1  # new credit, or -1: as before
+
+
+class Stuck(_Message, tag=6, frozen=True):
+    """No neighbour has these runs for long."""
+
+    digest: str
+    runs: tuple[int, ...]
+
+
+class Blame(_Message, tag=7, frozen=True):
+    """That node sent me bytes that don't match."""
+
+    node: int
+    digest: str
+    run: int
+
+
+class Leaving(_Message, tag=8, frozen=True):
+    """Orderly end: forget me now."""
+
+
+class Ask(_Message, tag=9, frozen=True):
+    """A question; answered by exactly one `Answer` or `Refusal` with the same id.
+
+    `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
+    "nodes", "status" (-> JSON), "moved" (ref: forget the cached tag), "tag_put" (origin without
+    conditional put: the tracker writes, alone).
+    """
+
+    id: int
+    what: str
+    text: str = ""
+    offset: int = 0
+
+
+# -- tracker to agent ---------------------------------------------------------------------------
+
+
+class Settled(_Message, tag=32, frozen=True):
+    """First message after Announce: you are a member."""
+
+    epoch: int
+    origin: str  # URL of the default origin, "" if none
+    heartbeat_s: float
+    lease_ttl_s: float
+
+
+class Swarm(_Message, tag=33, frozen=True):
+    """A swarm's members. `full`: `joined` is the whole list; else a delta to `version - 1`."""
+
+    digest: str
+    version: int
+    full: bool
+    joined: tuple[Member, ...] = ()
+    left: tuple[int, ...] = ()
+    neighbours: tuple[
+        int, ...
+    ] = ()  # whom to dial, in order of preference (may be empty in deltas)
+
+
+class Grant(_Message, tag=34, frozen=True):
+    """You may read these runs from the origin until `ttl_s` after your last heartbeat."""
+
+    digest: str
+    epoch: int
+    runs: tuple[int, ...]
+
+
+class Revoke(_Message, tag=35, frozen=True):
+    """Not needed any more: enough nodes have them."""
+
+    digest: str
+    runs: tuple[int, ...]
+
+
+class Stop(_Message, tag=36, frozen=True):
+    """No more leases for this model: the origin's bytes are wrong (exit 6 everywhere)."""
+
+    digest: str
+    run: int
+    reason: str
+
+
+class Poll(_Message, tag=37, frozen=True):
+    """A holder left: say now what you have of this model (answered with a Heartbeat)."""
+
+    digest: str
+
+
+class Answer(_Message, tag=38, frozen=True):
+    """The good end of an `Ask`. `total`: size of the whole thing, for parts."""
+
+    id: int
+    data: bytes
+    total: int = 0
+
+
+class Refusal(_Message, tag=39, frozen=True):
+    """The bad end of an `Ask`: exit code of the cause, and one line."""
+
+    id: int
+    code: int
+    message: str
+
+
+ToTracker = (
+    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask
+)  # fmt: skip
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+
+def encode(message: ToTracker | ToAgent) -> bytes:
+    """One message as one WebSocket payload."""
+    return _encoder.encode(message)
+
+
+def decode_to_tracker(data: bytes) -> ToTracker:
+    """Parse what an agent sent.
+
+    Raises:
+        RemoteProtocolError: not a message of this protocol.
+    """
+    try:
+        return _to_tracker.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"bad message from an agent: {error}") from None
+
+
+def decode_to_agent(data: bytes) -> ToAgent:
+    """Parse what a tracker sent.
+
+    Raises:
+        RemoteProtocolError: not a message of this protocol.
+    """
+    try:
+        return _to_agent.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"bad message from the tracker: {error}") from None

@@ -1,0 +1,57 @@
+"""Knobs of the deciders. Each default has one line of reason; times are seconds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSettings:
+    """How one node takes part in one swarm."""
+
+    window_runs: int = 32  # in-order preference above the first gap; cost nothing in 16-node runs
+    outstanding: int = 12  # requests in flight over all peers; measured best at N >= 4
+    outstanding_per_peer: int = 2  # the next request is there when an upload ends
+    outstanding_few_peers: int = 6  # with fewer than 3 useful peers: keeps a fast link full
+    origin_fetches: int = 8  # leases that one node works on at once
+    have_interval_s: float = 0.05  # batch of have-deltas: 20-100 ms cost no time, much CPU saved
+    busy_backoff_s: float = 0.035  # 20-50 ms measured
+    slow_peer_ratio: float = 0.3  # peers under this share of the median rate are passed over
+    duplicate_after: float = 2.0  # endgame: a second request after this many expected times
+    duplicate_min_s: float = 1.0  # ... and never sooner
+    stuck_after_s: float = 4.0  # wanted run without a holder among neighbours: tell the tracker
+    lease_ttl_s: float = 15.0  # as the tracker's; heartbeats renew
+    fallback_grace_s: float = 5.0  # after TTL + grace without a tracker, owners may read
+    owner_patience_s: float = 8.0  # without progress for so long, the next owner in order may read
+    dial_retry_s: float = 5.0
+    rescue_cap: float = 0.04  # share of runs that may be read again while a live node has them
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """How the tracker hands out the right to read the origin."""
+
+    ttl_s: float = 15.0  # renewed by heartbeats; as long as a member's expiry
+    in_flight: int = 16  # over the swarm; >= 2 x origin rate x latency / chunk on real links
+    slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none
+    enough_holders: int = 2  # a lease is taken back when so many nodes have the run
+    stuck_factor: float = 4.0  # a lease older than this many medians may be granted again
+    rescue_cap: float = 0.04  # share of runs granted again while a live node has them
+    mismatches_to_stop: int = 2  # nodes that must see wrong origin bytes before leases stop
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """Membership at the tracker."""
+
+    heartbeat_s: float = 5.0  # with jitter of a fifth
+    expiry_s: float = 15.0  # three heartbeats
+    reconnect_grace_s: float = 3.0  # a broken connection gives leases back only after this
+    neighbours: int = 24  # rarest-first reaches 0.97 of the bound with 24-40
+
+
+@dataclass(frozen=True, slots=True)
+class UploadSettings:
+    """What one node serves at once."""
+
+    slots: int = 4  # measured best of 1, 2, 4, 6 at N = 16
+    queue: int = 4  # above it the answer is BUSY
+    per_peer: int = 6  # requests of one peer in slots and queue together (few-peer swarms use it)

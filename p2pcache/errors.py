@@ -1,0 +1,120 @@
+"""The one error tree. Each class carries the exit code it ends a command with.
+
+    P2PCacheError            1  a bug, or a cause nobody classified
+    ├── UsageError           2  a flag, a ref, a setting
+    ├── NotFound             3  no such model, tag, file
+    ├── NotAllowed           4  key, token, file permission
+    ├── NoSpace              5  the disk (or quota) can't hold it
+    ├── IntegrityError       6  bytes that don't match their digest
+    │   ├── InvalidManifest     an untrusted manifest broke a rule
+    │   └── OriginChanged       the origin's bytes are not what was pushed
+    ├── OriginUnavailable    7  storage doesn't answer (retryable)
+    ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
+    ├── TimedOut             9  the caller's own limit ran out
+    ├── Conflict            10  somebody else moved the tag
+    └── ProtocolError
+        ├── RemoteProtocolError  the peer broke the protocol: blame it, never crash
+        └── LocalProtocolError   we broke it: a bug of ours
+
+Foreign exceptions (OSError, botocore, aiohttp) become one of these once, at the edge of
+`p2pcache.io`; only `cli/main.py` and the HTTP middleware turn them into codes.
+"""
+
+from typing import ClassVar
+
+
+class P2PCacheError(Exception):
+    """Root of the tree. `str(error)` is one line that says what is wrong and what to do."""
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+
+class UsageError(P2PCacheError):
+    """A flag, ref or setting that can't be understood."""
+
+    exit_code = 2
+
+
+class NotFound(P2PCacheError):
+    """No such model, tag, blob or file."""
+
+    exit_code = 3
+
+
+class NotAllowed(P2PCacheError):
+    """A key, token or permission is missing or wrong."""
+
+    exit_code = 4
+
+
+class NoSpace(P2PCacheError):
+    """The disk or the quota can't hold what was asked for."""
+
+    exit_code = 5
+
+
+class IntegrityError(P2PCacheError):
+    """Bytes don't match the digest that names them."""
+
+    exit_code = 6
+
+
+class InvalidManifest(IntegrityError):
+    """An untrusted manifest breaks a rule of format v1."""
+
+
+class OriginChanged(IntegrityError):
+    """The origin holds other bytes than those that were pushed."""
+
+
+class OriginUnavailable(P2PCacheError):
+    """The origin doesn't answer, resets, stalls or throttles."""
+
+    exit_code = 7
+    retryable = True
+
+
+class Unreachable(P2PCacheError):
+    """An agent or a tracker doesn't answer."""
+
+    exit_code = 8
+    retryable = True
+
+
+class TimedOut(P2PCacheError):
+    """The caller's own time limit ran out."""
+
+    exit_code = 9
+
+
+class Conflict(P2PCacheError):
+    """Somebody else changed it first (a tag moved under us)."""
+
+    exit_code = 10
+
+
+class ProtocolError(P2PCacheError):
+    """Root of the wire errors."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol. Score it down and drop it; never crash."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We broke the protocol. Always a bug of ours."""
+
+
+_BY_CODE: dict[int, type[P2PCacheError]] = {
+    c.exit_code: c
+    for c in (
+        P2PCacheError, UsageError, NotFound, NotAllowed, NoSpace, IntegrityError,
+        OriginUnavailable, Unreachable, TimedOut, Conflict,
+    )
+}  # fmt: skip
+
+
+def from_code(code: int, message: str) -> P2PCacheError:
+    """The error class of an exit code, for errors that crossed a process boundary as JSON."""
+    return _BY_CODE.get(code, P2PCacheError)(message)

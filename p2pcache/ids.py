@@ -1,0 +1,82 @@
+"""Names: refs, digests, node ids. Parse and format; no behaviour."""
+
+import re
+from typing import NamedTuple, Self
+
+from p2pcache.errors import UsageError
+
+DIGEST_BYTES = 32  # BLAKE3-256
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+
+_NAME = r"[a-z0-9][a-z0-9._-]{0,79}"
+_REF = re.compile(
+    rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
+    r"(?:@blake3:(?P<digest>[0-9a-f]{64}))?"
+)
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+class Ref(NamedTuple):
+    """`[namespace/]name[:tag][@blake3:HEX]`; where there is a digest, it decides."""
+
+    namespace: str
+    name: str
+    tag: str
+    digest: str | None = None  # 64 hex digits
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a ref as a person types it.
+
+        Raises:
+            UsageError: with the grammar and an example.
+        """
+        match = _REF.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"not a model ref: {text!r}; expected [namespace/]name[:tag][@blake3:HEX] in lower "
+                "case, for example team/llama:v3"
+            )
+        return cls(
+            match["namespace"] or DEFAULT_NAMESPACE,
+            match["name"],
+            match["tag"] or DEFAULT_TAG,
+            match["digest"],
+        )
+
+    @property
+    def tag_key(self) -> tuple[str, str, str]:
+        """What names a tag record: (namespace, name, tag)."""
+        return (self.namespace, self.name, self.tag)
+
+    @property
+    def short(self) -> str:
+        """As short as it parses back: the default namespace is left out, the tag is not."""
+        space = "" if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/"
+        return f"{space}{self.name}:{self.tag}"
+
+    def __str__(self) -> str:
+        return self.short + (f"@blake3:{self.digest}" if self.digest else "")
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` is a digest in its one spelling: 64 lower-case hex digits."""
+    return _HEX.fullmatch(text) is not None
+
+
+def format_node(node: int) -> str:
+    """A node id (63-bit int inside, so that ties break the same everywhere) as 16 hex digits."""
+    return f"{node:016x}"
+
+
+def parse_node(text: str) -> int:
+    """The inverse of `format_node`.
+
+    Raises:
+        UsageError: not 16 hex digits.
+    """
+    if re.fullmatch(r"[0-7][0-9a-f]{15}", text) is None:
+        raise UsageError(f"not a node id: {text!r}; expected 16 hex digits")
+    return int(text, 16)

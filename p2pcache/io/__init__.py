@@ -1,0 +1,1 @@
+"""What touches the world: disk, sockets, clocks, threads. It performs, it decides nothing."""

@@ -1,0 +1,1 @@
+"""Durable storage behind one `Origin` interface: `s3://` and `file://`."""

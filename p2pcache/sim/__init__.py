@@ -1,0 +1,1 @@
+"""The same deciders in virtual time."""

@@ -1,0 +1,1 @@
+"""The tracker: membership, refs and manifests, origin leases. Soft state only."""
