@@ -1,0 +1,132 @@
+"""Which upload a node starts next, and when it says BUSY instead.
+
+Pure: the daemon and the simulator run this same code.
+
+A peer's requests are served one after the other (they share one connection, so two at once would
+only delay the first), and slots go round the peers that wait. What is admitted at once is slots +
+queue over all peers: a short queue and an early BUSY let the requester find a peer with a free
+slot, where a long queue would hold it.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from p2pcache.core.settings import UploadSettings
+from p2pcache.errors import LocalProtocolError
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class UploadQueue(Generic[Item]):
+    """Admission and order of uploads.
+
+    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue; a
+    peer has at most one active upload; the rotation holds all and only peers that wait.
+    """
+
+    def __init__(self, settings: UploadSettings) -> None:
+        """Start empty and open."""
+        self._settings = settings
+        self._active: dict[int, Item] = {}  # peer -> what is being sent to it
+        self._waiting: dict[int, deque[Item]] = {}  # peer -> its requests, oldest first
+        self._rotation: deque[int] = deque()  # peers that wait, the next one first
+        self._waiting_count = 0
+        self._open = True
+
+    @property
+    def load(self) -> int:
+        """Uploads active and waiting: what is piggybacked to peers."""
+        return len(self._active) + self._waiting_count
+
+    @property
+    def active(self) -> int:
+        """Uploads being sent now."""
+        return len(self._active)
+
+    def close(self) -> None:
+        """Admit nothing more (an orderly end); what was admitted is still served."""
+        self._open = False
+
+    def offer(self, peer: int, item: Item) -> bool:
+        """Admit a request, or return False: answer BUSY.
+
+        With several peers at once, none holds more than an even share of the places, so that one
+        greedy peer can't turn the others away.
+        """
+        mine = len(self._waiting.get(peer, ())) + (peer in self._active)
+        if not self._open or self.load >= self._capacity or mine >= self._share(peer):
+            return False
+        if peer not in self._waiting:
+            self._waiting[peer] = deque()
+            self._rotation.append(peer)
+        self._waiting[peer].append(item)
+        self._waiting_count += 1
+        return True
+
+    def start(self) -> tuple[int, Item] | None:
+        """The next upload to start now (it is active until `ended`), or None. Call until None."""
+        if len(self._active) >= self._settings.slots:
+            return None
+        for _ in range(len(self._rotation)):
+            peer = self._rotation.popleft()
+            if peer in self._active:
+                self._rotation.append(peer)
+                continue
+            item = self._waiting[peer].popleft()
+            self._waiting_count -= 1
+            if self._waiting[peer]:
+                self._rotation.append(peer)
+            else:
+                del self._waiting[peer]
+            self._active[peer] = item
+            return peer, item
+        return None
+
+    def ended(self, peer: int, item: Item) -> None:
+        """An active upload is over, whatever its outcome.
+
+        Raises:
+            LocalProtocolError: it wasn't active.
+        """
+        if self._active.get(peer) != item:
+            raise LocalProtocolError("the end of an upload that is not active")
+        del self._active[peer]
+
+    def cancel(self, peer: int, item: Item) -> bool:
+        """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
+        waiting = self._waiting.get(peer)
+        if waiting is None or item not in waiting:
+            return False
+        waiting.remove(item)
+        self._waiting_count -= 1
+        if not waiting:
+            del self._waiting[peer]
+            self._rotation.remove(peer)
+        return True
+
+    def leave(self, peer: int) -> list[Item]:
+        """A peer is gone: its waiting requests, now removed. An active one still needs `ended`."""
+        waiting = self._waiting.pop(peer, None)
+        if waiting is None:
+            return []
+        self._rotation.remove(peer)
+        self._waiting_count -= len(waiting)
+        return list(waiting)
+
+    def check(self) -> None:
+        """Assert the invariants (tests and simulator)."""
+        assert len(self._active) <= self._settings.slots
+        assert self.load <= self._capacity
+        assert set(self._rotation) == set(self._waiting)
+        assert len(self._rotation) == len(self._waiting)
+        assert all(self._waiting.values())
+        assert self._waiting_count == sum(map(len, self._waiting.values()))
+
+    @property
+    def _capacity(self) -> int:
+        return self._settings.slots + self._settings.queue
+
+    def _share(self, peer: int) -> int:
+        peers = len(self._active.keys() | self._waiting.keys() | {peer})
+        return min(self._settings.per_peer, max(1, self._capacity // peers))

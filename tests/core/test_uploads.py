@@ -1,0 +1,139 @@
+"""The upload queue: admission, order, fairness; and a state machine against its invariants."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import UploadQueue
+from p2pcache.errors import LocalProtocolError
+
+SETTINGS = UploadSettings(slots=2, queue=3, per_peer=4)
+
+
+def queue_of(*requests: tuple[int, int]) -> UploadQueue[int]:
+    queue: UploadQueue[int] = UploadQueue(SETTINGS)
+    for peer, item in requests:
+        assert queue.offer(peer, item)
+    return queue
+
+
+def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
+    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13))
+    assert not queue.offer(1, 14)
+    assert queue.start() == (1, 10)
+    assert queue.start() is None
+    queue.ended(1, 10)
+    assert queue.start() == (1, 11)
+    assert queue.load == 3
+
+
+def test_slots_go_round_the_peers() -> None:
+    queue = queue_of((1, 10), (1, 11), (2, 20), (3, 30))
+    assert [queue.start(), queue.start(), queue.start()] == [(1, 10), (2, 20), None]
+    queue.ended(1, 10)
+    assert queue.start() == (3, 30)
+    queue.ended(2, 20)
+    assert queue.start() == (1, 11)
+
+
+def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
+    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13), (2, 20))
+    assert not queue.offer(3, 30)
+    assert queue.start() == (1, 10)
+    queue.ended(1, 10)
+    assert not queue.offer(1, 14)  # its share is 2 with another peer present
+    assert queue.offer(3, 30)
+
+
+def test_cancel_takes_out_what_waits_only() -> None:
+    queue = queue_of((1, 10), (1, 11))
+    assert queue.start() == (1, 10)
+    assert not queue.cancel(1, 10)
+    assert queue.cancel(1, 11)
+    assert not queue.cancel(1, 11)
+    queue.ended(1, 10)
+    assert queue.load == 0
+    assert queue.start() is None
+
+
+def test_leave_returns_what_waited() -> None:
+    queue = queue_of((1, 10), (1, 11), (2, 20))
+    assert queue.start() == (1, 10)
+    assert queue.leave(1) == [11]
+    assert queue.leave(1) == []
+    queue.ended(1, 10)
+    assert queue.start() == (2, 20)
+
+
+def test_closed_admits_nothing_but_serves_the_rest() -> None:
+    queue = queue_of((1, 10))
+    queue.close()
+    assert not queue.offer(2, 20)
+    assert queue.start() == (1, 10)
+
+
+def test_an_unknown_end_is_our_bug() -> None:
+    queue = queue_of((1, 10))
+    with pytest.raises(LocalProtocolError):
+        queue.ended(1, 10)
+
+
+class Machine(RuleBasedStateMachine):
+    """Random offers, starts, ends, cancels and departures; each request ends once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: UploadQueue[int] = UploadQueue(SETTINGS)
+        self.waiting: set[tuple[int, int]] = set()
+        self.active: set[tuple[int, int]] = set()
+        self.count = 0
+
+    @rule(peer=st.integers(0, 4))
+    def offer(self, peer: int) -> None:
+        self.count += 1
+        if self.queue.offer(peer, self.count):
+            self.waiting.add((peer, self.count))
+        else:
+            assert self.waiting or self.active  # an idle node never says BUSY
+
+    @rule()
+    def start(self) -> None:
+        begun = self.queue.start()
+        if begun is None:
+            idle = {p for p, _ in self.waiting} - {p for p, _ in self.active}
+            assert not idle or len(self.active) == SETTINGS.slots  # work-conserving
+        else:
+            self.waiting.remove(begun)
+            self.active.add(begun)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if self.active:
+            one = data.draw(st.sampled_from(sorted(self.active)))
+            self.active.remove(one)
+            self.queue.ended(*one)
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.waiting:
+            one = data.draw(st.sampled_from(sorted(self.waiting)))
+            self.waiting.remove(one)
+            assert self.queue.cancel(*one)
+
+    @rule(peer=st.integers(0, 4))
+    def leave(self, peer: int) -> None:
+        gone = {(peer, item) for item in self.queue.leave(peer)}
+        assert gone == {one for one in self.waiting if one[0] == peer}
+        self.waiting -= gone
+
+    @invariant()
+    def holds(self) -> None:
+        self.queue.check()
+        assert self.queue.load == len(self.waiting) + len(self.active)
+        assert self.queue.active == len(self.active)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
