@@ -1,0 +1,165 @@
+"""The `p2pcache` command: which commands there are, and how a command ends.
+
+Commands are imported when they are used, so that help and a warm pull stay quick. This is the
+one place that turns errors and signals into exit codes.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NamedTuple
+
+import click
+
+from p2pcache import __version__
+from p2pcache.errors import P2PCacheError
+
+
+class Entry(NamedTuple):
+    """A command: where it lives and its line in the help."""
+
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, dict[str, Entry]] = {
+    "Models": {
+        "pull": Entry("pull", "Fetch a model and print its directory."),
+        "push": Entry("push", "Store a directory as a model."),
+        "ls": Entry("inventory", "List the models in the cache."),
+        "show": Entry("inventory", "Show a model's files, sizes and digest."),
+        "verify": Entry("pull", "Prove every byte of a model again."),
+        "rm": Entry("inventory", "Remove a model's tag, and the model with its last tag."),
+        "prune": Entry("inventory", "Free the space of what nothing names any more."),
+    },
+    "Cluster": {
+        "ps": Entry("inventory", "Show the pulls that run now."),
+        "nodes": Entry("fleet", "List the cluster's nodes."),
+        "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
+    },
+    "Daemons": {
+        "agent": Entry("serve", "Run this node's agent in the foreground."),
+        "tracker": Entry("serve", "Run the cluster's tracker in the foreground."),
+    },
+    "This program": {
+        "config": Entry("settingscmd", "Show or check the settings."),
+        "completion": Entry("completion", "Print a shell's completion script."),
+        "version": Entry("fleet", "Print the version."),
+    },
+}
+
+_EPILOG = """\b
+Examples:
+  p2pcache push ./llama team/llama:v3      store a directory as a model
+  vllm serve "$(p2pcache pull team/llama:v3)"
+  p2pcache COMMAND --help                  each command explains itself
+
+\b
+A local agent is found by itself (/run/p2pcache/agent.sock); without one, commands work alone,
+from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not allowed,
+5 no space, 6 integrity, 7 origin unavailable, 8 agent or tracker unreachable, 9 timeout,
+10 conflict, 130 interrupted, 143 terminated.
+"""
+
+
+class Commands(click.Group):
+    """The command table; imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help."""
+        return [name for entries in COMMANDS.values() for name in entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        for entries in COMMANDS.values():
+            if cmd_name in entries:
+                module = importlib.import_module(f"p2pcache.cli.{entries[cmd_name].module}")
+                command: click.Command = getattr(module, cmd_name)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by task, without importing any of them."""
+        for title, entries in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+
+@click.group(cls=Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Models from storage to every node, each chunk read from storage once."""
+
+
+class Interrupted(BaseException):
+    """A signal asks us to end; not an Exception, so that nothing on the way mistakes it for a fault."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        result = cli.main(args=args, prog_name="p2pcache", standalone_mode=False)
+        sys.stdout.flush()
+    except P2PCacheError as error:
+        return _fail(args, error.exit_code, str(error))
+    except click.UsageError as error:
+        return _fail(args, 2, _usage_message(error))
+    except click.ClickException as error:
+        return _fail(args, 2, error.format_message())
+    except BrokenPipeError:
+        _abandon_stdout()
+        return 0
+    except Interrupted as interruption:
+        name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
+        print(f"p2pcache: {name}", file=sys.stderr)
+        return 128 + interruption.number
+    except Exception as error:
+        if os.environ.get("P2PCACHE_DEBUG"):
+            raise
+        text = f"this is a bug: {type(error).__name__}: {error}; P2PCACHE_DEBUG=1 shows where"
+        return _fail(args, 1, text)
+    return result if isinstance(result, int) else 0
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    """First signal: unwind. Second one: the user means it."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _force)
+    raise Interrupted(number)
+
+
+def _force(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def _usage_message(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "p2pcache"
+    return f"{error.format_message().rstrip('.')}; see '{command} --help'"
+
+
+def _fail(args: list[str], code: int, message: str) -> int:
+    line = " ".join(message.split())
+    if "--json" in args:
+        from p2pcache.cli.output import emit_json
+
+        emit_json({"event": "error", "code": code, "message": line})
+    print(f"p2pcache: error: {line}", file=sys.stderr)
+    return code
+
+
+def _abandon_stdout() -> None:
+    """Nobody reads any more: give the interpreter's last flush somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

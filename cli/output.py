@@ -1,0 +1,50 @@
+"""What commands print: lines and JSON on stdout, notes on stderr, tables."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def emit(text: str) -> None:
+    """One line on stdout. A reader that went away (`| head`) is no error: the work goes on."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def emit_json(value: Mapping[str, object]) -> None:
+    """One JSON object as one line on stdout."""
+    emit(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def note(text: str) -> None:
+    """One line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def clean(text: object) -> str:
+    """Text from elsewhere, made safe for a terminal: no control characters."""
+    return _UNPRINTABLE.sub("?", str(text))
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()
+) -> None:
+    """Columns, two spaces apart; `right` are the indices of right-aligned ones.
+
+    The same text on a terminal and in a pipe: what a person sees is what `awk` gets.
+    """
+    lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        emit("  ".join(cells).rstrip())

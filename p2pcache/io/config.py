@@ -1,0 +1,189 @@
+"""Settings of a room: flags > environment (P2PCACHE_*) > TOML file > defaults.
+
+A room describes its settings as a frozen msgspec Struct with defaults; the units are in the
+names and decide how text is read: `*_bytes` takes sizes (10GiB), `*_bytes_per_s` rates
+(200mbit), `*_s` durations (5m). This module knows no room: the Struct class is an argument.
+
+A key of the file that no setting has is an error that names the nearest known one. Unknown
+*variables* are not: Kubernetes itself sets P2PCACHE_..._PORT and the like for a service of
+that name.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from p2pcache.core.units import parse_duration, parse_rate, parse_size
+from p2pcache.errors import NotAllowed, NotFound, UsageError
+
+SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
+PREFIX = "P2PCACHE_"
+SECTIONS = ("client", "agent", "tracker")
+MAX_FILE_BYTES = 1 << 20  # a configuration is a page or two; more is the wrong file
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Loaded(NamedTuple, Generic[S]):
+    """Settings, and where each value came from: `flag`, `environment NAME`, `FILE`, `default`."""
+
+    settings: S
+    sources: dict[str, str]
+
+
+class ConfigFile(NamedTuple):
+    """A parsed TOML file: its path (None: there is none) and its sections."""
+
+    path: Path | None
+    sections: dict[str, dict[str, Any]]
+
+
+def find_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read: `--config`, else P2PCACHE_CONFIG, else the system's if it exists."""
+    named = flag or environ.get(f"{PREFIX}CONFIG")
+    if named:
+        return Path(named)
+    return SYSTEM_FILE if SYSTEM_FILE.exists() else None
+
+
+def read_file(path: Path | None) -> ConfigFile:
+    """Parse a TOML file; sections are checked here, keys where they are used.
+
+    Raises:
+        NotFound: a file that was named is not there.
+        NotAllowed: it can't be read.
+        UsageError: not TOML, or an unknown section.
+    """
+    if path is None:
+        return ConfigFile(None, {})
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFound(f"no configuration file {path}; check --config or {PREFIX}CONFIG") from None
+    except OSError as error:
+        raise NotAllowed(f"can't read configuration file {path}: {error.strerror}") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: over 1 MiB; is it a configuration file?")
+    try:
+        tables = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    for name, table in tables.items():
+        if name not in SECTIONS or not isinstance(table, dict):
+            raise UsageError(
+                f"{path}: unknown {'section' if isinstance(table, dict) else 'key'} {name!r}"
+                f"{_nearest(name, SECTIONS)}; sections are [client], [agent] and [tracker]"
+            )
+    return ConfigFile(path, tables)
+
+
+def load(
+    kind: type[S],
+    section: str,
+    *,
+    file: ConfigFile,
+    environ: Mapping[str, str] = os.environ,
+    flags: Mapping[str, Any] | None = None,
+) -> Loaded[S]:
+    """The settings of one room.
+
+    Args:
+        kind: the room's Struct class.
+        section: its section of the file.
+        file: from `read_file`.
+        environ: variables; an empty value counts as not set.
+        flags: values from the command line by field name; None counts as not given.
+
+    Raises:
+        UsageError: an unknown key or a bad value; says where it came from.
+    """
+    fields = {f.name: f for f in msgspec.structs.fields(kind)}
+    table = file.sections.get(section, {})
+    for key in table:
+        if key not in fields:
+            raise UsageError(
+                f"{file.path}: [{section}] has an unknown key {key!r}{_nearest(key, fields)}"
+            )
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(fields, "default")
+    for name, field in fields.items():
+        variable = PREFIX + name.upper()
+        if flags and flags.get(name) is not None:
+            where, raw = "flag", flags[name]
+            label = f"--{name.replace('_', '-')}"
+        elif environ.get(variable):
+            where, raw = f"environment {variable}", environ[variable]
+            label = variable
+        elif name in table:
+            where, raw = str(file.path), table[name]
+            label = f"{file.path}: [{section}] {name}"
+        else:
+            continue
+        values[name] = _convert(label, name, raw, field.type)
+        sources[name] = where
+    try:
+        return Loaded(kind(**values), sources)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"[{section}] settings: {error}") from None
+
+
+def check_sections(file: ConfigFile, kinds: Mapping[str, type[msgspec.Struct]]) -> None:
+    """Validate every section of a file, used by this command or not.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    for section in file.sections:
+        load(kinds[section], section, file=file, environ={})
+
+
+def unknown_variables(
+    environ: Mapping[str, str], kinds: Mapping[str, type[msgspec.Struct]]
+) -> list[str]:
+    """P2PCACHE_* variables that no setting has: perhaps misspelt, perhaps Kubernetes' own."""
+    known = {PREFIX + f.name.upper() for k in kinds.values() for f in msgspec.structs.fields(k)}
+    return sorted(v for v in environ if v.startswith(PREFIX) and v not in known)
+
+
+def redacted(value: object) -> str:
+    """A value fit for a terminal or a log: a password inside a URL is not shown."""
+    text = str(value)
+    scheme, mark, rest = text.partition("://")
+    login, at, host = rest.partition("@")
+    if mark and at and "/" not in login:
+        return f"{scheme}://***@{host}"
+    return text
+
+
+def _convert(label: str, name: str, raw: object, kind: object) -> Any:
+    """One value as its field's type; text is read by the unit in the field's name."""
+    try:
+        if isinstance(raw, str) and name.endswith("_bytes_per_s"):
+            return parse_rate(raw)
+        if isinstance(raw, str) and name.endswith("_bytes"):
+            return parse_size(raw)
+        if isinstance(raw, str) and name.endswith("_s"):
+            raw = parse_duration(raw)
+        if isinstance(raw, str) and kind is bool:
+            raw = raw.strip().lower()
+            raw = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(raw, raw)
+        value: Any = msgspec.convert(raw, kind, strict=not isinstance(raw, str))
+    except UsageError as error:
+        raise UsageError(f"{label}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{label}: {redacted(raw)!r} doesn't fit: {error}") from None
+    if isinstance(value, int | float) and value < 0:
+        raise UsageError(f"{label}: {raw!r} is negative")
+    return value
+
+
+def _nearest(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    import difflib  # only where there is something to complain about
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
