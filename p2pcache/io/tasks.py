@@ -1,0 +1,181 @@
+"""Who owns what runs: one supervised task group per daemon, its threads, its signals.
+
+`Tasks.start` is the only place of the project that creates tasks. A task that dies by accident
+ends the daemon loudly (a supervisor restarts it), instead of leaving half of it running.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """All tasks of one daemon. Leaving the `async with` cancels what is left and waits for it.
+
+    When a task of `start` or `spawn` fails, the body of the `async with` is cancelled and the
+    block raises that failure (the first one, not an exception group).
+    """
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._live: set[asyncio.Task[Any]] = set()
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing = True
+        for task in list(self._live):
+            task.cancel()
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+
+    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
+        """Run `work` as a task that the daemon can't live without, and return it.
+
+        Args:
+            work: the coroutine.
+            name: shown in logs and by debuggers.
+
+        Raises:
+            RuntimeError: the daemon is stopping already.
+        """
+        if self._closing:
+            work.close()
+            raise RuntimeError(f"task {name!r} came too late: the daemon is stopping")
+        task = self._group.create_task(work, name=name)
+        self._live.add(task)
+        task.add_done_callback(self._live.discard)
+        return task
+
+    def spawn(self, work: Coroutine[Any, Any, object], *, name: str) -> None:
+        """As `start`, for who doesn't need the task (mypy asks to await a `Task`)."""
+        self.start(work, name=name)
+
+    def contained(self, work: Coroutine[Any, Any, object], *, name: str) -> "asyncio.Task[None]":
+        """Run `work` as a task whose failure is logged and ends nothing else (one connection)."""
+        return self.start(_contained(work, name), name=name)
+
+    def every(
+        self, interval_s: float, action: Callable[[], Awaitable[object]], *, name: str
+    ) -> None:
+        """Call `action` each `interval_s` seconds, for as long as the daemon lives."""
+        self.spawn(_repeat(interval_s, action), name=name)
+
+
+async def _contained(work: Coroutine[Any, Any, object], name: str) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - the one place that contains a bug in a connection's task
+        _log.exception("task %s failed; the daemon goes on without it", name)
+
+
+async def _repeat(interval_s: float, action: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        await action()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class Threads:
+    """A few daemon threads for blocking work.
+
+    Unlike an executor's, these threads are never joined: a storage read that hangs can't hold
+    up the end of the process.
+    """
+
+    def __init__(self, count: int, *, name: str) -> None:
+        """Start up to `count` threads, as they are needed."""
+        self._count = count
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._started = 0
+        self._busy = 0  # jobs handed in and not yet answered; only the loop's thread touches it
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `work` on a thread and wait for it. Cancelled, it stops waiting, not the call."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            self._busy -= 1
+            if answer.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type] # None only if T allows it
+
+        def job() -> None:
+            result: T | None = None
+            problem: BaseException | None = None
+            try:
+                result = work(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+                problem = error
+            # A loop that is closed by now has nobody waiting: the daemon has ended.
+            try:
+                loop.call_soon_threadsafe(settle, result, problem)
+            except RuntimeError:
+                return
+
+        self._busy += 1
+        if self._started < min(self._busy, self._count):
+            self._started += 1
+            name = f"{self._name}-{self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._jobs.put(job)
+        return await answer
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+class StopSignal:
+    """SIGTERM and SIGINT as an event. The first asks for an ordered end, the second forces it."""
+
+    def __init__(self) -> None:
+        """Install the handlers on the running loop (main thread only)."""
+        self.asked = asyncio.Event()
+        self.number = 0  # the first signal, 0 if the end came otherwise
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    async def wait(self) -> None:
+        """Until somebody asks for the end."""
+        await self.asked.wait()
+
+    def _on_signal(self, number: int) -> None:
+        if self.asked.is_set():
+            _log.warning("second signal: stopping at once")
+            os._exit(128 + number)
+        self.number = number
+        self.asked.set()

@@ -1,0 +1,214 @@
+"""HTTP server scaffolding for both daemons: error mapping, limits, listening on TCP and unix sockets.
+
+An error leaves as a status and `{"code": <exit code>, "message": "..."}`. A handler that has
+begun to stream must report its own errors inside the stream: its status line is gone already.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON_BODY_BYTES = 1024 * 1024  # requests are small; manifests and blobs say their own limits
+BACKLOG = 1024  # a storm dials all at once
+GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
+_STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
+_CODE = {404: 3, 401: 4, 403: 4, 409: 10}  # other 4xx: 2 (usage)
+
+_log = logging.getLogger(__name__)
+
+
+def status_of(error: P2PCacheError) -> int:
+    """The HTTP status that an error leaves with."""
+    return _STATUS.get(error.exit_code, 500)
+
+
+def json_response(body: object, *, status: int = 200) -> web.Response:
+    """`body` (anything msgspec encodes) as a JSON answer."""
+    return web.Response(
+        body=msgspec.json.encode(body), status=status, content_type="application/json"
+    )
+
+
+def error_response(code: int, message: str, *, status: int) -> web.Response:
+    """The one shape of a failed request."""
+    return json_response({"code": code, "message": message}, status=status)
+
+
+async def read_json(
+    request: web.Request, kind: type[T], *, limit_bytes: int = JSON_BODY_BYTES
+) -> T:
+    """The request's JSON body as a `kind` (a msgspec Struct).
+
+    Raises:
+        UsageError: too large, not JSON, or not of that shape.
+    """
+    body = bytearray()
+    async for part in request.content.iter_chunked(64 * 1024):
+        body += part
+        if len(body) > limit_bytes:
+            raise UsageError(f"the request's body is over the limit of {limit_bytes} bytes")
+    try:
+        return msgspec.json.decode(bytes(body) or b"{}", type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise UsageError(f"bad request body: {error}") from None
+
+
+@web.middleware
+async def errors_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn errors into answers; a bug is logged with its trace and told without it."""
+    try:
+        return await handler(request)
+    except P2PCacheError as error:
+        if error.exit_code == 1:
+            _log.exception("%s %s failed", request.method, request.path)
+        return error_response(error.exit_code, str(error), status=status_of(error))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        code = _CODE.get(error.status, 2 if error.status < 500 else 1)
+        return error_response(code, f"{error.reason}: {request.path}", status=error.status)
+    except ConnectionError:
+        raise  # the client went away: nobody to tell
+    except Exception:  # noqa: BLE001 - the edge: a bug must not leave as a trace
+        _log.exception("%s %s failed", request.method, request.path)
+        message = "internal error; the daemon's log has the details"
+        return error_response(1, message, status=500)
+
+
+def make_app(*middlewares: Any) -> web.Application:
+    """An application with the error mapping outermost and small default limits."""
+    return web.Application(
+        middlewares=[errors_middleware, *middlewares], client_max_size=JSON_BODY_BYTES
+    )
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`HOST:PORT` (IPv6 in brackets) as a pair; port 0 lets the system choose.
+
+    Raises:
+        UsageError: with an example.
+    """
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or (":" in bare) != (bare != host):
+        raise UsageError(f"not an address: {text!r}; expected HOST:PORT, for example 0.0.0.0:7400")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise UsageError(f"not a port: {port!r} in {text!r}; expected 0 to 65535")
+    return bare, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The inverse of `parse_listen`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Serve `app` on listening sockets for the length of the block; closes them at the end."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE_S)
+    await runner.setup()
+    try:
+        for sock in sockets:
+            await web.SockSite(runner, sock, backlog=BACKLOG).start()
+        yield
+    finally:
+        await runner.cleanup()
+        for sock in sockets:
+            sock.close()
+
+
+def listen_tcp(listen: str) -> socket.socket:
+    """A listening TCP socket on `HOST:PORT`.
+
+    Raises:
+        UsageError: not an address, an unknown host, or the port is taken.
+        NotAllowed: a port that needs privileges.
+    """
+    host, port = parse_listen(listen)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = found[0]
+        sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        raise UsageError(f"can't listen on {listen}: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        kind_of = NotAllowed if isinstance(error, PermissionError) else UsageError
+        raise kind_of(f"can't listen on {listen}: {error.strerror}") from None
+    return sock
+
+
+def bound_address(sock: socket.socket) -> str:
+    """Where a TCP socket listens, as `HOST:PORT` (tells the port that port 0 became)."""
+    host, port = sock.getsockname()[:2]
+    return format_address(host, port)
+
+
+def listen_unix(path: Path, *, mode: int) -> socket.socket:
+    """A listening unix socket at `path` with permission bits `mode`.
+
+    It appears with its permissions, complete, in one rename; a socket left by a dead daemon is
+    replaced, one that answers is not.
+
+    Raises:
+        UsageError: the path is too long, its folder is missing, or another daemon answers there.
+        NotAllowed: the folder isn't ours to write.
+    """
+    if len(os.fsencode(path)) > 100:  # the kernel's limit is 107, and the temporary name is longer
+        raise UsageError(f"the socket path {path} is too long: at most 100 bytes")
+    if _answers(path):
+        raise UsageError(f"another daemon is listening on {path}; stop it or choose another path")
+    fresh = path.with_name(path.name + ".new")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        fresh.unlink(missing_ok=True)
+        sock.bind(str(fresh))
+        fresh.chmod(mode)
+        sock.listen(BACKLOG)
+        fresh.rename(path)
+    except OSError as error:
+        sock.close()
+        kind_of = NotAllowed if isinstance(error, PermissionError) else UsageError
+        raise kind_of(f"can't listen on {path}: {error.strerror}") from None
+    return sock
+
+
+def remove_unix(path: Path) -> None:
+    """Take the socket file away at the end, if it still is a socket."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+
+
+def _answers(path: Path) -> bool:
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"{path} exists and is not a socket; choose another path")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise NotAllowed(f"can't look at {path}: {error.strerror}") from None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

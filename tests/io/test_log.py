@@ -1,0 +1,81 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from p2pcache.core.handshake import Secret
+from p2pcache.io import log
+
+
+@pytest.fixture(autouse=True)
+def restore() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("p2pcache")
+    before = (list(root.handlers), root.level, ours.level)
+    yield
+    root.handlers, root.level, ours.level = before[0], before[1], before[2]
+
+
+def said(log_format: log.Format, message: str, *args: object, level: str = "info") -> str:
+    out = io.StringIO()
+    log.setup(level, log_format, out)
+    logging.getLogger("p2pcache.tracker.app").info(message, *args)
+    return out.getvalue()
+
+
+def test_text() -> None:
+    line = said("text", "hello %s", "world")
+    assert line.endswith("info tracker.app: hello world\n")
+
+
+def test_json() -> None:
+    entry = json.loads(said("json", "hello"))
+    assert (entry["level"], entry["message"]) == ("info", "hello")
+
+
+def test_level() -> None:
+    assert said("text", "hello", level="warning") == ""
+
+
+def test_journald_gets_severity_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    assert said("text", "hello") == "<6>info tracker.app: hello\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://user:hunter2@host/x",
+        "Authorization: Bearer hunter2",
+        "bearer hunter2",
+        "https://h/k?X-Amz-Signature=hunter2&a=b",
+        "x-amz-security-token=hunter2",
+    ],
+)
+def test_secrets_are_blanked(text: str) -> None:
+    assert "hunter2" not in log.redact(text)
+    assert "***" in log.redact(text)
+
+
+def test_a_key_never_prints() -> None:
+    assert "sesame" not in said("text", "key is %s", Secret(b"sesame"))
+
+
+def test_no_forged_lines() -> None:
+    line = said("text", "peer said %s", "x\n2026 error fake\x1b[31m\r")
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    assert "\r" not in line
+
+
+def test_trace_is_kept_and_redacted() -> None:
+    out = io.StringIO()
+    log.setup("info", "json", out)
+    try:
+        raise ValueError("http://user:hunter2@h/")
+    except ValueError:
+        logging.getLogger("p2pcache.x").exception("failed")
+    entry = json.loads(out.getvalue())
+    assert "ValueError" in entry["trace"]
+    assert "hunter2" not in entry["trace"]

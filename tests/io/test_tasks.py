@@ -1,0 +1,101 @@
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from p2pcache.io.tasks import StopSignal, Tasks, Threads
+
+
+async def test_leaving_cancels_what_is_left() -> None:
+    ended = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async with Tasks() as tasks:
+        tasks.spawn(forever(), name="forever")
+        await asyncio.sleep(0)
+    assert ended == [True]
+
+
+async def test_a_failed_task_ends_the_block_with_its_own_error() -> None:
+    async def bad() -> None:
+        raise ValueError("x")
+
+    async def daemon() -> None:
+        async with Tasks() as tasks:
+            tasks.spawn(bad(), name="bad")
+            await asyncio.sleep(10)
+
+    with pytest.raises(ValueError, match="x"):
+        await daemon()
+
+
+async def test_a_contained_failure_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def bad() -> None:
+        raise ValueError("x")
+
+    async with Tasks() as tasks:
+        await tasks.contained(bad(), name="conn-7")
+    assert "conn-7" in caplog.text
+
+
+async def test_too_late() -> None:
+    async with Tasks() as tasks:
+        pass
+    with pytest.raises(RuntimeError, match="stopping"):
+        tasks.spawn(asyncio.sleep(1), name="late")
+
+
+async def test_every() -> None:
+    calls = []
+
+    async def action() -> None:
+        calls.append(1)
+
+    async with Tasks() as tasks:
+        tasks.every(0.005, action, name="tick")
+        await asyncio.sleep(0.05)
+    assert len(calls) >= 2
+
+
+async def test_threads_return_raise_and_are_bounded() -> None:
+    pool = Threads(2, name="t")
+    seen: set[str] = set()
+
+    def work(x: int) -> int:
+        seen.add(threading.current_thread().name)
+        time.sleep(0.005)
+        if x < 0:
+            raise KeyError(x)
+        return x * 2
+
+    assert await asyncio.gather(*(pool.run(work, i) for i in range(8))) == [*range(0, 16, 2)]
+    assert len(seen) <= 2
+    with pytest.raises(KeyError):
+        await pool.run(work, -1)
+
+
+async def test_a_cancelled_wait_does_not_disturb_the_pool() -> None:
+    pool = Threads(1, name="t")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pool.run(time.sleep, 0.05)
+    assert await pool.run(lambda: 7) == 7
+
+
+async def test_stop_signal() -> None:
+    stop = StopSignal()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(1):
+        await stop.wait()
+    assert stop.number == signal.SIGTERM
+    loop = asyncio.get_running_loop()
+    loop.remove_signal_handler(signal.SIGTERM)
+    loop.remove_signal_handler(signal.SIGINT)
