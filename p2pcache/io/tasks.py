@@ -70,7 +70,7 @@ class Tasks:
 
     def spawn(self, work: Coroutine[Any, Any, object], *, name: str) -> None:
         """As `start`, for who doesn't need the task (mypy asks to await a `Task`)."""
-        self.start(work, name=name)
+        _ = self.start(work, name=name)  # the group keeps it
 
     def contained(self, work: Coroutine[Any, Any, object], *, name: str) -> "asyncio.Task[None]":
         """Run `work` as a task whose failure is logged and ends nothing else (one connection)."""
