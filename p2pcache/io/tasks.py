@@ -1,6 +1,6 @@
 """Who owns what runs: one supervised task group per daemon, its threads, its signals.
 
-`Tasks.start` is the only place of the project that creates tasks. A task that dies by accident
+`Tasks.spawn` is the only place of the project that creates tasks. A task that dies by accident
 ends the daemon loudly (a supervisor restarts it), instead of leaving half of it running.
 """
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Tasks:
     """All tasks of one daemon. Leaving the `async with` cancels what is left and waits for it.
 
-    When a task of `start` or `spawn` fails, the body of the `async with` is cancelled and the
+    When a task of `spawn` fails, the body of the `async with` is cancelled and the
     block raises that failure (the first one, not an exception group).
     """
 
@@ -50,7 +50,7 @@ class Tasks:
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         """Run `work` as a task that the daemon can't live without, and return it.
 
         Args:
@@ -68,19 +68,15 @@ class Tasks:
         task.add_done_callback(self._live.discard)
         return task
 
-    def spawn(self, work: Coroutine[Any, Any, object], *, name: str) -> None:
-        """As `start`, for who doesn't need the task (mypy asks to await a `Task`)."""
-        _ = self.start(work, name=name)  # the group keeps it
-
-    def contained(self, work: Coroutine[Any, Any, object], *, name: str) -> "asyncio.Task[None]":
+    def spawn_contained(self, work: Coroutine[Any, Any, object], *, name: str) -> None:
         """Run `work` as a task whose failure is logged and ends nothing else (one connection)."""
-        return self.start(_contained(work, name), name=name)
+        _ = self.spawn(_contained(work, name), name=name)  # the group keeps it
 
     def every(
         self, interval_s: float, action: Callable[[], Awaitable[object]], *, name: str
     ) -> None:
         """Call `action` each `interval_s` seconds, for as long as the daemon lives."""
-        self.spawn(_repeat(interval_s, action), name=name)
+        _ = self.spawn(_repeat(interval_s, action), name=name)
 
 
 async def _contained(work: Coroutine[Any, Any, object], name: str) -> None:

@@ -19,7 +19,7 @@ async def test_leaving_cancels_what_is_left() -> None:
             ended.append(True)
 
     async with Tasks() as tasks:
-        tasks.spawn(forever(), name="forever")
+        _ = tasks.spawn(forever(), name="forever")
         await asyncio.sleep(0)
     assert ended == [True]
 
@@ -30,7 +30,7 @@ async def test_a_failed_task_ends_the_block_with_its_own_error() -> None:
 
     async def daemon() -> None:
         async with Tasks() as tasks:
-            tasks.spawn(bad(), name="bad")
+            _ = tasks.spawn(bad(), name="bad")
             await asyncio.sleep(10)
 
     with pytest.raises(ValueError, match="x"):
@@ -42,7 +42,8 @@ async def test_a_contained_failure_is_logged_only(caplog: pytest.LogCaptureFixtu
         raise ValueError("x")
 
     async with Tasks() as tasks:
-        await tasks.contained(bad(), name="conn-7")
+        tasks.spawn_contained(bad(), name="conn-7")
+        await asyncio.sleep(0.01)
     assert "conn-7" in caplog.text
 
 
@@ -50,7 +51,7 @@ async def test_too_late() -> None:
     async with Tasks() as tasks:
         pass
     with pytest.raises(RuntimeError, match="stopping"):
-        tasks.spawn(asyncio.sleep(1), name="late")
+        _ = tasks.spawn(asyncio.sleep(1), name="late")
 
 
 async def test_every() -> None:
