@@ -1,0 +1,209 @@
+"""The agent's composition root: its parts, in the order in which they start and stop."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+
+import p2pcache
+from p2pcache.agent.announce import TrackerLink
+from p2pcache.agent.api import Api
+from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.janitor import Janitor
+from p2pcache.agent.metrics import AgentMetrics
+from p2pcache.agent.parts import OriginReads, Parts
+from p2pcache.agent.pushes import Pushes
+from p2pcache.agent.queries import Queries
+from p2pcache.agent.resolver import Resolver
+from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET, AgentSettings
+from p2pcache.core import messages as m
+from p2pcache.core.settings import SwarmSettings, UploadSettings
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.ids import format_node
+from p2pcache.io import web
+from p2pcache.io.auth import check_exposure, read_cluster_key
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.peers.net import PeerNet
+from p2pcache.io.store import Store
+from p2pcache.io.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+OPERATOR_MODE = 0o660  # the socket's group may operate; the folder decides who reaches it
+CLIENT_MODE = 0o666  # anybody who can see the socket may pull
+ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
+
+
+class AgentApp:
+    """One agent: `async with AgentApp(...).running():` serves until the block ends."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        """Build the parts; nothing listens or connects yet.
+
+        Raises:
+            UsageError, NotAllowed: a setting can't work (address, key, cache dir).
+        """
+        self.settings = settings
+        secret = read_cluster_key(settings.cluster_key_file)
+        host, self._port = web.parse_listen(settings.listen)
+        check_exposure(host, secret, insecure=settings.insecure)
+        self._host = host
+        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
+        self.node = self.store.node_id
+        self.tasks = Tasks()
+        rng = random.Random(self.node)
+        self.net = PeerNet(
+            node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
+            upload_bytes_per_s=settings.upload_bytes_per_s or None,
+            download_bytes_per_s=settings.download_bytes_per_s or None, tasks=self.tasks,
+        )  # fmt: skip
+        self.link = (
+            TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
+                        tasks=self.tasks, rng=rng)
+            if settings.tracker else None
+        )  # fmt: skip
+        self.origin = OriginReads(settings.origin_bytes_per_s)
+        self.parts = Parts(
+            settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng
+        )
+        self.resolver = Resolver(self.store, self.link)
+        self.downloads = Downloads(self.parts, self.resolver, SwarmSettings())
+        self.pushes = Pushes(self.parts, self.downloads, self.resolver)
+        self.metrics = AgentMetrics(self.parts, self.downloads, lambda: not self.queries.reasons())
+        self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
+        self.api = Api(
+            store=self.store, resolver=self.resolver, downloads=self.downloads, pushes=self.pushes,
+            queries=self.queries,
+        )  # fmt: skip
+        self.janitor = Janitor(self.parts, self.downloads)
+        self.advertise = settings.advertise
+        self._origin_url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start in order, yield, stop in order: stop taking, finish uploads, flush, leave."""
+        try:
+            async with self.tasks, contextlib.AsyncExitStack() as stack:
+                host, port = await self.net.start(self._host, self._port)
+                self.advertise = self.advertise or web.format_address(_reachable(host), port)
+                self.queries.address = self.advertise
+                await self.downloads.seed_all()
+                if self.settings.origin:
+                    await self._use_origin(self.settings.origin)
+                if self.link is not None:
+                    self.tasks.spawn(self.link.run(), name="tracker-link")
+                self.janitor.start()
+                for path, role, mode in self._sockets():
+                    sock = web.listen_unix(Path(path), mode=mode)
+                    stack.callback(web.remove_unix, Path(path))
+                    await stack.enter_async_context(web.serving(self.api.application(role), [sock]))
+                log.info(
+                    "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
+                    self.settings.socket, self.settings.cache_dir,
+                )  # fmt: skip
+                yield
+                await self._stop()
+        finally:
+            self.origin.close()
+            self.store.close()
+
+    async def _stop(self) -> None:
+        self.api.stopping.set()
+        log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
+        for download in list(self.downloads.running.values()):
+            download.swarm.pause()
+        await self.net.stop(drain_s=self.settings.shutdown_s)
+        if self.link is not None:
+            await self.link.close()
+        self.downloads.stop()
+
+    def _sockets(self) -> list[tuple[str, str, int]]:
+        socket_path, client_path = self.settings.socket, self.settings.client_socket
+        if (
+            not client_path
+            and socket_path == DEFAULT_SOCKET
+            and Path(DEFAULT_CLIENT_SOCKET).parent.is_dir()
+        ):
+            client_path = DEFAULT_CLIENT_SOCKET
+        sockets = [(socket_path, "operator", OPERATOR_MODE)]
+        return sockets + ([(client_path, "client", CLIENT_MODE)] if client_path else [])
+
+    async def _use_origin(self, url: str) -> None:
+        """Open the storage; when it can't be had, say so and try again later."""
+        self._origin_url = url
+        try:
+            repo = OriginRepo(await asyncio.to_thread(open_origin, url))
+        except UsageError:
+            raise
+        except P2PCacheError as error:
+            log.warning("origin %s: %s", url, error)
+            self.queries.origin_trouble = str(error)
+            self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
+            return
+        self.queries.origin_trouble = ""
+        self.resolver.repo = self.origin.repo = repo
+
+    async def _retry_origin(self, url: str) -> None:
+        await asyncio.sleep(ORIGIN_RETRY_S)
+        if self._origin_url == url and self.origin.repo is None:
+            await self._use_origin(url)
+
+    async def _adopt_origin(self, url: str) -> None:
+        try:
+            await self._use_origin(url)
+        except UsageError as error:
+            self.queries.origin_trouble = f"the tracker announced {url}: {error}"
+            log.error("%s", self.queries.origin_trouble)
+
+    # -- TrackerHandler ----------------------------------------------------------------------------
+
+    def announcement(self) -> m.Announce:
+        """All that we are and have."""
+        return m.Announce(
+            self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
+            tuple(swarm.state() for swarm in self.downloads.swarms.values()),
+        )  # fmt: skip
+
+    def heartbeat(self) -> m.Heartbeat:
+        """We live; swarms that want something tell their state."""
+        cached, free = self.store.usage()
+        active = tuple(s.state() for s in self.downloads.swarms.values() if s.wants())
+        return m.Heartbeat(self.net.load, active, free, cached)
+
+    def tracker_up(self, settled: m.Settled) -> None:
+        """Take the tracker's origin, unless the operator named one here."""
+        if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
+            self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
+        for swarm in self.downloads.swarms.values():
+            swarm.tracker_up(settled.epoch)
+
+    def tracker_down(self) -> None:
+        """Tell every swarm."""
+        for swarm in self.downloads.swarms.values():
+            swarm.tracker_down()
+
+    def tracker_said(self, message: m.ToAgent) -> None:
+        """Route by model."""
+        digest = getattr(message, "digest", None)
+        swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None
+        if swarm is not None:
+            swarm.tracker_said(message)
+
+
+def _reachable(host: str) -> str:
+    """An address that other hosts can dial, when we listen on all of them."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return host
+    stats = psutil.net_if_stats()
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            usable = address.family == socket.AF_INET and not address.address.startswith("127.")
+            if usable and name in stats and stats[name].isup:
+                return str(address.address)
+    raise UsageError("this host has no address that others can dial; set --advertise HOST:PORT")

@@ -1,0 +1,218 @@
+"""One model's way onto this node: resolve, manifest, space, swarm, publish. Shared by its clients."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from p2pcache.agent.parts import Parts
+from p2pcache.agent.resolver import Resolver
+from p2pcache.agent.swarm import Swarm
+from p2pcache.core import manifest as manifests
+from p2pcache.core.events import Source
+from p2pcache.core.layout import Layout
+from p2pcache.core.messages import Enter, Exit
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.ids import Ref
+from p2pcache.io.store import ModelStore
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
+RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
+
+
+@dataclass(slots=True)
+class History:
+    """Sums over the pulls that completed since the agent started."""
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Download:
+    """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
+
+    def __init__(self, ref: Ref, swarm: Swarm, started: float, started_unix: float) -> None:
+        self.ref = ref
+        self.swarm = swarm
+        self.started = started  # monotonic
+        self.started_unix = started_unix
+        self.clients = 0
+        self.bytes_before = swarm.bytes_done
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._samples: list[tuple[float, int]] = []
+
+    @property
+    def bytes_total(self) -> int:
+        """Distinct bytes of the model."""
+        return self.swarm.layout.total_bytes
+
+    def fail(self, error: P2PCacheError) -> None:
+        """End it badly, once."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # heard, even when no client is left
+
+    def finish(self) -> None:
+        """End it well, once."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def rate(self, now: float) -> float:
+        """Bytes per second over the last few seconds."""
+        done = self.swarm.bytes_done
+        self._samples.append((now, done))
+        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
+            self._samples.pop(0)
+        begin, had = self._samples[0]
+        if now - begin < 0.2:
+            return (done - self.bytes_before) / max(0.2, now - self.started)
+        return (done - had) / (now - begin)
+
+
+class Downloads:
+    """All models of this agent: those that are only served, and those that are being pulled."""
+
+    def __init__(self, parts: Parts, resolver: Resolver, settings: SwarmSettings) -> None:
+        self.swarms: dict[str, Swarm] = {}
+        self.running: dict[str, Download] = {}
+        self.history = History()
+        self._parts = parts
+        self._resolver = resolver
+        self._settings = settings
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def seed_all(self) -> None:
+        """Serve what the cache holds from earlier lives, partial models included."""
+        for known in await asyncio.to_thread(self._parts.store.models):
+            try:
+                model = await asyncio.to_thread(self._parts.store.get, known.digest)
+            except P2PCacheError as error:
+                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
+                continue
+            if model is not None:
+                self.add(model)
+
+    def add(self, model: ModelStore) -> Swarm:
+        """Take part in a model's swarm with what the store has of it."""
+        swarm = self.swarms.get(model.digest)
+        if swarm is None:
+            swarm = self.swarms[model.digest] = Swarm(self._parts, model, self._settings)
+            self._parts.net.add_swarm(swarm)
+            if self._parts.link is not None:
+                self._parts.link.send(Enter(swarm.state()))
+        return swarm
+
+    async def forget(self, digest: str) -> None:
+        """Leave a model's swarm, before its bytes go.
+
+        Raises:
+            Conflict: it is being pulled.
+        """
+        if digest in self.running:
+            raise Conflict("the model is being pulled right now; stop the pull or wait for it")
+        swarm = self.swarms.pop(digest, None)
+        if swarm is not None:
+            swarm.pause()
+            self._parts.net.remove_swarm(digest)
+            if self._parts.link is not None:
+                self._parts.link.send(Exit(digest))
+
+    def stop(self) -> None:
+        """End every running pull: the agent is going away."""
+        for download in self.running.values():
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+
+    async def begin(self, ref: Ref, digest: str) -> Download:
+        """Join the running fetch of a model, or start one.
+
+        Raises:
+            NoSpace: checked before the first byte.
+            P2PCacheError: the manifest can't be had, or is invalid.
+        """
+        async with self._opening.setdefault(digest, asyncio.Lock()):
+            running = self.running.get(digest)
+            if running is not None:
+                return running
+            swarm = self.swarms.get(digest)
+            if swarm is None or not swarm.complete:
+                swarm = self.add(await self._open(digest))
+            download = Download(ref, swarm, self._parts.now(), time.time())
+            if swarm.complete:
+                download.finish()
+                return download
+            self.running[digest] = download
+            swarm.store.pin()
+            swarm.on_finished, swarm.on_failed = download.finish, download.fail
+            self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
+            return download
+
+    async def publish(self, download: Download, ref: Ref, generation: int) -> str:
+        """Make the finished model visible under `ref`; returns its path below the models directory."""
+        tagged = None if ref.digest is not None else ref
+        swarm = download.swarm
+        async with self._opening.setdefault(swarm.digest, asyncio.Lock()):
+            return await asyncio.to_thread(
+                swarm.store.publish, tagged or ref, generation, tag=tagged is not None
+            )
+
+    async def _open(self, digest: str) -> ModelStore:
+        store = self._parts.store
+        known = await asyncio.to_thread(store.get, digest)
+        if known is not None:
+            return await asyncio.to_thread(store.add_model, known.layout, None)
+        encoded = await self._resolver.manifest(digest)
+        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        return await asyncio.to_thread(store.add_model, layout, encoded)
+
+    async def _run(self, download: Download) -> None:
+        """Drive one fetch to its end: local copies first, then the swarm, flushing as bytes come."""
+        swarm = download.swarm
+        try:
+            copied = await asyncio.to_thread(swarm.store.copy_local)
+            if copied:
+                swarm.proved(copied, Source.LOCAL)
+            swarm.start()
+            if swarm.complete:
+                download.finish()
+            await self._watch(download)
+        except P2PCacheError as error:
+            download.fail(error)
+        finally:
+            self.running.pop(swarm.digest, None)
+            swarm.on_finished = swarm.on_failed = _ignore
+            if not swarm.complete:
+                swarm.pause()
+            swarm.store.unpin()
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+        if swarm.complete:
+            self.history.count += 1
+            self.history.bytes += download.bytes_total
+            self.history.seconds += self._parts.now() - download.started
+
+    async def _watch(self, download: Download) -> None:
+        settings = self._parts.settings
+        swarm = download.swarm
+        flushed = wanted = self._parts.now()
+        while not download.ended.done():
+            await asyncio.wait([download.ended], timeout=TICK_S)
+            now = self._parts.now()
+            due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
+            if due or swarm.unflushed_bytes >= settings.flush_bytes:
+                swarm.unflushed_bytes, flushed = 0, now
+                await asyncio.to_thread(swarm.store.flush)
+            if download.clients:
+                wanted = now
+            elif now - wanted > settings.abandon_after_s:
+                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
+            trouble = swarm.trouble(now)
+            if trouble is not None:
+                raise trouble
+        download.ended.result()
+
+
+def _ignore(*_: object) -> None:
+    """A swarm that is only served has nobody to tell."""

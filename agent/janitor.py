@@ -1,0 +1,49 @@
+"""Chores while the agent lives: durability of what came, background proving, disk watch."""
+
+import asyncio
+import logging
+
+from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.parts import Parts
+from p2pcache.errors import P2PCacheError
+
+log = logging.getLogger(__name__)
+
+SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
+
+
+class Janitor:
+    """Owns the periodic work of an agent."""
+
+    def __init__(self, parts: Parts, downloads: Downloads) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._scrubbed: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin the chores."""
+        if self._parts.settings.scrub_interval_s > 0:
+            self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
+
+    async def _scrub(self) -> None:
+        """Prove at most one complete model again, the one that waited longest."""
+        now = self._parts.now()
+        due_s = self._parts.settings.scrub_interval_s
+        for digest, swarm in list(self._downloads.swarms.items()):
+            since = self._scrubbed.setdefault(digest, now)
+            if now - since < due_s or not swarm.complete or self._downloads.running:
+                continue
+            self._scrubbed[digest] = now
+            try:
+                bad = await asyncio.to_thread(swarm.store.verify)
+            except P2PCacheError as error:
+                log.warning("scrub of blake3:%s: %s", digest, error)
+                return
+            if bad:
+                log.error(
+                    "scrub: %d chunks of blake3:%s are bad; they are served no more",
+                    len(bad),
+                    digest,
+                )
+                swarm.lost()
+            return

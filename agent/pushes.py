@@ -1,0 +1,190 @@
+"""Push through the agent: blobs arrive over the local socket, are proved into the cache, then uploaded.
+
+A push is an import into this cache first, so the pusher's node seeds what it pushed. A client must
+send every blob that this cache lacks: nobody gets at bytes by naming their digest.
+"""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from aiohttp import StreamReader
+
+from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.parts import Parts
+from p2pcache.agent.resolver import Resolver
+from p2pcache.core import chunkset
+from p2pcache.core import manifest as manifests
+from p2pcache.core.events import Source
+from p2pcache.core.layout import Layout
+from p2pcache.errors import (
+    Conflict,
+    IntegrityError,
+    NotFound,
+    P2PCacheError,
+    Unreachable,
+    UsageError,
+)
+from p2pcache.ids import Ref
+from p2pcache.io.origins.repo import OriginRepo, PushResult
+from p2pcache.io.store import ChunkWriter, ModelStore
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 1 << 20  # what goes to a thread at once; smaller costs wake-ups, larger memory
+
+
+class Missing(NamedTuple):
+    """A blob that the client has to send, and one path under which it has it."""
+
+    blob: str
+    path: str
+
+
+class Pushes:
+    """Pushes of this agent, one manifest at a time each."""
+
+    def __init__(self, parts: Parts, downloads: Downloads, resolver: Resolver) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._resolver = resolver
+
+    async def begin(self, encoded: bytes) -> tuple[str, list[Missing]]:
+        """Take a manifest; say which blobs must be sent.
+
+        Raises:
+            InvalidManifest: a rule of format v1 is broken.
+            NoSpace: this cache can't hold the model.
+        """
+        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded)))
+        if layout.digest in self._downloads.running:
+            raise Conflict(
+                "this model is being pulled by this agent right now; push again when it is done"
+            )
+        model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
+        swarm = self._downloads.add(model)
+        copied = await asyncio.to_thread(model.copy_local)
+        if copied:
+            swarm.proved(copied, Source.LOCAL)
+        paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
+        return layout.digest, [
+            Missing(blob.id, paths[number])
+            for number, blob in enumerate(layout.blobs)
+            if not all(model.has_chunk(chunk) for chunk in blob.chunks)
+        ]
+
+    async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
+        """Prove and store one blob from a request's body; returns its bytes.
+
+        Raises:
+            NotFound: no such push, or the manifest doesn't name the blob.
+            IntegrityError: the bytes are not what the manifest says (the file changed meanwhile).
+        """
+        swarm = self._downloads.swarms.get(digest)
+        if swarm is None:
+            raise NotFound("no push of this manifest is under way; start the push again")
+        layout = swarm.layout
+        blob = next((b for b in layout.blobs if b.id == blob_id), None)
+        if blob is None:
+            raise NotFound("the manifest names no such blob")
+        for chunk in blob.chunks:
+            await _receive_chunk(swarm.store, chunk, layout.lengths[chunk], body)
+        if await body.read(1):
+            raise UsageError("the body is longer than the blob")
+        fresh = chunkset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
+        return blob.size
+
+    def start(self, ref: Ref, digest: str, *, force: bool) -> "Push":
+        """Upload what the origin lacks, then manifest, then tag; then publish here.
+
+        It goes on when the client leaves: a tag is moved wholly or not at all.
+
+        Args:
+            ref: the tag to write.
+            digest: of a manifest whose blobs are all here.
+            force: take the tag even if somebody else moves it meanwhile.
+
+        Raises:
+            NotFound: the model isn't complete here.
+            UsageError: no origin to push to.
+        """
+        swarm = self._downloads.swarms.get(digest)
+        repo = self._resolver.repo
+        if swarm is None or not swarm.complete:
+            raise NotFound("the model isn't complete in this cache; send its missing blobs first")
+        if repo is None:
+            raise UsageError(
+                "this agent has no origin to push to; start it with --origin, or with a tracker"
+            )
+        push = Push(swarm.layout.manifest.size_bytes)
+        work = self._upload(push, repo, swarm.store, ref, force=force)
+        self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
+        return push
+
+    async def _upload(
+        self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
+    ) -> None:
+        def count(size: int) -> None:
+            push.bytes_done += size
+
+        store.pin()
+        try:
+            result = await asyncio.to_thread(
+                repo.push, store.layout, ref, open_blob=store.open_blob, force=force, on_bytes=count
+            )
+            await asyncio.to_thread(store.publish, ref, result.generation)
+            link = self._parts.link
+            if link is not None and link.connected:
+                await link.ask("moved", ref.short)
+        except P2PCacheError as error:
+            push.ended.set_exception(error)
+            push.ended.exception()  # heard, even when the client is gone
+        else:
+            log.info(
+                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
+            )
+            push.ended.set_result(result)
+        finally:
+            store.unpin()
+            if not push.ended.done():
+                push.ended.set_exception(
+                    Unreachable("the agent is stopping; push again: it resumes")
+                )
+                push.ended.exception()
+
+
+class Push:
+    """One upload under way."""
+
+    def __init__(self, bytes_total: int) -> None:
+        self.bytes_done = 0
+        self.bytes_total = bytes_total
+        self.ended: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
+
+
+async def _receive_chunk(store: ModelStore, chunk: int, length: int, body: StreamReader) -> None:
+    writer = store.begin(chunk)
+    offset = 0
+    while offset < length:
+        piece = await _exactly(body, min(PIECE_BYTES, length - offset))
+        if writer is not None:
+            view = memoryview(piece)
+            await asyncio.to_thread(_write, writer, offset, view)
+        offset += len(piece)
+    if writer is not None and not await asyncio.to_thread(writer.finish):
+        raise IntegrityError(
+            "the bytes sent are not those of the manifest; did the file change? push again"
+        )
+
+
+def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
+    writer.update(view)
+    writer.put(offset, view)
+
+
+async def _exactly(body: StreamReader, count: int) -> bytes:
+    try:
+        return await body.readexactly(count)
+    except asyncio.IncompleteReadError:
+        raise UsageError("the body ended before the blob did; push again: it resumes") from None

@@ -1,0 +1,220 @@
+"""What the API can tell about this node: models, pulls, health, the cluster as the tracker sees it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+import p2pcache
+from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.metrics import AgentMetrics
+from p2pcache.agent.parts import Parts
+from p2pcache.agent.resolver import Resolver
+from p2pcache.core import manifest as manifests
+from p2pcache.core.events import Source
+from p2pcache.errors import NotFound, Unreachable
+from p2pcache.ids import Ref, format_node
+from p2pcache.io.store import KnownModel, ModelStore
+
+PROGRESS_S = 0.25
+
+
+class Queries:
+    """Read-only views, and the two chores that only touch the cache (prune, verify)."""
+
+    def __init__(
+        self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics
+    ) -> None:
+        self.origin_trouble = ""  # why the origin can't be used, "" if it can
+        self.address = ""
+        self._parts = parts
+        self._resolver = resolver
+        self._downloads = downloads
+        self._metrics = metrics
+
+    # -- health ------------------------------------------------------------------------------------
+
+    def reasons(self) -> list[str]:
+        """Why this agent isn't ready to take part; empty when it is."""
+        reasons = []
+        link = self._parts.link
+        if link is not None and not link.connected:
+            reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
+        if self.origin_trouble:
+            reasons.append(f"origin: {self.origin_trouble}")
+        return reasons
+
+    async def model_reasons(self, ref: Ref) -> list[str]:
+        """Why that model isn't ready here."""
+        try:
+            known = await self._known(ref)
+        except NotFound:
+            return [f"model {ref} is not in this cache; run: p2pcache pull {ref}"]
+        if known.complete:
+            return []
+        return [f"model {ref} is incomplete: {known.bytes_done} of {known.bytes_total} bytes"]
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Prometheus text and its content type."""
+        return generate_latest(self._metrics.registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    # -- models ------------------------------------------------------------------------------------
+
+    async def models(self) -> list[dict[str, object]]:
+        """Every model of the cache, complete or not."""
+        return [_row(known) for known in await asyncio.to_thread(self._parts.store.models)]
+
+    async def local_digest(self, ref: Ref) -> str:
+        """The digest that a ref names in this cache.
+
+        Raises:
+            NotFound: not here.
+        """
+        return (await self._known(ref)).digest
+
+    async def model(self, ref: Ref) -> dict[str, object]:
+        """One model with its files; from the tracker or the origin when it isn't here."""
+        try:
+            known = await self._known(ref)
+        except NotFound:
+            resolved = await self._resolver.resolve(ref)
+            encoded = await self._resolver.manifest(resolved.digest)
+            manifest = await asyncio.to_thread(manifests.decode, encoded, resolved.digest)
+            row: dict[str, object] = {
+                "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
+                "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
+                "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
+            }  # fmt: skip
+            return {**row, "local": False, "manifest": _files(manifest)}
+        model = await self._open(known.digest)
+        generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
+        row = {**_row(known), "generation": generation, "local": True}
+        return {**row, "manifest": _files(model.layout.manifest)}
+
+    async def prune(self, *, dry_run: bool, everything: bool) -> dict[str, object]:
+        """Remove what nothing names (`everything`: what nothing uses)."""
+        store = self._parts.store
+        in_use = set(self._downloads.running)
+        doomed = await asyncio.to_thread(store.prunable, all_unused=everything, in_use=in_use)
+        if not dry_run:
+            for digest in doomed.models:
+                await self._downloads.forget(digest)
+        removed, freed = await asyncio.to_thread(
+            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
+        )
+        return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
+
+    async def verify(self, ref: Ref) -> AsyncIterator[dict[str, object]]:
+        """Prove every chunk again; bad ones are dropped, to be fetched again."""
+        began = time.monotonic()
+        model = await self._open((await self._known(ref)).digest)
+        done = [0]
+        work = asyncio.gather(
+            asyncio.to_thread(model.verify, lambda count: done.__setitem__(0, done[0] + count))
+        )
+        total = model.layout.total_bytes
+        while not work.done():
+            await asyncio.wait([work], timeout=PROGRESS_S)
+            yield {"event": "progress", "bytes_done": min(done[0], total), "bytes_total": total}
+        (bad,) = work.result()
+        swarm = self._downloads.swarms.get(model.digest)
+        if swarm is not None:
+            swarm.lost()
+        yield {
+            "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
+            "chunks": model.layout.chunk_count, "chunks_bad": len(bad),
+            "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
+
+    # -- cluster -----------------------------------------------------------------------------------
+
+    def pulls(self) -> list[dict[str, object]]:
+        """The pulls that run now."""
+        now = self._parts.now()
+        rows: list[dict[str, object]] = []
+        for download in self._downloads.running.values():
+            rate, done = download.rate(now), download.swarm.bytes_done
+            left = download.bytes_total - done
+            rows.append({
+                "ref": str(download.ref), "digest": download.swarm.digest, "bytes_done": done,
+                "bytes_total": download.bytes_total, "rate": round(rate),
+                "eta_s": round(left / rate, 1) if rate > 0 else None,
+                "peers": download.swarm.peer_count,
+                "bytes_origin": download.swarm.traffic[Source.ORIGIN],
+                "bytes_peers": download.swarm.traffic[Source.PEER],
+                "started": download.started_unix, "clients": download.clients,
+            })  # fmt: skip
+        return rows
+
+    async def ask_tracker(self, what: str) -> bytes:
+        """JSON that the tracker gives.
+
+        Raises:
+            Unreachable: no tracker configured, or it doesn't answer.
+        """
+        link = self._parts.link
+        if link is None:
+            raise Unreachable(
+                "this agent has no tracker: it works alone (set --tracker to join a cluster)"
+            )
+        return (await link.ask(what)).data
+
+    async def status(self) -> dict[str, object]:
+        """Everything about this node that fits a screen."""
+        cached, free = await asyncio.to_thread(self._parts.store.usage)
+        link, repo = self._parts.link, self._resolver.repo
+        traffic = self._metrics.totals()
+        return {
+            "node": format_node(self._parts.node), "address": self.address,
+            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(),
+            "tracker": {
+                "url": link.url if link else "", "connected": link is not None and link.connected,
+                "error": "" if link is None or link.connected else link.last_error,
+            },
+            "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},
+            "cache": {"dir": str(self._parts.store.cache_dir), "cached_bytes": cached, "free_bytes": free},
+            "models": len(self._downloads.swarms), "pulls": self.pulls(),
+            "load": self._parts.net.load, "bytes": traffic,
+        }  # fmt: skip
+
+    async def _known(self, ref: Ref) -> KnownModel:
+        store = self._parts.store
+        digest = ref.digest
+        if digest is None:
+            tag = await asyncio.to_thread(store.tag_of, ref)
+            digest = tag.digest if tag is not None else None
+        for known in await asyncio.to_thread(store.models):
+            if known.digest == digest:
+                return known
+        raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+
+    async def _open(self, digest: str) -> ModelStore:
+        swarm = self._downloads.swarms.get(digest)
+        if swarm is not None:
+            return swarm.store
+        model = await asyncio.to_thread(self._parts.store.get, digest)
+        if model is None:
+            raise NotFound(f"model blake3:{digest} is not in this cache")
+        return model
+
+
+def _row(known: KnownModel) -> dict[str, object]:
+    tags = [ref.tag for ref in known.refs]
+    first = known.refs[0] if known.refs else None
+    return {
+        "ref": str(first) if first else f"@blake3:{known.digest}",
+        "namespace": first.namespace if first else "", "name": first.name if first else "",
+        "tags": tags, "digest": known.digest, "bytes": known.bytes_total, "files": known.files,
+        "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
+    }  # fmt: skip
+
+
+def _files(manifest: manifests.Manifest) -> dict[str, object]:
+    return {
+        "files": [
+            {"path": file.path, "size": file.size, "chunks": len(file.lengths)}
+            for file in manifest.files
+        ]
+    }

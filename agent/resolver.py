@@ -1,0 +1,128 @@
+"""From a ref to a manifest: asked of the tracker, else of the origin, else of our own cache."""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from p2pcache.agent.announce import TrackerLink
+from p2pcache.core import manifest
+from p2pcache.errors import (
+    InvalidManifest,
+    NotFound,
+    OriginUnavailable,
+    P2PCacheError,
+    Unreachable,
+)
+from p2pcache.ids import Ref
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Resolved(NamedTuple):
+    """What a ref means now. `stale`: nobody could be asked, it is what this cache last knew."""
+
+    digest: str
+    generation: int
+    stale: bool = False
+
+
+class _Answer(msgspec.Struct):
+    digest: str
+    generation: int = 0
+
+
+class Resolver:
+    """Finds tags and manifests. `link` and `repo` may be missing, and may come and go."""
+
+    def __init__(self, store: Store, link: TrackerLink | None) -> None:
+        self.repo: OriginRepo | None = None
+        self._store = store
+        self._link = link
+
+    async def resolve(self, ref: Ref) -> Resolved:
+        """The digest and generation that a ref names now.
+
+        A ref with a digest needs nobody. When neither tracker nor origin can be asked, the last
+        known meaning is given, marked stale: a node must start its pods during an outage.
+
+        Raises:
+            NotFound: the tag doesn't exist.
+            Unreachable: nobody to ask, and never seen here.
+            OriginUnavailable: the origin doesn't answer, and the tag was never seen here.
+        """
+        if ref.digest is not None:
+            return Resolved(ref.digest, 0)
+        try:
+            return await self._ask(ref)
+        except (Unreachable, OriginUnavailable) as error:
+            known = await asyncio.to_thread(self._store.tag_of, ref)
+            if known is None:
+                raise
+            log.warning("%s: %s; going on with what this cache last knew", ref.short, error)
+            return Resolved(known.digest, known.generation, stale=True)
+
+    async def _ask(self, ref: Ref) -> Resolved:
+        trouble: P2PCacheError | None = None
+        if self._link is not None and self._link.connected:
+            try:
+                answer = await self._link.ask("resolve", ref.short)
+                record = msgspec.json.decode(answer.data, type=_Answer)
+                return Resolved(record.digest, record.generation)
+            except (Unreachable, OriginUnavailable) as error:
+                trouble = error
+            except msgspec.MsgspecError as error:
+                trouble = Unreachable(f"the tracker's answer makes no sense: {error}")
+        if self.repo is not None:
+            tag = await asyncio.to_thread(self.repo.get_tag, ref)
+            return Resolved(tag.digest, tag.generation)
+        if trouble is not None:
+            raise trouble
+        known = await asyncio.to_thread(self._store.tag_of, ref)
+        if known is not None:
+            return Resolved(known.digest, known.generation, stale=True)
+        raise self._nobody(f"can't resolve {ref.short}")
+
+    async def manifest(self, digest: str) -> bytes:
+        """The manifest's proved bytes.
+
+        Raises:
+            NotFound: no such manifest anywhere we could ask.
+            InvalidManifest: what is stored doesn't match its digest.
+            Unreachable, OriginUnavailable: nobody answered.
+        """
+        trouble: P2PCacheError | None = None
+        if self._link is not None and self._link.connected:
+            try:
+                return await self._from_tracker(self._link, digest)
+            except (Unreachable, OriginUnavailable, NotFound) as error:
+                trouble = error
+        if self.repo is not None:
+            return await asyncio.to_thread(self.repo.get_manifest, digest)
+        raise trouble or self._nobody(f"can't fetch manifest blake3:{digest}")
+
+    async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
+        data = bytearray()
+        while True:
+            part = await link.ask("manifest", digest, len(data), timeout_s=60)
+            data += part.data
+            if part.total > manifest.MAX_MANIFEST_BYTES or len(data) > part.total or not part.data:
+                raise InvalidManifest("the tracker sent a manifest of a wrong size")
+            if len(data) == part.total:
+                break
+        encoded = bytes(data)
+        if manifest.digest_of(encoded) != digest:
+            raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
+        return encoded
+
+    def _nobody(self, what: str) -> Unreachable:
+        if self._link is None:
+            return Unreachable(
+                f"{what}: this agent has neither a tracker nor an origin (--tracker, --origin)"
+            )
+        return Unreachable(
+            f"{what}: tracker {self._link.url} is not reachable ({self._link.last_error})"
+        )

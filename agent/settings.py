@@ -1,0 +1,57 @@
+"""What an operator can set for an agent. Units are in the names; 0 or "" means none or automatic."""
+
+import msgspec
+
+DEFAULT_SOCKET = "/run/p2pcache/agent.sock"
+DEFAULT_CLIENT_SOCKET = "/run/p2pcache/client/agent.sock"
+
+
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of `p2pcache agent`; the TOML section is `[agent]`."""
+
+    listen: str = "127.0.0.1:7401"
+    """HOST:PORT for peers. Any address but loopback needs a cluster key (or `insecure`)."""
+    advertise: str = ""
+    """HOST:PORT that other nodes dial; default: the listen address, or this host's address if that is 0.0.0.0."""
+    tracker: str = ""
+    """URL of the tracker, http://HOST:PORT. Without one the agent works alone, from the origin."""
+    origin: str = ""
+    """URL of the storage (s3://bucket/prefix or file:///dir); default: the one that the tracker announces."""
+    cache_dir: str = "/var/lib/p2pcache"
+    """Where blobs and models lie; one agent per directory."""
+    socket: str = DEFAULT_SOCKET
+    """Unix socket for operators (every call)."""
+    client_socket: str = ""
+    """Unix socket for containers (pull and read); default: beside the default `socket`, else none."""
+    cluster_key_file: str = ""
+    """File with the key that makes a process a member of the cluster."""
+    insecure: bool = False
+    """Serve other hosts without a cluster key. Whoever reaches the port can then read every model."""
+    rack: str = ""
+    """Label of this node's rack: neighbours in the same rack are preferred."""
+    site: str = ""
+    """Label of this node's site."""
+    upload_bytes_per_s: int = 0
+    """Cap on what is served to peers; 0: none."""
+    download_bytes_per_s: int = 0
+    """Cap on what is taken from peers; 0: none."""
+    origin_bytes_per_s: int = 0
+    """Cap on what is read from the origin; 0: none."""
+    upload_slots: int = 4
+    """Uploads at once; more requests wait in a short queue, then are told BUSY."""
+    min_free_bytes: int = 1 << 30
+    """Free space that a pull must leave on the cache's disk."""
+    abandon_after_s: float = 30.0
+    """A pull that no client waits for any more goes on for so long."""
+    shutdown_s: float = 10.0
+    """Limit for finishing uploads after SIGTERM."""
+    flush_interval_s: float = 2.0
+    """Proved chunks become durable at least so often while a pull runs."""
+    flush_bytes: int = 256 << 20
+    """... and after so many bytes."""
+    scrub_interval_s: float = 7 * 86400.0
+    """Every complete model is proved again about so often, in the background; 0: never."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: str = "text"
+    """text or json."""

@@ -1,0 +1,411 @@
+"""One model's part in the cluster on this node: performs what the scheduler decides.
+
+This is the only code that touches the model's `Scheduler`, always on the loop thread. The data
+plane, the tracker link and the origin readers post events; `_post` hands them to the scheduler
+and performs the commands that come back.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from p2pcache.agent.parts import Parts
+from p2pcache.core import chunkset
+from p2pcache.core import commands as c
+from p2pcache.core import events as e
+from p2pcache.core import messages as m
+from p2pcache.core.layout import Layout
+from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import (
+    NoSpace,
+    OriginChanged,
+    OriginUnavailable,
+    P2PCacheError,
+    Unreachable,
+)
+from p2pcache.io.store import ModelStore
+
+log = logging.getLogger(__name__)
+
+HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
+REDIAL_S = 5.0  # neighbours that were lost are tried again so often while we want something
+
+
+class Swarm:
+    """A model that this node has or wants. Implements `SwarmPort` for the data plane.
+
+    While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.
+    """
+
+    def __init__(self, parts: Parts, store: ModelStore, settings: SwarmSettings) -> None:
+        self.layout: Layout = store.layout
+        self.digest: str = store.digest
+        self.store = store
+        self.scheduler: Scheduler | None = None
+        self.members: dict[int, m.Member] = {}
+        self.traffic = dict.fromkeys(e.Source, 0)
+        self.unflushed_bytes = 0
+        self.on_finished: Callable[[], None] = lambda: None
+        self.on_failed: Callable[[P2PCacheError], None] = lambda error: None
+        self._parts = parts
+        self._settings = settings
+        self._have = store.have_runs()
+        self._neighbours: list[int] = []
+        self._joined: dict[int, int] = {}  # peers that we may request from -> what they have
+        self._others: dict[int, int] = {}  # everybody's have-set as far as we heard
+        # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
+        self._wire_of: dict[int, int] = {}  # the scheduler's request -> wire number
+        self._asked: dict[
+            int, tuple[int, int]
+        ] = {}  # wire number -> (the scheduler's request, run)
+        self._next_wire = 1
+        self._fetches: dict[int, threading.Event] = {}  # fetch -> set to cancel it
+        self._events: deque[e.Event] = deque()
+        self._performing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._redial: asyncio.TimerHandle | None = None
+        self._credit = 0
+        self._epoch = 0
+        self._last_progress = parts.now()
+        self._last_fetch = e.Outcome.DONE
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Want what is missing: ask neighbours, take leases."""
+        if self.scheduler is not None:
+            return
+        self._have = self.store.have_runs()
+        parts = self._parts
+        self._last_progress = parts.now()
+        self.scheduler = Scheduler(
+            node=parts.node, run_bytes=self.layout.run_bytes, have=self._have, settings=self._settings,
+            seed=parts.rng.getrandbits(32), tracker=parts.link is not None, now=parts.now(),
+        )  # fmt: skip
+        for node, have in self._joined.items():
+            self._post(e.PeerJoined(node, have))
+        if self.members:
+            self._post(e.Members(tuple(sorted(self.members))))
+        if parts.link is None:
+            self._post(e.Members((parts.node,)))
+        elif parts.link.connected:
+            self._post(e.TrackerUp(self._epoch))
+            parts.link.send(m.Enter(self.state()))
+        self._post(e.Tick())
+        self._redial_later()
+
+    def pause(self) -> None:
+        """Want nothing more; what we have is still served."""
+        self.scheduler = None
+        self._credit = 0
+        self._events.clear()
+        for wire in list(self._asked):
+            self._parts.net.cancel(self.digest, wire)
+        self._asked.clear()
+        self._wire_of.clear()
+        for cancelled in self._fetches.values():
+            cancelled.set()
+        for timer in (self._timer, self._redial):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._redial = None
+        self._tell_tracker()
+
+    @property
+    def complete(self) -> bool:
+        """Every run is proved."""
+        return self._have == chunkset.full(self.layout.run_count)
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes of proved runs."""
+        if self.complete:
+            return self.layout.total_bytes
+        return sum(self.layout.run_bytes[run] for run in chunkset.members(self._have))
+
+    @property
+    def peer_count(self) -> int:
+        """Neighbours that we can request from."""
+        return len(self._joined)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether each run that we have is known to lie on some other node too."""
+        elsewhere = 0
+        for have in self._others.values():
+            elsewhere |= have
+        return self._have & ~elsewhere == 0
+
+    def trouble(self, now: float) -> P2PCacheError | None:
+        """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
+        if now - self._last_progress < HOPELESS_S:
+            return None
+        waited = f"no byte came for {now - self._last_progress:.0f} s"
+        if self._last_fetch is e.Outcome.UNAVAILABLE:
+            return OriginUnavailable(
+                f"{waited} and the origin doesn't answer; pull again: it resumes"
+            )
+        if self._asked or self._fetches:
+            return None
+        return Unreachable(
+            f"{waited}: no peer has the rest and no lease to read the origin was granted; "
+            "look at `p2pcache status`, then pull again: it resumes"
+        )
+
+    def state(self) -> m.SwarmState:
+        """What the tracker must know of us in this swarm."""
+        have = b"" if self.complete else chunkset.to_bytes(self._have, self.layout.run_count)
+        leases = self.scheduler.origin_runs if self.scheduler is not None else 0
+        return m.SwarmState(
+            self.digest, self.layout.run_count, have, complete=self.complete, credit=self._credit,
+            leases=tuple(chunkset.members(leases)), known=tuple(sorted(self.members)),
+        )  # fmt: skip
+
+    def proved(self, runs: int, source: e.Source) -> None:
+        """Runs became `have` without a command (local copies, a push)."""
+        fresh = runs & ~self._have
+        self.traffic[source] += sum(self.layout.run_bytes[run] for run in chunkset.members(fresh))
+        if self.scheduler is not None:
+            self._post(e.RunsProved(fresh, source))
+        else:
+            self._have |= fresh
+            self._parts.net.announce(self.digest, fresh)
+
+    def lost(self) -> None:
+        """The store found bad bytes: believe only what it still calls proved."""
+        now_have = self.store.have_runs()
+        gone = self._have & ~now_have
+        self._have = now_have
+        if self.scheduler is not None and gone:
+            self._post(e.RunsLost(gone))
+
+    # -- from the tracker --------------------------------------------------------------------------
+
+    def tracker_up(self, epoch: int) -> None:
+        """Member again; our state went along with the announcement."""
+        self._epoch = epoch
+        self._post(e.TrackerUp(epoch))
+
+    def tracker_down(self) -> None:
+        """The peers go on; leases in hand are still ours until they expire."""
+        self._post(e.TrackerDown())
+
+    def tracker_said(self, message: m.ToAgent) -> None:
+        """A message about this swarm."""
+        match message:
+            case m.Swarm():
+                self._members_changed(message)
+            case m.Grant():
+                self._post(e.LeaseGranted(self._runs(message.runs), message.epoch))
+                if self.scheduler is None and self._parts.link is not None:
+                    self._parts.link.send(
+                        m.LeaseReport(self.digest, message.epoch, returned=message.runs)
+                    )
+            case m.Revoke():
+                self._post(e.LeaseRevoked(self._runs(message.runs)))
+            case m.Stop():
+                self.on_failed(OriginChanged(
+                    f"the origin's bytes of this model are wrong ({message.reason}); push or import it again"
+                ))  # fmt: skip
+            case m.Poll():
+                self._tell_tracker()
+            case _:
+                log.debug("ignored %s", type(message).__name__)
+
+    def _members_changed(self, message: m.Swarm) -> None:
+        if message.full:
+            self.members = {}
+        self.members.update({member.node: member for member in message.joined})
+        for node in message.left:
+            self.members.pop(node, None)
+            self._others.pop(node, None)
+        if message.neighbours:
+            known = set(self._neighbours) if not message.full else set()
+            self._neighbours = [n for n in self._neighbours if n in known] + [
+                n for n in message.neighbours if n not in known
+            ]
+        self._post(e.Members(tuple(sorted(self.members))))
+        self._dial_neighbours()
+
+    def _dial_neighbours(self) -> None:
+        if not self.wants():
+            return
+        for node in self._neighbours:
+            member = self.members.get(node)
+            if member is not None and node not in self._joined and node != self._parts.node:
+                self._parts.net.dial(self.digest, node, member.address)
+
+    def _redial_later(self) -> None:
+        if self.scheduler is None or self.complete:
+            return
+        self._dial_neighbours()
+        self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
+
+    def _tell_tracker(self) -> None:
+        link = self._parts.link
+        if link is not None:
+            link.send(m.Heartbeat(load=self._parts.net.load, swarms=(self.state(),)))
+
+    def _runs(self, runs: tuple[int, ...]) -> int:
+        return chunkset.of(run for run in runs if 0 <= run < self.layout.run_count)
+
+    # -- from the data plane (SwarmPort) -----------------------------------------------------------
+
+    def have_runs(self) -> int:
+        """Bits of proved runs."""
+        return self._have
+
+    def wants(self) -> bool:
+        """Whether we ask others for chunks."""
+        return self.scheduler is not None and not self.complete
+
+    def peer_joined(self, node: int, have: int, load: int) -> None:
+        """We may request from this neighbour."""
+        self._joined[node] = self._others[node] = have
+        self._post(e.PeerJoined(node, have))
+
+    def peer_left(self, node: int) -> None:
+        """We may no longer."""
+        self._joined.pop(node, None)
+        self._post(e.PeerLeft(node))
+
+    def peer_has(self, node: int, runs: int, load: int) -> None:
+        """A neighbour proved runs."""
+        self._others[node] = self._others.get(node, 0) | runs
+        if node in self._joined:
+            self._joined[node] |= runs
+            self._post(e.PeerHas(node, runs, load))
+
+    def request_ended(self, request: int, outcome: e.Outcome, nbytes: int) -> None:
+        """The one end of a request."""
+        self.traffic[e.Source.PEER] += nbytes
+        self.unflushed_bytes += nbytes
+        if nbytes:
+            self._last_progress = self._parts.now()
+        number, _run = self._asked.pop(request, (0, 0))
+        if number and self._wire_of.pop(number, None) is not None:
+            if outcome is e.Outcome.FAILED:
+                self._disk_failed()
+            self._post(e.RequestEnded(number, outcome))
+
+    def dial_failed(self, node: int) -> None:
+        """A neighbour can't be reached."""
+        self._post(e.DialFailed(node))
+
+    def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
+        """Somebody joined us: what it has is worth knowing, and asking for."""
+        self._others[node] = have
+        if self.wants() and node not in self._joined:
+            self._parts.net.dial(self.digest, node, address)
+
+    # -- the pump ----------------------------------------------------------------------------------
+
+    def _post(self, event: e.Event) -> None:
+        """Hand an event to the scheduler; performing may post more, so this never recurses."""
+        self._events.append(event)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._events and self.scheduler is not None:
+                commands = self.scheduler.handle(self._events.popleft(), self._parts.now())
+                self._have = self.scheduler.have
+                for command in commands:
+                    self._perform(command)
+        finally:
+            self._performing = False
+        self._events.clear()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
+        if wakeup is not None:
+            self._timer = asyncio.get_running_loop().call_at(wakeup, self._post, e.Tick())
+
+    def _perform(self, command: c.Command) -> None:
+        net = self._parts.net
+        match command:
+            case c.Request(number, peer, run):
+                wire, self._next_wire = self._next_wire, self._next_wire + 1
+                self._wire_of[number] = wire
+                self._asked[wire] = (number, run)
+                net.request(self.digest, wire, peer, run)
+            case c.Cancel(number):
+                if number in self._wire_of:
+                    net.cancel(self.digest, self._wire_of[number])
+            case c.Announce(runs):
+                net.announce(self.digest, runs)
+            case c.Fetch(fetch, run):
+                cancelled = self._fetches[fetch] = threading.Event()
+                self._parts.tasks.spawn_contained(
+                    self._fetch(fetch, run, cancelled), name=f"fetch-{run}"
+                )
+            case c.CancelFetch(fetch):
+                if fetch in self._fetches:
+                    self._fetches[fetch].set()
+            case c.Dial(peer):
+                member = self.members.get(peer)
+                if member is None:
+                    self._post(e.DialFailed(peer))
+                else:
+                    net.dial(self.digest, peer, member.address)
+            case c.Finished():
+                self._tell_tracker()
+                self.on_finished()
+            case _:
+                self._notify(command)
+
+    def _notify(self, command: c.Command) -> None:
+        link = self._parts.link
+        match command:
+            case c.Blame(peer, run):
+                self._parts.net.drop(peer, "sent bytes that don't match the manifest")
+                if link is not None:
+                    link.send(m.Blame(peer, self.digest, run))
+            case c.LeaseReport(done, failed, mismatched, returned) if link is not None:
+                sets = [
+                    tuple(chunkset.members(bits)) for bits in (done, failed, mismatched, returned)
+                ]
+                link.send(m.LeaseReport(self.digest, self._epoch, *sets))
+            case c.LeaseCredit(credit):
+                self._credit = credit
+                if link is not None:
+                    link.send(m.LeaseReport(self.digest, self._epoch, credit=credit))
+            case c.Stuck(runs) if link is not None:
+                link.send(m.Stuck(self.digest, tuple(chunkset.members(runs))))
+            case c.OriginCorrupt(run):
+                self.on_failed(OriginChanged(
+                    f"the origin's bytes of this model are wrong (run {run} doesn't match its digests); "
+                    "push or import it again"
+                ))  # fmt: skip
+
+    async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
+        scheduler = self.scheduler
+        outcome = e.Outcome.FAILED
+        try:
+            outcome = await self._parts.origin.fetch(self.layout, self.store, run, cancelled)
+        except Exception:  # a bug must end the fetch, not leave the run in flight for ever
+            log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
+        if outcome is e.Outcome.DONE:
+            self.traffic[e.Source.ORIGIN] += self.layout.run_bytes[run]
+            self.unflushed_bytes += self.layout.run_bytes[run]
+            self._last_progress = self._parts.now()
+        self._last_fetch = outcome
+        self._fetches.pop(fetch, None)
+        if outcome is e.Outcome.FAILED:
+            self._disk_failed()
+        if self.scheduler is scheduler:
+            self._post(e.FetchEnded(fetch, outcome))
+
+    def _disk_failed(self) -> None:
+        _cached, free = self._parts.store.usage()
+        self.on_failed(NoSpace(
+            f"writing to the cache failed with {free} bytes free on its disk; free some space "
+            "(p2pcache prune) and pull again: it resumes"
+        ))  # fmt: skip
