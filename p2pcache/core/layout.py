@@ -46,7 +46,8 @@ class Layout:
         self.blob_of_file: dict[str, int] = {}  # path -> blob index
         self.lengths: array[int] = array("I")  # per chunk
         self._digests = bytearray()  # 32 bytes per chunk
-        self._first: list[Place] = []
+        self._first_blob: array[int] = array("I")  # per chunk: its first place, packed
+        self._first_offset: array[int] = array("Q")
         self._more: dict[int, list[Place]] = {}  # chunks with further places
         self._index(manifest)
         self.total_bytes = sum(self.lengths)  # each distinct chunk once
@@ -70,7 +71,8 @@ class Layout:
 
     def places(self, chunk: int) -> list[Place]:
         """Every place of the chunk, the first one first."""
-        return [self._first[chunk], *self._more.get(chunk, ())]
+        first = Place(self._first_blob[chunk], self._first_offset[chunk])
+        return [first, *self._more.get(chunk, ())]
 
     def run_chunks(self, run: int) -> range:
         """Chunk indices of a run."""
@@ -98,7 +100,8 @@ class Layout:
                     chunk = by_digest[digest] = len(self.lengths)
                     self.lengths.append(length)
                     self._digests += digest
-                    self._first.append(Place(number, offset))
+                    self._first_blob.append(number)
+                    self._first_offset.append(offset)
                 else:
                     if self.lengths[chunk] != length:
                         raise InvalidManifest("one chunk digest is listed with two lengths")
