@@ -45,7 +45,7 @@ class File(NamedTuple):
 
     path: str
     size: int
-    lengths: array[int]
+    lengths: "array[int]"  # array is generic only from 3.12 on
     digests: bytes
 
     @property
