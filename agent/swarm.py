@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
@@ -45,7 +46,7 @@ class Swarm:
         self.digest: str = store.digest
         self.store = store
         self.scheduler: Scheduler | None = None
-        self.members: dict[int, m.Member] = {}
+        self.neighbours = Neighbours(parts.node, store.digest, parts.net)
         self.traffic = dict.fromkeys(e.Source, 0)
         self.unflushed_bytes = 0
         self.on_finished: Callable[[], None] = lambda: None
@@ -53,9 +54,6 @@ class Swarm:
         self._parts = parts
         self._settings = settings
         self._have = store.have_runs()
-        self._neighbours: list[int] = []
-        self._joined: dict[int, int] = {}  # peers that we may request from -> what they have
-        self._others: dict[int, int] = {}  # everybody's have-set as far as we heard
         # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
         self._wire_of: dict[int, int] = {}  # the scheduler's request -> wire number
         self._asked: dict[
@@ -85,10 +83,10 @@ class Swarm:
             node=parts.node, run_bytes=self.layout.run_bytes, have=self._have, settings=self._settings,
             seed=parts.rng.getrandbits(32), tracker=parts.link is not None, now=parts.now(),
         )  # fmt: skip
-        for node, have in self._joined.items():
+        for node, have in self.neighbours.joined.items():
             self._post(e.PeerJoined(node, have))
-        if self.members:
-            self._post(e.Members(tuple(sorted(self.members))))
+        if self.neighbours.members:
+            self._post(e.Members(self.neighbours.ids))
         if parts.link is None:
             self._post(e.Members((parts.node,)))
         elif parts.link.connected:
@@ -129,15 +127,12 @@ class Swarm:
     @property
     def peer_count(self) -> int:
         """Neighbours that we can request from."""
-        return len(self._joined)
+        return len(self.neighbours.joined)
 
     @property
     def replicated(self) -> bool:
         """Whether each run that we have is known to lie on some other node too."""
-        elsewhere = 0
-        for have in self._others.values():
-            elsewhere |= have
-        return self._have & ~elsewhere == 0
+        return self._have & ~self.neighbours.elsewhere() == 0
 
     def trouble(self, now: float) -> P2PCacheError | None:
         """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
@@ -161,7 +156,7 @@ class Swarm:
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
             self.digest, self.layout.run_count, have, complete=self.complete, credit=self._credit,
-            leases=tuple(chunkset.members(leases)), known=tuple(sorted(self.members)),
+            leases=tuple(chunkset.members(leases)), known=self.neighbours.ids,
         )  # fmt: skip
 
     def proved(self, runs: int, source: e.Source) -> None:
@@ -197,7 +192,10 @@ class Swarm:
         """A message about this swarm."""
         match message:
             case m.Swarm():
-                self._members_changed(message)
+                self.neighbours.changed(message)
+                self._post(e.Members(self.neighbours.ids))
+                if self.wants():
+                    self.neighbours.dial_missing()
             case m.Grant():
                 self._post(e.LeaseGranted(self._runs(message.runs), message.epoch))
                 if self.scheduler is None and self._parts.link is not None:
@@ -215,33 +213,10 @@ class Swarm:
             case _:
                 log.debug("ignored %s", type(message).__name__)
 
-    def _members_changed(self, message: m.Swarm) -> None:
-        if message.full:
-            self.members = {}
-        self.members.update({member.node: member for member in message.joined})
-        for node in message.left:
-            self.members.pop(node, None)
-            self._others.pop(node, None)
-        if message.neighbours:
-            known = set(self._neighbours) if not message.full else set()
-            self._neighbours = [n for n in self._neighbours if n in known] + [
-                n for n in message.neighbours if n not in known
-            ]
-        self._post(e.Members(tuple(sorted(self.members))))
-        self._dial_neighbours()
-
-    def _dial_neighbours(self) -> None:
-        if not self.wants():
-            return
-        for node in self._neighbours:
-            member = self.members.get(node)
-            if member is not None and node not in self._joined and node != self._parts.node:
-                self._parts.net.dial(self.digest, node, member.address)
-
     def _redial_later(self) -> None:
         if self.scheduler is None or self.complete:
             return
-        self._dial_neighbours()
+        self.neighbours.dial_missing()
         self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
 
     def _tell_tracker(self) -> None:
@@ -264,19 +239,19 @@ class Swarm:
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this neighbour."""
-        self._joined[node] = self._others[node] = have
+        self.neighbours.joined[node] = have
+        self.neighbours.has(node, have)
         self._post(e.PeerJoined(node, have))
 
     def peer_left(self, node: int) -> None:
         """We may no longer."""
-        self._joined.pop(node, None)
+        self.neighbours.joined.pop(node, None)
         self._post(e.PeerLeft(node))
 
     def peer_has(self, node: int, runs: int, load: int) -> None:
         """A neighbour proved runs."""
-        self._others[node] = self._others.get(node, 0) | runs
-        if node in self._joined:
-            self._joined[node] |= runs
+        self.neighbours.has(node, runs)
+        if node in self.neighbours.joined:
             self._post(e.PeerHas(node, runs, load))
 
     def request_ended(self, request: int, outcome: e.Outcome, nbytes: int) -> None:
@@ -297,8 +272,8 @@ class Swarm:
 
     def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
         """Somebody joined us: what it has is worth knowing, and asking for."""
-        self._others[node] = have
-        if self.wants() and node not in self._joined:
+        self.neighbours.has(node, have)
+        if self.wants() and node not in self.neighbours.joined:
             self._parts.net.dial(self.digest, node, address)
 
     # -- the pump ----------------------------------------------------------------------------------
@@ -350,11 +325,8 @@ class Swarm:
                 if fetch in self._fetches:
                     self._fetches[fetch].set()
             case c.Dial(peer):
-                member = self.members.get(peer)
-                if member is None:
+                if not self.neighbours.dial(peer):
                     self._post(e.DialFailed(peer))
-                else:
-                    net.dial(self.digest, peer, member.address)
             case c.Finished():
                 self._tell_tracker()
                 self.on_finished()

@@ -1,0 +1,60 @@
+"""Whom a swarm knows on this node: members, the neighbours to dial, and what others have."""
+
+from p2pcache.core import messages as m
+from p2pcache.io.peers.net import PeerNet
+
+
+class Neighbours:
+    """The tracker's member list of one swarm, and what we heard of each member's have-set."""
+
+    def __init__(self, node: int, digest: str, net: PeerNet) -> None:
+        self.members: dict[int, m.Member] = {}
+        self.joined: dict[int, int] = {}  # those that we may request from -> what they have
+        self._node = node
+        self._digest = digest
+        self._net = net
+        self._wanted: list[int] = []  # whom the tracker told us to dial, best first
+        self._others: dict[int, int] = {}  # everybody's have-set, joined or not
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Node ids of all members, ourselves included, ascending."""
+        return tuple(sorted(self.members))
+
+    def changed(self, message: m.Swarm) -> None:
+        """Take the tracker's list, or its delta."""
+        if message.full:
+            self.members = {}
+            self._wanted = []
+        self.members.update({member.node: member for member in message.joined})
+        for node in message.left:
+            self.members.pop(node, None)
+            self._others.pop(node, None)
+        self._wanted += [node for node in message.neighbours if node not in self._wanted]
+
+    def dial_missing(self) -> None:
+        """Dial every neighbour that we can't request from (dialling twice is harmless)."""
+        for node in self._wanted:
+            if node not in self.joined:
+                self.dial(node)
+
+    def dial(self, node: int) -> bool:
+        """Dial one member; False if nobody told us its address."""
+        member = self.members.get(node)
+        if member is None or node == self._node:
+            return False
+        self._net.dial(self._digest, node, member.address)
+        return True
+
+    def has(self, node: int, runs: int) -> None:
+        """We heard that a node has more."""
+        self._others[node] = self._others.get(node, 0) | runs
+        if node in self.joined:
+            self.joined[node] |= runs
+
+    def elsewhere(self) -> int:
+        """Runs known to lie on any other node (bits)."""
+        bits = 0
+        for have in self._others.values():
+            bits |= have
+        return bits
