@@ -201,7 +201,8 @@ class Api:
         swarm = self._downloads.swarms.get(wanted.digest)
         began = time.monotonic()
         limit = min(wanted.seconds, MAX_LINGER_S)
-        while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:
+        # Polled: it is rare, and nothing else wants to know that have-sets elsewhere grew.
+        while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         replicated = swarm is None or swarm.replicated
         return scaffold.json_response(
