@@ -23,6 +23,11 @@ def emit_json(value: Mapping[str, object]) -> None:
     emit(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
+def emit_document(value: Mapping[str, object]) -> None:
+    """One JSON document on stdout, for people and jq alike."""
+    emit(json.dumps(value, ensure_ascii=False, indent=2))
+
+
 def note(text: str) -> None:
     """One line for people, on stderr."""
     print(text, file=sys.stderr, flush=True)

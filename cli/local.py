@@ -1,0 +1,166 @@
+"""Cache commands without a daemon: the same answers as the agent's, from the cache directory itself."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from p2pcache.cli.output import note
+from p2pcache.errors import NoSpace, NotAllowed, NotFound
+from p2pcache.ids import Ref
+from p2pcache.io.client import Json
+
+if TYPE_CHECKING:
+    from p2pcache.core.manifest import Manifest
+    from p2pcache.io.store import KnownModel, ModelStore, Store
+
+TURN_FILE = "command.lock"
+
+
+@contextmanager
+def cache_turn(path: Path) -> Iterator[None]:
+    """Commands without a daemon use a cache one after the other; who comes second waits, and says so.
+
+    Raises:
+        NotAllowed: the directory can't be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(
+            path / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+    except OSError as error:
+        kind = NoSpace if error.errno in (28, 122) else NotAllowed
+        raise kind(
+            f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"note: another command works in {path}; waiting for it to end")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
+    """The cache directory of this user, under its lock. A directory that doesn't exist is an empty cache."""
+    if not path.is_dir():
+        yield LocalCache(None, origin)
+        return
+    from p2pcache.io.store import Store
+
+    with cache_turn(path):
+        store = Store.open(path)
+        try:
+            yield LocalCache(store, origin)
+        finally:
+            store.close()
+
+
+class LocalCache:
+    """Answers like `AgentClient`. `store` None: there is no cache yet."""
+
+    def __init__(self, store: "Store | None", origin: str) -> None:
+        self._store = store
+        self._origin = origin
+
+    def models(self) -> list[Json]:
+        """The models of the cache."""
+        return [_row(known) for known in self._store.models()] if self._store else []
+
+    def model(self, ref: str) -> Json:
+        """One model with its files: from the cache, else from the origin if one is set."""
+        wanted = Ref.parse(ref)
+        try:
+            known, model = self._open(wanted)
+        except NotFound:
+            if not self._origin:
+                raise
+            return self._at_origin(wanted)
+        assert self._store is not None
+        row = _row(known) | {"generation": self._store.generation_seen(wanted), "local": True}
+        return row | {"manifest": _files(model.layout.manifest)}
+
+    def remove(self, ref: str) -> Json:
+        """Remove a tag; with its last tag, the model."""
+        wanted = Ref.parse(ref)
+        known = self._known(wanted)
+        assert self._store is not None
+        freed = self._store.remove(wanted, known.digest)
+        return {"removed": str(wanted), "digest": known.digest, "bytes_freed": freed}
+
+    def prune(self, *, dry_run: bool, everything: bool) -> Json:
+        """Free what nothing names; with `everything`, each model."""
+        removed: list[str] = []
+        freed = 0
+        if self._store:
+            removed, freed = self._store.prune(dry_run=dry_run, all_unused=everything, in_use=set())
+        return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
+
+    def verify(self, ref: str) -> Iterator[Json]:
+        """Prove every chunk again; `done` is the one event."""
+        _, model = self._open(Ref.parse(ref))
+        bad = model.verify()
+        layout = model.layout
+        yield {
+            "event": "done", "ref": ref, "digest": layout.digest, "bytes": layout.total_bytes,
+            "chunks": layout.chunk_count, "chunks_bad": len(bad),
+        }  # fmt: skip
+
+    def _known(self, ref: Ref) -> "KnownModel":
+        if self._store:
+            tag = None if ref.digest else self._store.tag_of(ref)
+            digest = ref.digest or (tag.digest if tag else None)
+            for known in self._store.models():
+                if known.digest == digest:
+                    return known
+        raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
+
+    def _open(self, ref: Ref) -> "tuple[KnownModel, ModelStore]":
+        known = self._known(ref)
+        assert self._store is not None
+        model = self._store.get(known.digest)
+        if model is None:
+            raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
+        return known, model
+
+    def _at_origin(self, ref: Ref) -> Json:
+        from p2pcache.core import manifest as manifests
+        from p2pcache.io.origins import open_origin
+        from p2pcache.io.origins.repo import OriginRepo
+
+        repo = OriginRepo(open_origin(self._origin))
+        tag = None if ref.digest else repo.get_tag(ref)
+        digest = ref.digest or (tag.digest if tag else "")
+        manifest = manifests.decode(repo.get_manifest(digest), digest)
+        return {
+            "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag] if tag else [],
+            "digest": digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
+            "bytes_done": 0, "complete": False, "last_used": 0, "generation": tag.generation if tag else 0,
+            "local": False, "manifest": _files(manifest),
+        }  # fmt: skip
+
+
+def _row(known: "KnownModel") -> Json:
+    first = known.refs[0] if known.refs else None
+    return {
+        "ref": str(first) if first else f"@blake3:{known.digest}",
+        "namespace": first.namespace if first else "", "name": first.name if first else "",
+        "tags": [ref.tag for ref in known.refs], "digest": known.digest, "bytes": known.bytes_total,
+        "files": known.files, "bytes_done": known.bytes_done, "complete": known.complete,
+        "last_used": known.last_used,
+    }  # fmt: skip
+
+
+def _files(manifest: "Manifest") -> Json:
+    return {
+        "files": [
+            {"path": f.path, "size": f.size, "chunks": len(f.lengths)} for f in manifest.files
+        ]
+    }

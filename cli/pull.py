@@ -1,0 +1,165 @@
+"""`pull` and `verify`: the commands that wait for bytes."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path, PurePosixPath
+
+import click
+
+from p2pcache.cli.connect import Loaded, cache_or_agent, client_options, find_agent
+from p2pcache.cli.options import Command, json_option, quiet_option
+from p2pcache.cli.output import emit, note
+from p2pcache.cli.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
+from p2pcache.ids import Ref
+from p2pcache.io.client import AgentClient
+
+_LINK_WARNING = (
+    "warning: --link {mode} shares the cache's own files: whoever can write through the links (root can) "
+    "changes the cache and every model that shares them"
+)
+
+
+@click.command(cls=Command)
+@click.argument("ref")
+@click.option("--to", metavar="DIR", help="Also put the files into DIR: complete, or not at all.")
+@click.option(
+    "--link",
+    type=click.Choice(["hard", "symlink"]),
+    help="With --to: link into the cache instead of copying.",
+)
+@click.option(
+    "--force-generation", is_flag=True, help="Accept a tag that went back to an older state."
+)
+@json_option
+@quiet_option
+@client_options("origin", "tracker", "cache_dir", "linger_s")
+def pull(
+    ref: str, to: str | None, link: str | None, force_generation: bool, as_json: bool, quiet: bool,
+    loaded: Loaded,
+) -> None:  # fmt: skip
+    """Fetch a model and print its directory.
+
+    The directory is complete, read-only and never changes; it is all that goes to stdout. Bytes
+    come from other nodes where they have them, from storage otherwise, and each one is proved.
+    An interrupted pull resumes when it is run again. Progress goes to stderr; --json gives one
+    event per line on stdout instead, the last one "done" or "error".
+
+    With no agent on this machine the command runs one itself, in its own cache, from --origin
+    (P2PCACHE_ORIGIN), or as a member of --tracker's swarm.
+
+    Examples:
+      p2pcache pull team/llama:v3
+      vllm serve "$(p2pcache pull team/llama:v3)"
+      p2pcache pull llama@blake3:4f1d... --to /models/llama
+      p2pcache pull llama --origin s3://models --timeout 10m
+    """
+    if link and not to:
+        raise click.UsageError("--link says how --to puts the files there; give --to DIR")
+    wanted = Ref.parse(ref)
+    with _agent(loaded) as (client, linger):
+        reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
+        done = _follow(client.pull(str(wanted), force_generation=force_generation), reporter)
+        tree = _tree(loaded, done)
+        path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
+        done["path"] = str(path)
+        reporter.done(done, _pull_summary(wanted, done))
+        if not as_json:
+            emit(str(path))
+        if not to and not quiet and not path.is_dir():
+            note(
+                f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
+            )
+        linger(str(done["digest"]))
+
+
+@click.command(cls=Command)
+@click.argument("ref")
+@json_option
+@quiet_option
+@client_options("cache_dir")
+def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
+    """Prove every byte of a model again.
+
+    Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
+    are dropped, and fetched again by the next pull; then the exit code is 6.
+
+    Examples:
+      p2pcache verify team/llama:v3
+    """
+    wanted = Ref.parse(ref)
+    with cache_or_agent(loaded) as client:
+        reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
+        done = _follow(client.verify(str(wanted)), reporter)
+        bad, chunks = int(done.get("chunks_bad", 0)), int(done.get("chunks", 0))
+        if not bad:
+            seconds = format_duration(float(done.get("seconds", 0)))
+            reporter.done(
+                done,
+                f"verified {wanted}: {format_bytes(done['bytes'])} in {chunks} chunks, all good, {seconds}",
+            )
+            return
+        if as_json:
+            reporter.update(done)
+    raise IntegrityError(
+        f"{wanted}: {bad} of {chunks} chunks were bad and are dropped; pull it again to mend it"
+    )
+
+
+@contextmanager
+def _agent(loaded: Loaded) -> Iterator[tuple[AgentClient, Callable[[str], None]]]:
+    """The agent to ask, and what to do for the swarm before leaving (a daemon stays anyway)."""
+    client = find_agent(loaded)
+    if client is not None:
+        yield client, lambda _digest: None
+        return
+    from p2pcache.cli.embedded import embedded_agent
+
+    with embedded_agent(loaded) as own:
+        yield own.client, own.linger
+
+
+def _follow(events: Iterator[Event], reporter: Reporter) -> Event:
+    """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
+    with closing(reporter), closing(events):  # type: ignore[type-var] # generators, all of them
+        for event in events:
+            if event["event"] == "done":
+                return event
+            reporter.update(event)
+    raise P2PCacheError("the agent ended without a last event")
+
+
+def _tree(loaded: Loaded, done: Event) -> Path:
+    """The model's directory as this process sees it."""
+    relative = PurePosixPath(str(done.get("path", "")))
+    if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+        raise P2PCacheError(f"the agent named a strange path: {str(relative)!r}")
+    base = loaded.settings.models_dir or str(done.get("models_dir", ""))
+    return Path(base) / relative
+
+
+def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path:
+    from p2pcache.io.materialise import materialise
+
+    if not tree.is_dir():
+        raise NotFound(
+            f"the model is complete, but its directory {tree} isn't visible here; "
+            "set P2PCACHE_MODELS_DIR to where the agent's models directory is mounted"
+        )
+    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links; the user named this path
+    if link and not quiet:
+        note(_LINK_WARNING.format(mode=link))
+    materialise(tree, target, link or "auto")
+    return target
+
+
+def _pull_summary(ref: Ref, done: Event) -> str:
+    size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
+    moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
+    if not moved:
+        return f"{ref}: already here, {format_bytes(size)}"
+    rate = f" ({format_bytes(moved / seconds)}/s)" if seconds > 0 else ""
+    share = peer_share({**done, "peers": None}) or "0% from peers"
+    return f"pulled {ref}: {format_bytes(moved)} in {format_duration(seconds)}{rate}, {share}"
