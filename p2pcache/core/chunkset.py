@@ -1,6 +1,7 @@
 """Sets of runs as bits of an int: the one representation, on the wire as little-endian bytes."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from p2pcache.errors import RemoteProtocolError
 
@@ -29,6 +30,11 @@ def members(bits: int) -> Iterator[int]:
 def first(bits: int) -> int:
     """The lowest index, or -1 of the empty set."""
     return (bits & -bits).bit_length() - 1
+
+
+def lowest(bits: int, count: int) -> int:
+    """The set of the `count` lowest members (or all, if there are fewer)."""
+    return of(islice(members(bits), count))
 
 
 def to_bytes(bits: int, count: int) -> bytes:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from p2pcache.core.chunking import MiB
+
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
@@ -10,11 +12,13 @@ class SwarmSettings:
     window_runs: int = 32  # in-order preference above the first gap; cost nothing in 16-node runs
     outstanding: int = 12  # requests in flight over all peers; measured best at N >= 4
     outstanding_per_peer: int = 2  # the next request is there when an upload ends
+    outstanding_bytes: int = 64 * MiB  # ... and no more than this over all peers (large chunks)
     outstanding_few_peers: int = 6  # with fewer than 3 useful peers: keeps a fast link full
     origin_fetches: int = 8  # leases that one node works on at once
     have_interval_s: float = 0.05  # batch of have-deltas: 20-100 ms cost no time, much CPU saved
     busy_backoff_s: float = 0.035  # 20-50 ms measured
     slow_peer_ratio: float = 0.3  # peers under this share of the median rate are passed over
+    slow_retry_s: float = 5.0  # a peer that was passed over so long may try again
     duplicate_after: float = 2.0  # endgame: a second request after this many expected times
     duplicate_min_s: float = 1.0  # ... and never sooner
     stuck_after_s: float = 4.0  # wanted run without a holder among neighbours: tell the tracker

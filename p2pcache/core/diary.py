@@ -1,0 +1,45 @@
+"""What a scheduler remembers of its own doings: counters, and a bounded log that answers "why?"."""
+
+from collections import deque
+from dataclasses import dataclass
+
+_LINES = 4096  # over all runs of a model; about half a megabyte
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a swarm did on this node since the scheduler was made."""
+
+    bytes_peers: int = 0  # proved and new
+    bytes_origin: int = 0
+    bytes_local: int = 0
+    bytes_twice: int = 0  # proved, but already had by then
+    requests: int = 0
+    duplicates: int = 0
+    fetches: int = 0
+    busy: int = 0
+    refused: int = 0
+    stalled: int = 0
+    mismatched: int = 0
+
+
+class Diary:
+    """Counters and the log of one swarm."""
+
+    __slots__ = ("_lines", "counters")
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self._lines: deque[tuple[float, int, str, int]] = deque(maxlen=_LINES)
+
+    def note(self, now: float, run: int, word: str, node: int = -1) -> None:
+        """Something happened to a run; `node` is who was involved."""
+        self._lines.append((now, run, word, node))
+
+    def story(self, run: int) -> list[str]:
+        """The log's lines about a run, oldest first."""
+        return [
+            f"{at:.3f} {word}" + (f" {node:016x}" if node >= 0 else "")
+            for at, number, word, node in self._lines
+            if number == run
+        ]

@@ -1,0 +1,284 @@
+"""The origin's side of one swarm on one node: leases, reads in flight, and life without a tracker."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from p2pcache.core import chunkset
+from p2pcache.core.commands import (
+    CancelFetch,
+    Command,
+    Dial,
+    Fetch,
+    LeaseCredit,
+    LeaseReport,
+    OriginCorrupt,
+)  # fmt: skip
+from p2pcache.core.diary import Diary
+from p2pcache.core.events import Outcome
+from p2pcache.core.owners import LOOK_AHEAD, Owners
+from p2pcache.core.peers import PeerBook
+from p2pcache.core.runbook import RunBook
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import LocalProtocolError
+
+_MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
+_CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
+_REST_S = 1.0  # after a failed read without a tracker; doubled each time
+_REST_MAX_S = 30.0
+
+
+@dataclass(slots=True)
+class Reading:
+    """One `Fetch` that hasn't ended."""
+
+    run: int
+    started: float
+    live: bool = True  # False: cancelled, only its end is awaited
+    twin: bool = False  # a neighbour was asked for the run as well, because this takes long
+
+
+class OriginSide:
+    """Decides what this node reads from the origin.
+
+    Invariants (`check`): `mine.fetching` is exactly the runs of the live `readings`; `waiting`
+    is exactly the leased runs that aren't being fetched; without a grant or an ownership
+    nothing is read.
+    """
+
+    def __init__(
+        self, node: int, mine: RunBook, book: PeerBook, settings: SwarmSettings, dice: Random,
+        diary: Diary, *, tracker: bool, now: float,
+    ) -> None:  # fmt: skip
+        self._mine = mine
+        self._book = book
+        self._settings = settings
+        self._dice = dice
+        self._diary = diary
+        self._configured = tracker
+        self._up = False
+        self._down_since = now if tracker else -math.inf
+        self.owners = Owners(node, settings)
+        if not tracker:
+            self.owners.told((node,))
+        self.readings: dict[int, Reading] = {}
+        self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
+        self._next_fetch = 0
+        self._credit_told = 0
+        self._report = LeaseReport()
+        self._mismatches: dict[int, int] = {}
+        self._rotten = 0  # runs that the origin has wrong (bits)
+        self._failures = 0  # in a row, without a tracker
+        self._rest_until = now
+        self._looked = now  # when we last looked at the runs that nobody has
+        self._look_at = now  # ... and when to look again
+        self.halted = False
+
+    # -- what happened ----------------------------------------------------------------------
+
+    def tracker_up(self) -> None:
+        """The tracker is back: leases are its business again; reads in flight become leases."""
+        self._up = True
+        self._credit_told = 0  # say it again: a tracker that restarted knows nothing
+        self._mine.leased |= self._mine.fetching
+
+    def tracker_down(self, now: float) -> None:
+        """The tracker is gone; leases stay ours until they would have expired."""
+        if self._up:
+            self._up = False
+            self._down_since = now
+
+    def granted(self, runs: int, now: float) -> None:
+        """The tracker lets us read these runs."""
+        mine = self._mine
+        runs &= mine.full
+        self._report.done |= runs & mine.have
+        fresh = runs & mine.missing & ~mine.leased
+        if self.halted:
+            self._report.failed |= fresh
+            return
+        mine.leased |= fresh
+        for run in chunkset.members(fresh & ~mine.fetching):
+            self.waiting[run] = now
+
+    def revoked(self, runs: int, out: list[Command]) -> None:
+        """The tracker takes leases back: others have the runs."""
+        mine = self._mine
+        runs &= mine.leased
+        mine.leased &= ~runs
+        for run in chunkset.members(runs & ~mine.fetching):
+            del self.waiting[run]
+        self._cancel(runs & mine.fetching, out)
+
+    def proved(self, runs: int, out: list[Command]) -> None:
+        """These missing runs are about to be had: settle their leases, stop reading them."""
+        leased = runs & self._mine.leased
+        self._report.done |= leased
+        for run in chunkset.members(leased & ~self._mine.fetching):
+            del self.waiting[run]
+        self._cancel(runs & self._mine.fetching, out)
+
+    def ended(self, fetch: int, outcome: Outcome, now: float, out: list[Command]) -> int:
+        """A `Fetch` ended; returns its run, which the caller proves if it is DONE.
+
+        Raises:
+            LocalProtocolError: no such fetch is in flight.
+        """
+        reading = self.readings.pop(fetch, None)
+        if reading is None:
+            raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
+        bit = 1 << reading.run
+        self._diary.note(now, reading.run, f"origin: {outcome.name.lower()}")
+        if outcome is Outcome.DONE:
+            self._failures = 0
+            if self._up or self._mine.leased & bit:
+                self._report.done |= bit
+        elif outcome is Outcome.MISMATCH:
+            self._mismatched(reading.run, out)
+        if not reading.live:
+            return reading.run
+        self._mine.fetching &= ~bit
+        leased = self._mine.leased & bit
+        self._mine.leased &= ~bit
+        if outcome is Outcome.CANCELLED:
+            self._report.returned |= leased
+        elif outcome is not Outcome.DONE:
+            if outcome is not Outcome.MISMATCH:
+                self._report.failed |= leased
+            if not self._up:
+                self._rest(now)
+        return reading.run
+
+    def halt(self, out: list[Command]) -> None:
+        """This node can't store any more: give every lease back and read nothing."""
+        self.halted = True
+        self._report.failed |= chunkset.of(self.waiting)
+        self._mine.leased &= self._mine.fetching
+        self.waiting.clear()
+        self._cancel(self._mine.fetching, out)
+
+    def look_again(self, now: float) -> None:
+        """Something changed that matters to what we may read by ourselves."""
+        self._look_at = now
+
+    def look_soon(self) -> None:
+        """A neighbour has more: look again, but not for every batch that comes in."""
+        self._look_at = min(self._look_at, self._looked + self._settings.have_interval_s)
+
+    # -- what to do -------------------------------------------------------------------------
+
+    @property
+    def credit(self) -> int:
+        """Leases that we can work on at once."""
+        return 0 if self.halted or not self._mine.missing else self._settings.origin_fetches
+
+    def alone(self, now: float) -> bool:
+        """Whether we decide ourselves what to read, without a tracker."""
+        return not self._up and now >= self._alone_at()
+
+    def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
+        """Start what may be read, and tell the tracker what there is to tell."""
+        if self.waiting:
+            self._read_leased(now, out)
+        if not self._up and self._mine.missing and not self.halted:
+            self._read_owned(now, quiet_s, out)
+        report = self._report
+        if report.done or report.failed or report.mismatched or report.returned:
+            self._report = LeaseReport()
+            if self._up:
+                out.append(report)
+        if self._up and self.credit != self._credit_told:
+            self._credit_told = self.credit
+            out.append(LeaseCredit(self.credit))
+
+    def next_wakeup(self) -> float:
+        """When `act` has something to do by itself; inf if never."""
+        wake = math.inf
+        if self.waiting and len(self.readings) < self._settings.origin_fetches:
+            wake = min(self.waiting.values()) + self._settings.stuck_after_s
+        if not self._up and self._mine.missing and not self.halted:
+            wake = min(wake, max(self._alone_at(), self._look_at, self._rest_until))
+        return wake
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        mine = self._mine
+        live = [r.run for r in self.readings.values() if r.live]
+        assert len(live) == len(set(live)), "a run is read twice at once"
+        assert chunkset.of(live) == mine.fetching
+        assert chunkset.of(self.waiting) == mine.leased & ~mine.fetching
+        assert len(live) <= max(self._settings.origin_fetches, _MIN_SHARE)
+
+    # -- within -----------------------------------------------------------------------------
+
+    def _alone_at(self) -> float:
+        return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
+
+    def _read_leased(self, now: float, out: list[Command]) -> None:
+        # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
+        # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
+        elsewhere = self._book.good_holders()
+        patience_s = self._settings.stuck_after_s
+        for run in self._in_order(chunkset.of(self.waiting)):
+            if len(self.readings) >= self._settings.origin_fetches:
+                return
+            if elsewhere >> run & 1 and now < self.waiting[run] + patience_s:
+                continue
+            del self.waiting[run]
+            self._fetch(run, now, out)
+
+    def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
+        if not self.alone(now) or now < max(self._look_at, self._rest_until):
+            return
+        mine = self._mine
+        busy = mine.asked | mine.fetching | mine.leased | self._rotten
+        orphans = mine.missing & ~busy & ~self._book.rarity.held
+        nearest = orphans & (chunkset.full(LOOK_AHEAD) << max(0, chunkset.first(orphans)))
+        nearest |= orphans & mine.demanded
+        quiet_s = min(quiet_s, now - self._alone_at())
+        plan = self.owners.plan(self._in_order(nearest), self._book.peers, quiet_s, now)
+        out += [Dial(node) for node in plan.dial]
+        room = max(_MIN_SHARE, self._settings.origin_fetches // max(1, self.owners.share))
+        for run in plan.read[: max(0, room - len(self.readings))]:
+            self._fetch(run, now, out)
+        self._looked = now
+        self._look_at = plan.wake_at if plan.wake_at > now else math.inf
+
+    def _in_order(self, runs: int) -> Iterator[int]:
+        yield from chunkset.members(runs & self._mine.demanded)
+        yield from chunkset.members(runs & ~self._mine.demanded)
+
+    def _fetch(self, run: int, now: float, out: list[Command]) -> None:
+        number = self._next_fetch
+        self._next_fetch += 1
+        self.readings[number] = Reading(run, now)
+        self._mine.fetching |= 1 << run
+        self._diary.counters.fetches += 1
+        self._diary.note(now, run, "origin: reading")
+        out.append(Fetch(number, run))
+
+    def _cancel(self, runs: int, out: list[Command]) -> None:
+        if not runs:
+            return
+        for number, reading in self.readings.items():
+            if reading.live and runs >> reading.run & 1:
+                reading.live = False
+                out.append(CancelFetch(number))
+        self._mine.fetching &= ~runs
+        self._mine.leased &= ~runs
+
+    def _mismatched(self, run: int, out: list[Command]) -> None:
+        self._report.mismatched |= 1 << run
+        self._diary.counters.mismatched += 1
+        count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
+        if count == _CORRUPT_AFTER and not self._up:
+            self._rotten |= 1 << run
+            out.append(OriginCorrupt(run))
+
+    def _rest(self, now: float) -> None:
+        pause = min(_REST_MAX_S, _REST_S * 2**self._failures)
+        self._failures += 1
+        self._rest_until = now + pause * (
+            0.5 + self._dice.random()
+        )  # nodes don't come back at once

@@ -1,0 +1,124 @@
+"""A swarm that has lost its tracker: who reads which run from the origin, and whom to dial.
+
+The owner of a run is the first live member in rendezvous order. Others wait for it, dial it if
+they can't see it, pass it over when it is dead, and after a long quiet time the next in order
+may read too. Bound: one origin copy per connected part of the swarm.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from p2pcache.core import fallback
+from p2pcache.core.settings import SwarmSettings
+
+LOOK_AHEAD = 32  # runs without a holder that are looked at; so many owners work at once
+_DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
+
+
+class Plan(NamedTuple):
+    """What to do now about runs that no neighbour has."""
+
+    read: list[int]  # we may read these, in order
+    dial: list[int]  # members to connect to
+    wake_at: float  # look again then
+
+
+class Owners:
+    """The member list as last told, and which members turned out to be dead.
+
+    Invariants: dead members are never owners; a node is in `dialling` from the Dial to its end.
+    """
+
+    def __init__(self, node: int, settings: SwarmSettings) -> None:
+        self._node = node
+        self._settings = settings
+        self._members: tuple[int, ...] = ()
+        self._live: tuple[int, ...] = ()  # members that aren't known to be dead
+        self._dead: set[int] = set()
+        self._left: set[int] = set()  # were neighbours, and their connection broke
+        self._cache: dict[int, int | None] = {}  # run -> owner among `_live`
+        self._since: dict[int, float] = {}  # run -> since when we wait for its owner
+        self.dialling: set[int] = set()
+
+    def told(self, nodes: Iterable[int]) -> None:
+        """The swarm's full member list; whom we held for dead gets another chance."""
+        self._members = tuple(sorted(set(nodes)))
+        self._dead.clear()
+        self._relist()
+
+    def joined(self, node: int) -> None:
+        """A member is connected."""
+        self.dialling.discard(node)
+        self._left.discard(node)
+        if node in self._dead:
+            self._dead.discard(node)
+            self._relist()
+
+    def left(self, node: int) -> None:
+        """A neighbour's connection broke: dial it at once when it matters."""
+        self._left.add(node)
+
+    def failed(self, node: int) -> None:
+        """A dial failed: its runs go to the next in order."""
+        self.dialling.discard(node)
+        if node in self._members and node not in self._dead:
+            self._dead.add(node)
+            self._relist()
+
+    @property
+    def share(self) -> int:
+        """How many live members read from the origin at the same time as we do."""
+        return len(self._live)
+
+    def plan(
+        self, orphans: Iterable[int], neighbours: Collection[int], quiet_s: float, now: float
+    ) -> Plan:
+        """Decide about runs without a holder.
+
+        Args:
+            orphans: run indices in order, `LOOK_AHEAD` at most.
+            neighbours: nodes connected to us.
+            quiet_s: for how long nothing has come our way from anybody.
+            now: seconds.
+        """
+        read: list[int] = []
+        dial: list[int] = []
+        since: dict[int, float] = {}
+        wake_at = math.inf
+        for run in orphans:
+            owner = self._owner(run)
+            if owner == self._node:
+                read.append(run)
+                continue
+            if owner is None:
+                continue
+            since[run] = self._since.get(run, now)
+            if owner not in neighbours and owner not in self.dialling:
+                due = now if owner in self._left else since[run] + self._settings.stuck_after_s
+                if due > now:
+                    wake_at = min(wake_at, due)
+                elif len(self.dialling) < _DIALS:
+                    self.dialling.add(owner)
+                    dial.append(owner)
+            if quiet_s >= self._settings.owner_patience_s and self._my_turn(run, quiet_s):
+                read.append(run)
+        self._since = since
+        if since:
+            wake_at = min(wake_at, now + self._settings.owner_patience_s / 4)
+        return Plan(read, dial, wake_at)
+
+    def _my_turn(self, run: int, quiet_s: float) -> bool:
+        order = fallback.order(run, self._live)
+        if self._node not in order:
+            return False
+        return quiet_s >= order.index(self._node) * self._settings.owner_patience_s
+
+    def _owner(self, run: int) -> int | None:
+        if run not in self._cache:
+            self._cache[run] = fallback.owner(run, self._live)
+        return self._cache[run]
+
+    def _relist(self) -> None:
+        self._live = tuple(n for n in self._members if n not in self._dead)
+        self._cache.clear()

@@ -1,0 +1,159 @@
+"""What this node knows of its neighbours in one swarm, and how it judges them.
+
+A peer is judged by progress: bytes proved over the time in which it owed us something. Time
+spent in its upload queue counts, on purpose: a crowded peer is a slow peer.
+"""
+
+from collections.abc import Iterable
+
+from p2pcache.core.rarity import Rarity
+from p2pcache.core.settings import SwarmSettings
+
+_FADE = 0.8  # weight of the past per ended request: the last five or so requests decide
+_MEDIAN_OF = 3  # peers that must have been measured before one of them can be called slow
+_STALL_PAUSE_S = 1.0  # doubled with every stall in a row
+_STALL_PAUSE_MAX_S = 30.0
+
+
+class Peer:
+    """One connected neighbour that we can ask for runs."""
+
+    __slots__ = ("asked", "clock", "have", "load", "node", "rated_bytes", "rated_s", "rest_until",
+                 "slow", "stalls")  # fmt: skip
+
+    def __init__(self, node: int, have: int, now: float) -> None:
+        self.node = node
+        self.have = have  # bits over runs, as it told us
+        self.load = 0  # its uploads, active and queued, as it last said
+        self.asked = 0  # our requests that it hasn't answered
+        self.rest_until = 0.0  # it was busy or stalled: not asked before this time
+        self.clock = now  # last progress, or when it began to owe us something
+        self.rated_bytes = 0.0
+        self.rated_s = 0.0
+        self.slow = False
+        self.stalls = 0  # in a row
+
+    def owes(self, now: float) -> None:
+        """A request goes out to it."""
+        if not self.asked:
+            self.clock = now
+        self.asked += 1
+
+    def paid(self, nbytes: int, now: float) -> None:
+        """One of its requests ended with `nbytes` proved bytes (0: it failed us)."""
+        self.asked -= 1
+        self.rated_bytes = self.rated_bytes * _FADE + nbytes
+        self.rated_s = self.rated_s * _FADE + now - self.clock
+        self.clock = now
+        if nbytes:
+            self.stalls = 0
+
+    def excused(self, now: float) -> None:
+        """One of its requests ended in a way that says nothing about its speed."""
+        self.asked -= 1
+        self.clock = now
+
+    def stalled(self, now: float) -> None:
+        """It owed us bytes and sent none: leave it alone for a while, longer each time."""
+        self.rest_until = now + min(_STALL_PAUSE_MAX_S, _STALL_PAUSE_S * 2**self.stalls)
+        self.stalls += 1
+
+    def rate(self, now: float, patience_s: float) -> float | None:
+        """Bytes per second, what it owes at this moment included; None: too early to say."""
+        seconds = self.rated_s + (now - self.clock if self.asked else 0.0)
+        if seconds <= 0 or (not self.rated_bytes and seconds < patience_s):
+            return None
+        return self.rated_bytes / seconds
+
+
+class PeerBook:
+    """The neighbours, and the counts of what they hold.
+
+    Invariants (`check`): `rarity` counts exactly the have-sets of `peers`; no barred node is a
+    peer; `asked` of a peer is the number of live requests to it (checked by the scheduler).
+    """
+
+    def __init__(self, settings: SwarmSettings) -> None:
+        self._settings = settings
+        self.peers: dict[int, Peer] = {}
+        self.rarity = Rarity()
+        self.barred: set[int] = set()  # sent us wrong bytes: never asked again
+        self.slow_count = 0
+
+    def join(self, node: int, have: int, now: float) -> Peer | None:
+        """A neighbour connected (again); None if it is barred."""
+        self.leave(node)
+        if node in self.barred:
+            return None
+        peer = self.peers[node] = Peer(node, have, now)
+        self.rarity.add(have)
+        return peer
+
+    def leave(self, node: int) -> Peer | None:
+        """A neighbour is gone; None if it wasn't one."""
+        peer = self.peers.pop(node, None)
+        if peer is not None:
+            self.rarity.remove(peer.have)
+            self.slow_count -= peer.slow
+        return peer
+
+    def bar(self, node: int) -> None:
+        """Never ask this node again."""
+        self.barred.add(node)
+        self.leave(node)
+
+    def gained(self, peer: Peer, runs: int) -> int:
+        """A neighbour says that it has these runs; returns those that are news."""
+        fresh = runs & ~peer.have
+        if fresh:
+            peer.have |= fresh
+            self.rarity.add(fresh)
+        return fresh
+
+    def lacks(self, peer: Peer, runs: int) -> None:
+        """A neighbour turned out not to have these runs."""
+        gone = runs & peer.have
+        peer.have &= ~gone
+        self.rarity.remove(gone)
+
+    def review(self, now: float) -> None:
+        """Judge everybody's speed anew; O(neighbours)."""
+        settings = self._settings
+        rates: dict[int, float] = {}
+        for peer in self.peers.values():
+            if not peer.asked and now - peer.clock > settings.slow_retry_s:
+                peer.rated_bytes = peer.rated_s = 0.0  # old evidence: it may try again
+            rate = peer.rate(now, settings.duplicate_min_s)
+            if rate is not None:
+                rates[peer.node] = rate
+        limit = settings.slow_peer_ratio * median(rates.values()) if len(rates) >= _MEDIAN_OF else 0
+        self.slow_count = 0
+        for peer in self.peers.values():
+            peer.slow = rates.get(peer.node, limit) < limit
+            self.slow_count += peer.slow
+
+    def good_holders(self) -> int:
+        """Runs that a neighbour has who isn't slow and isn't resting after a stall."""
+        union = 0
+        for peer in self.peers.values():
+            if not peer.slow and not peer.stalls:
+                union |= peer.have
+        return union
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        counted = Rarity()
+        for peer in self.peers.values():
+            counted.add(peer.have)
+            assert peer.node not in self.barred
+            assert peer.asked >= 0
+        ours = self.rarity.planes
+        assert ours[: len(counted.planes)] == counted.planes, "counts differ from have-sets"
+        assert not any(ours[len(counted.planes) :])
+        assert self.slow_count == sum(p.slow for p in self.peers.values())
+
+
+def median(values: Iterable[float]) -> float:
+    """The upper median; 0.0 of nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0

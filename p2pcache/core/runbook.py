@@ -1,0 +1,58 @@
+"""Where each run of one model stands on this node: missing, asked for, being read, or had."""
+
+from p2pcache.core import chunkset
+
+
+class RunBook:
+    """Sets of runs as bits.
+
+    Invariants (`check`): every set lies inside `full`; nothing that is had is asked for, being
+    fetched or leased.
+    """
+
+    __slots__ = ("asked", "demanded", "fetching", "full", "have", "leased", "missing")
+
+    def __init__(self, count: int, have: int) -> None:
+        self.full = chunkset.full(count)
+        self.have = have & self.full  # proved
+        self.missing = self.full & ~self.have
+        self.asked = 0  # requested from a neighbour, answer outstanding
+        self.fetching = 0  # being read from the origin
+        self.leased = 0  # the tracker lets us read them; being fetched or waiting for it
+        self.demanded = 0  # a loader waits for them
+
+    @property
+    def free(self) -> int:
+        """Missing runs that nobody was asked for (a lease that waits doesn't forbid to ask)."""
+        return self.missing & ~(self.asked | self.fetching)
+
+    def window(self, length: int) -> int:
+        """The `length` runs from the first gap on."""
+        gap = chunkset.first(self.missing)
+        return 0 if gap < 0 else chunkset.full(length) << gap
+
+    def prove(self, runs: int) -> int:
+        """Mark runs as had; returns those that were missing."""
+        fresh = runs & self.missing
+        self.have |= fresh
+        self.missing &= ~fresh
+        self.asked &= ~fresh
+        self.fetching &= ~fresh
+        self.leased &= ~fresh
+        self.demanded &= ~fresh
+        return fresh
+
+    def lose(self, runs: int) -> int:
+        """Mark runs as missing again; returns those that were had."""
+        gone = runs & self.have
+        self.have &= ~gone
+        self.missing |= gone
+        return gone
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.have | self.missing == self.full
+        assert not self.have & self.missing
+        busy = self.asked | self.fetching | self.leased | self.demanded
+        assert not busy & self.have, "a run that is had is still being got"
+        assert not busy & ~self.full

@@ -1,0 +1,289 @@
+"""One model's swarm on one node: which neighbour is asked for which run, and when.
+
+Pure: time and dice are arguments, every event comes through `handle`, every wish goes out as a
+command. The same object runs in the agent and in the simulator.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from p2pcache.core import chunkset, events
+from p2pcache.core.commands import Announce, Command, Finished, Stuck
+from p2pcache.core.diary import Counters, Diary
+from p2pcache.core.events import Event, Outcome, Source
+from p2pcache.core.originside import OriginSide
+from p2pcache.core.peers import PeerBook
+from p2pcache.core.peerside import PeerSide
+from p2pcache.core.runbook import RunBook
+from p2pcache.core.settings import SwarmSettings
+
+_STUCK_AT_ONCE = 64  # runs in one Stuck notice: what a tracker can look into at once
+
+
+class Scheduler:
+    """Decides for one model on one node.
+
+    Invariants (`check`): what `RunBook`, `PeerBook`, `PeerSide` and `OriginSide` state.
+    """
+
+    def __init__(
+        self, *, node: int, run_bytes: Sequence[int], have: int, settings: SwarmSettings,
+        seed: int, tracker: bool, now: float,
+    ) -> None:  # fmt: skip
+        """Start from what is had already.
+
+        Args:
+            node: our id.
+            run_bytes: length of each run in bytes.
+            have: bits of the runs that are proved. If that is all of them, `complete` is true
+                from the start and no `Finished` is said.
+            settings: knobs.
+            seed: of the dice; same events and same seed give the same commands.
+            tracker: whether one is configured at all. Without one we are the whole swarm
+                (until `Members` says otherwise) and read the origin at once; with one, nothing
+                is read before it has granted it or has been gone for long, and then only if
+                `Members` were told: a dead tracker must not become an origin storm.
+            now: seconds, of the clock that `handle` is called with.
+        """
+        dice = Random(seed)
+        self._run_bytes = run_bytes
+        self._settings = settings
+        self._diary = diary = Diary()
+        self._mine = mine = RunBook(len(run_bytes), have)
+        self._book = book = PeerBook(settings)
+        self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
+        self._origin = OriginSide(
+            node, mine, book, settings, dice, diary, tracker=tracker, now=now
+        )  # fmt: skip
+        self._tracker_up = False
+        self._news = 0  # proved runs that the neighbours don't know of
+        self._told_at = -math.inf
+        self._progress_at = now  # when something wanted last came in or into reach
+        self._suspects = 0  # window runs without a holder at the last watch
+        self._watch_at = now + settings.stuck_after_s
+        self._out: list[Command] = []
+        self._doors: dict[type[Any], Callable[[Any, float], None]] = {
+            events.PeerJoined: self._on_peer_joined,
+            events.PeerLeft: self._on_peer_left,
+            events.PeerHas: self._on_peer_has,
+            events.RequestEnded: self._on_request_ended,
+            events.FetchEnded: self._on_fetch_ended,
+            events.RunsProved: self._on_runs_proved,
+            events.RunsLost: self._on_runs_lost,
+            events.LeaseGranted: self._on_lease_granted,
+            events.LeaseRevoked: self._on_lease_revoked,
+            events.TrackerUp: self._on_tracker_up,
+            events.TrackerDown: self._on_tracker_down,
+            events.Members: self._on_members,
+            events.DialFailed: self._on_dial_failed,
+            events.Demanded: self._on_demanded,
+            events.Tick: self._on_tick,
+        }
+
+    # -- the door ---------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in what happened; returns what to do about it.
+
+        Raises:
+            LocalProtocolError: an end of a request or fetch that isn't in flight.
+        """
+        out: list[Command] = []
+        self._out = out
+        self._doors[type(event)](event, now)
+        peers = self._peers
+        if now >= peers.look_at:
+            peers.act(now, out)
+            if peers.idle:
+                peers.duplicate(self._origin.readings.values(), now, out)
+        self._origin.act(now, now - self._progress_at, out)
+        if self._news and now >= self._told_at + self._settings.have_interval_s:
+            out.append(Announce(self._news))
+            self._news = 0
+            self._told_at = now
+        if self._tracker_up and now >= self._watch_at:
+            self._watch(now)
+        return out
+
+    def next_wakeup(self) -> float | None:
+        """When to send a `Tick`, if nothing happens before; None: only events matter."""
+        wake = min(self._peers.look_at, self._origin.next_wakeup())
+        if self._news:
+            wake = min(wake, self._told_at + self._settings.have_interval_s)
+        if self._tracker_up and self._mine.missing:
+            wake = min(wake, self._watch_at)
+        return None if wake == math.inf else wake
+
+    @property
+    def have(self) -> int:
+        """Bits of the proved runs."""
+        return self._mine.have
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run is proved."""
+        return not self._mine.missing
+
+    @property
+    def origin_runs(self) -> int:
+        """Runs (bits) that we may read or are reading from the origin: the leases of an announce."""
+        return self._mine.leased | self._mine.fetching
+
+    @property
+    def credit(self) -> int:
+        """Leases that we can work on at once, as an announce says it; 0: we want none."""
+        return self._origin.credit
+
+    @property
+    def counters(self) -> Counters:
+        """Bytes by source and what else is counted."""
+        return self._diary.counters
+
+    def story(self, run: int) -> list[str]:
+        """What happened to a run lately, oldest first: why isn't it here, who sent it?"""
+        return self._diary.story(run)
+
+    def check(self) -> None:
+        """Assert the invariants; O(neighbours + what is in flight)."""
+        self._mine.check()
+        self._book.check()
+        self._peers.check()
+        self._origin.check()
+
+    # -- neighbours -------------------------------------------------------------------------
+
+    def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
+        self._drop(event.peer, now)  # a new connection replaces the old one
+        self._origin.owners.joined(event.peer)
+        peer = self._book.join(event.peer, event.have & self._mine.full, now)
+        if peer is not None and peer.have & self._mine.missing:
+            self._progress_at = now
+            self._peers.look_at = now
+
+    def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
+        if self._drop(event.peer, now):
+            self._origin.owners.left(event.peer)
+            self._origin.look_again(now)
+
+    def _drop(self, node: int, now: float) -> bool:
+        peer = self._book.leave(node)
+        if peer is not None:
+            self._peers.abandon(peer, now)
+        return peer is not None
+
+    def _on_peer_has(self, event: events.PeerHas, now: float) -> None:
+        peer = self._book.peers.get(event.peer)
+        if peer is None:
+            return  # barred, or the news overtook the end of its connection
+        peer.load = event.load
+        if self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing:
+            self._progress_at = now
+            self._origin.look_soon()
+            self._peers.offer(peer, now, self._out)
+
+    def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
+        run = self._peers.ended(event.request, event.outcome, now, self._out)
+        self._settle(run, event.outcome, Source.PEER, now)
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def _settle(self, run: int, outcome: Outcome, source: Source, now: float) -> None:
+        if outcome is Outcome.DONE:
+            self._proved(1 << run, source, now)
+        elif outcome is Outcome.FAILED:
+            self._peers.halted = True
+            self._origin.halt(self._out)
+
+    def _proved(self, runs: int, source: Source, now: float) -> None:
+        fresh = runs & self._mine.missing
+        self._count(runs, fresh, source)
+        if not fresh:
+            return
+        self._origin.proved(fresh, self._out)
+        self._peers.proved(fresh, now, self._out)
+        self._mine.prove(fresh)
+        self._news |= fresh
+        self._progress_at = now
+        if self._mine.missing:
+            self._peers.look_at = now
+        else:
+            self._out.append(Finished())
+
+    def _count(self, runs: int, fresh: int, source: Source) -> None:
+        size = sum(self._run_bytes[run] for run in chunkset.members(fresh))
+        counters = self._diary.counters
+        if source is Source.LOCAL:
+            counters.bytes_local += size
+            return
+        if source is Source.PEER:
+            counters.bytes_peers += size
+        else:
+            counters.bytes_origin += size
+        again = chunkset.members(runs & ~fresh)
+        counters.bytes_twice += sum(self._run_bytes[run] for run in again)
+
+    def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
+        self._proved(event.runs & self._mine.full, event.source, now)
+
+    def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
+        self._news &= ~self._mine.lose(event.runs)
+        self._peers.look_at = now
+        self._origin.look_again(now)
+
+    def _on_demanded(self, event: events.Demanded, now: float) -> None:
+        self._mine.demanded |= event.runs & self._mine.missing
+        self._peers.look_at = now
+        self._origin.look_again(now)
+
+    # -- tracker and origin -----------------------------------------------------------------
+
+    def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
+        run = self._origin.ended(event.fetch, event.outcome, now, self._out)
+        self._settle(run, event.outcome, Source.ORIGIN, now)
+        self._origin.look_again(now)
+        self._peers.look_at = now
+
+    def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
+        self._origin.granted(event.runs, now)
+
+    def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
+        self._origin.revoked(event.runs, self._out)
+        self._peers.look_at = now
+
+    def _on_tracker_up(self, _event: events.TrackerUp, now: float) -> None:
+        self._tracker_up = True
+        self._suspects = 0
+        self._watch_at = now + self._settings.stuck_after_s
+        self._origin.tracker_up()
+
+    def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
+        self._tracker_up = False
+        self._origin.tracker_down(now)
+
+    def _on_members(self, event: events.Members, now: float) -> None:
+        self._origin.owners.told(event.nodes)
+        self._origin.look_again(now)
+
+    def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
+        self._origin.owners.failed(event.peer)
+        self._origin.look_again(now)
+
+    def _on_tick(self, _event: events.Tick, now: float) -> None:
+        """Nothing but the deadlines, which `handle` looks at after every event."""
+
+    def _watch(self, now: float) -> None:
+        """Tell the tracker about window runs that no neighbour has had for a whole interval."""
+        interval = self._settings.stuck_after_s
+        self._watch_at = now + interval
+        mine = self._mine
+        held = self._book.rarity.held
+        orphans = mine.free & ~mine.leased & mine.window(self._settings.window_runs) & ~held
+        stuck = self._suspects & orphans
+        if now < self._progress_at + interval:
+            # Leases go out in order: runs above all that anybody has simply aren't read yet.
+            stuck &= chunkset.full(held.bit_length())
+        self._suspects = orphans
+        if stuck:
+            self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE)))

@@ -1,0 +1,96 @@
+"""Which neighbour to ask next, and for which run. Pure functions of their arguments."""
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import NamedTuple
+
+from p2pcache.core import chunkset
+from p2pcache.core.peers import Peer
+from p2pcache.core.rarity import Rarity
+from p2pcache.core.runbook import RunBook
+
+_TIE_LIMIT = 64  # dice over at most so many equally rare runs: keeps a pick O(1)
+
+
+class Choice(NamedTuple):
+    """The outcome of a look at all neighbours."""
+
+    peer: Peer | None  # whom to ask
+    retry_at: float  # earliest end of a rest of a neighbour that has something; inf if none
+    useful: int  # neighbours that have something wanted
+
+
+def choose_run(mine: RunBook, offered: int, rarity: Rarity, window: int, dice: Random) -> int:
+    """The run to take from a neighbour that offers these (bits), or -1 if none is wanted.
+
+    What a loader waits for first, then the rarest in the in-order window, then the rarest beyond
+    it: the window is a preference, a link is never left idle for it.
+    """
+    wanted = offered & mine.free
+    if not wanted:
+        return -1
+    preferred = wanted & mine.demanded or wanted & window
+    return any_of(rarity.rarest(preferred or wanted), dice)
+
+
+def any_of(runs: int, dice: Random) -> int:
+    """One of the lowest few of these runs, by dice."""
+    skip = int(dice.random() * min(runs.bit_count(), _TIE_LIMIT))
+    for _ in range(skip):
+        runs &= runs - 1
+    return chunkset.first(runs)
+
+
+def choose_peer(
+    peers: Iterable[Peer], wanted: int, now: float, per_peer: int, dice: Random
+) -> Choice:
+    """The neighbour to ask next: fewest outstanding, then least loaded, then dice.
+
+    Args:
+        peers: all neighbours.
+        wanted: bits of the runs to ask for, not empty.
+        now: seconds.
+        per_peer: how many requests one neighbour may owe us.
+        dice: breaks ties.
+    """
+    best: Peer | None = None
+    best_asked = best_load = ties = useful = 0
+    retry_at = math.inf
+    good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
+    for peer in peers:
+        if not peer.have & wanted:
+            continue
+        useful += 1
+        if peer.rest_until > now:
+            retry_at = min(retry_at, peer.rest_until)
+            continue
+        asked = peer.asked
+        if asked >= per_peer:
+            continue
+        if peer.slow:
+            # passed over unless nobody else has it, and then never more than one at a time
+            if good < 0:
+                good = _quick_holders(peers)
+            if asked or not peer.have & wanted & ~good:
+                continue
+        if best is None or asked < best_asked or (asked == best_asked and peer.load < best_load):
+            best, best_asked, best_load, ties = peer, asked, peer.load, 1
+        elif asked == best_asked and peer.load == best_load:
+            ties += 1
+            if dice.random() * ties < 1:
+                best = peer
+    return Choice(best, retry_at, useful)
+
+
+def offered_by(peer: Peer, peers: Iterable[Peer]) -> int:
+    """What to take from this neighbour: all that it has, or of a slow one what nobody else has."""
+    return peer.have & ~_quick_holders(peers) if peer.slow else peer.have
+
+
+def _quick_holders(peers: Iterable[Peer]) -> int:
+    union = 0
+    for peer in peers:
+        if not peer.slow:
+            union |= peer.have
+    return union
