@@ -1,0 +1,210 @@
+"""The cache's own records in SQLite: tags and generations, models and their blobs, proofs, last use.
+
+All of it could be rebuilt, slower: manifests are beside it, tags are links too, and a blob
+without a proof record is hashed again before it's believed.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.ids import Ref
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+create table tags (namespace text, name text, tag text, digest text not null,
+  generation integer not null, primary key (namespace, name, tag)) without rowid;
+create table generations (namespace text, name text, tag text, generation integer not null,
+  primary key (namespace, name, tag)) without rowid;
+create table models (digest text primary key, bytes integer not null, files integer not null,
+  last_used real not null) without rowid;
+create table model_blobs (digest text, blob text, size integer not null,
+  primary key (digest, blob)) without rowid;
+create index blob_models on model_blobs (blob);
+create table proofs (blob text primary key, size integer not null, mtime_ns integer not null)
+  without rowid;
+"""
+
+
+class ModelRow(NamedTuple):
+    """What the records keep of one model."""
+
+    digest: str
+    size_bytes: int
+    files: int
+    last_used: float  # unix seconds
+
+
+class Proof(NamedTuple):
+    """State of a blob's file when its bytes were last proved."""
+
+    size: int
+    mtime_ns: int
+
+
+class Records:
+    """One connection, serialised by a lock; every write is one durable transaction."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the database.
+
+        Raises:
+            UsageError: a newer release wrote it.
+            P2PCacheError: it's damaged or unreadable.
+        """
+        self._lock = threading.Lock()
+        self._path = path
+        with self._errors():
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._db.close()
+
+    def _prepare(self) -> None:
+        self._db.execute("pragma journal_mode=wal").fetchone()
+        self._db.execute("pragma synchronous=full")  # a record never outlives what it speaks of
+        (version,) = self._db.execute("pragma user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise UsageError(
+                f"the cache records in {self._path} were written by a newer release (schema "
+                f"{version}, this one knows {SCHEMA_VERSION}); upgrade p2pcache or choose another cache dir"
+            )
+        if version == 0:
+            self._db.executescript(
+                f"begin; {_SCHEMA} pragma user_version={SCHEMA_VERSION}; commit;"
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise P2PCacheError(
+                f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
+                "remove it: models stay and are proved again"
+            ) from error
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+    def _all(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        with self._lock, self._errors():
+            return self._db.execute(query, values).fetchall()
+
+    # Tags
+
+    def set_tag(self, key: tuple[str, str, str], digest: str, generation: int) -> None:
+        """Point a tag at a digest and remember the generation as seen."""
+        with self._write() as db:
+            db.execute("replace into tags values (?,?,?,?,?)", (*key, digest, generation))
+            db.execute("replace into generations values (?,?,?,?)", (*key, generation))
+
+    def remove_tag(self, key: tuple[str, str, str]) -> None:
+        """Forget a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
+        with self._write() as db:
+            db.execute("delete from tags where namespace=? and name=? and tag=?", key)
+
+    def tag(self, key: tuple[str, str, str]) -> tuple[str, int] | None:
+        """(digest, generation) of a tag."""
+        rows = self._all(
+            "select digest, generation from tags where namespace=? and name=? and tag=?", key
+        )
+        return (str(rows[0][0]), _int(rows[0][1])) if rows else None
+
+    def generation(self, key: tuple[str, str, str]) -> int:
+        """The generation last seen for a tag; 0 if none."""
+        rows = self._all(
+            "select generation from generations where namespace=? and name=? and tag=?", key
+        )
+        return _int(rows[0][0]) if rows else 0
+
+    def tags(self) -> list[tuple[Ref, str]]:
+        """Every tag with its digest."""
+        rows = self._all("select namespace, name, tag, digest from tags")
+        return [(Ref(str(a), str(b), str(c)), str(d)) for a, b, c, d in rows]
+
+    # Models
+
+    def add_model(self, row: ModelRow, blobs: Iterable[tuple[str, int]]) -> None:
+        """Remember a model and which blobs (id, size) it needs."""
+        with self._write() as db:
+            db.execute("replace into models values (?,?,?,?)", row)
+            db.execute("delete from model_blobs where digest=?", (row.digest,))
+            db.executemany(
+                "insert into model_blobs values (?,?,?)", [(row.digest, *blob) for blob in blobs]
+            )
+
+    def remove_model(self, digest: str) -> None:
+        """Forget a model and its tags."""
+        with self._write() as db:
+            for table in ("tags", "models", "model_blobs"):
+                db.execute(f"delete from {table} where digest=?", (digest,))  # noqa: S608  table names are ours
+
+    def touch(self, digest: str, last_used: float) -> None:
+        """Note that a model was used."""
+        with self._write() as db:
+            db.execute("update models set last_used=? where digest=?", (last_used, digest))
+
+    def models(self) -> list[ModelRow]:
+        """Every model, most recently used first."""
+        rows = self._all(
+            "select digest, bytes, files, last_used from models order by last_used desc, digest"
+        )
+        return [ModelRow(str(a), _int(b), _int(c), float(str(d))) for a, b, c, d in rows]
+
+    def blobs_of(self, digest: str) -> list[tuple[str, int]]:
+        """The blobs (id, size) of a model."""
+        rows = self._all("select blob, size from model_blobs where digest=?", (digest,))
+        return [(str(a), _int(b)) for a, b in rows]
+
+    def named_blobs(self) -> set[str]:
+        """Every blob that some model needs."""
+        return {str(row[0]) for row in self._all("select distinct blob from model_blobs")}
+
+    def models_with(self, blob: str) -> list[str]:
+        """Digests of the models that need a blob."""
+        rows = self._all("select digest from model_blobs where blob=?", (blob,))
+        return [str(row[0]) for row in rows]
+
+    # Proofs
+
+    def add_proofs(self, proofs: Iterable[tuple[str, Proof]]) -> None:
+        """Remember files whose bytes were proved."""
+        with self._write() as db:
+            db.executemany(
+                "replace into proofs values (?,?,?)", [(blob, *proof) for blob, proof in proofs]
+            )
+
+    def remove_proofs(self, blobs: Iterable[str]) -> None:
+        """Forget proofs, before the files change."""
+        with self._write() as db:
+            db.executemany("delete from proofs where blob=?", [(blob,) for blob in blobs])
+
+    def proofs(self) -> dict[str, Proof]:
+        """Every proof record."""
+        rows = self._all("select blob, size, mtime_ns from proofs")
+        return {str(a): Proof(_int(b), _int(c)) for a, b, c in rows}
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

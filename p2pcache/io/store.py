@@ -1,0 +1,411 @@
+"""One cache dir: its models, tags, trees and blobs. One process at a time.
+
+CACHE/lock, node-id, agent.db     who holds it, who it is, its own records
+CACHE/manifests/<hex>             manifests of the models known here
+CACHE/partial/<hex>[.have]        blobs on their way, and what is proved of them
+CACHE/blobs/<hex>                 whole blobs, read-only
+CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
+CACHE/tmp/                        what isn't there yet or not any more; emptied at start
+"""
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from p2pcache.core.layout import Layout
+from p2pcache.core.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
+from p2pcache.errors import Conflict, InvalidManifest, P2PCacheError, UsageError
+from p2pcache.ids import Ref, format_node, parse_node
+from p2pcache.io import recover, space
+from p2pcache.io.blobs import Blobs, Folders
+from p2pcache.io.disk import Disk, disk_errors, free_bytes, read_small
+from p2pcache.io.modelstore import ModelStore
+from p2pcache.io.records import ModelRow, Records
+from p2pcache.io.tree import Tree, Trees
+from p2pcache.io.writer import Writers
+
+MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
+
+
+class ModelInfo(NamedTuple):
+    """One model as `ls` shows it."""
+
+    digest: str
+    size_bytes: int  # sum of the files
+    files: int
+    bytes_done: int  # proved bytes, of the distinct blobs' `bytes_total`
+    bytes_total: int
+    complete: bool
+    tags: list[Ref]
+    last_used: float  # unix seconds
+
+
+class TagState(NamedTuple):
+    """What a tag points at here."""
+
+    digest: str
+    generation: int
+
+
+class Pruned(NamedTuple):
+    """What `prune` removed (or would remove), for people, and the disk bytes that it freed."""
+
+    removed: list[str]
+    bytes_freed: int
+
+
+class Usage(NamedTuple):
+    """The cache's share of its disk."""
+
+    cached_bytes: int
+    free_bytes: int
+
+
+class Store:
+    """A cache dir. Thread-safe; every call may block for disk."""
+
+    def __init__(
+        self, root: Path, folders: Folders, disk: Disk, lock_fd: int, min_free_bytes: int
+    ) -> None:
+        """Use `Store.open`."""
+        self.root = root
+        self.min_free_bytes = min_free_bytes
+        self._folders = folders
+        self._disk = disk
+        self._lock_fd = lock_fd
+        self._records = Records(root / "agent.db")
+        self._trees = Trees(disk, folders)
+        recover.recover(disk, folders, self._records, self._trees)
+        self._blobs = Blobs(root, folders, disk, self._records)
+        self._blobs.before_demote = self._hide
+        self._writers = Writers(self._blobs)
+        self._models: dict[str, ModelStore] = {}
+        self.node_id = _node_id(disk, folders.root)
+
+    @classmethod
+    def open(
+        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, disk: Disk | None = None
+    ) -> Self:
+        """Open or create a cache dir and put it in order after whatever happened to it.
+
+        Args:
+            cache_dir: the directory.
+            min_free_bytes: free space of the disk that reservations leave alone.
+            disk: how to touch the disk (tests).
+
+        Raises:
+            UsageError: another process uses it, or a newer release wrote it.
+            NotAllowed, P2PCacheError: it can't be read or written.
+        """
+        disk = disk or Disk()
+        root = cache_dir.absolute()
+        with disk_errors(f"cache dir {root}"):
+            root.mkdir(parents=True, exist_ok=True)
+            lock_fd = _take_lock(root)
+            try:
+                folders = _folders(disk, root)
+                try:
+                    return cls(root, folders, disk, lock_fd, min_free_bytes)
+                except BaseException:
+                    _close_all(folders)
+                    raise
+            except BaseException:
+                os.close(lock_fd)
+                raise
+
+    def close(self) -> None:
+        """Make all progress durable and release the lock."""
+        with self._blobs.maintenance:
+            try:
+                for model in self._models.values():
+                    model.flush()
+            finally:
+                for model in list(self._models.values()):
+                    model.close()
+                self._models.clear()
+                self._blobs.files.clear()
+                self._records.close()
+                _close_all(self._folders)
+                os.close(self._lock_fd)
+
+    # Models
+
+    def add_model(
+        self, layout: Layout, manifest_bytes: bytes, *, reserve: bool = True
+    ) -> ModelStore:
+        """Make a model known and open it; again is no error.
+
+        Args:
+            layout: the manifest's index tables.
+            manifest_bytes: the canonical manifest.
+            reserve: first make sure that all of it will fit, and take the space.
+
+        Raises:
+            NoSpace: it doesn't fit; nothing is left behind.
+            InvalidManifest: the bytes aren't this layout's manifest.
+        """
+        if digest_of(manifest_bytes) != layout.digest:
+            raise InvalidManifest(f"manifest bytes don't match blake3:{layout.digest}")
+        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+            known = self._models.get(layout.digest)
+            model = known or ModelStore(self, self._blobs, self._writers, layout)
+            try:
+                if reserve:
+                    space.reserve(self._blobs, model.files, self.min_free_bytes)
+                if known is None:
+                    self._remember(layout, manifest_bytes)
+            except BaseException:
+                if known is None:
+                    model.close()
+                raise
+            self._models[layout.digest] = model
+            return model
+
+    def _remember(self, layout: Layout, manifest_bytes: bytes) -> None:
+        self._disk.replace_file(self._folders.manifests, layout.digest, manifest_bytes)
+        manifest = layout.manifest
+        row = ModelRow(layout.digest, manifest.size_bytes, len(manifest.files), time.time())
+        self._records.add_model(row, [(b.id, b.size) for b in layout.blobs])
+
+    def get(self, digest: str) -> ModelStore | None:
+        """An open model, or one opened from its stored manifest; None if it isn't known here."""
+        with self._blobs.maintenance:
+            model = self._models.get(digest)
+            if model is None:
+                data = self.manifest(digest)
+                if data is None:
+                    return None
+                layout = Layout(decode(data), digest)
+                model = self._models[digest] = ModelStore(self, self._blobs, self._writers, layout)
+            return model
+
+    def manifest(self, digest: str) -> bytes | None:
+        """The stored manifest's bytes; None if it isn't here (or was damaged)."""
+        data = read_small(self._folders.manifests, digest, MAX_MANIFEST_BYTES)
+        return data if data is not None and digest_of(data) == digest else None
+
+    def models(self) -> list[ModelInfo]:
+        """Every model known here, most recently used first."""
+        tags: dict[str, list[Ref]] = {}
+        for ref, digest in self._records.tags():
+            tags.setdefault(digest, []).append(ref)
+        return [self._info(row, tags.get(row.digest, [])) for row in self._records.models()]
+
+    def _info(self, row: ModelRow, tags: list[Ref]) -> ModelInfo:
+        blobs = self._records.blobs_of(row.digest)
+        done = sum(self._blobs.done_bytes(blob, size) for blob, size in blobs)
+        total = sum(size for _, size in blobs)
+        return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total,
+                         tags, row.last_used)  # fmt: skip
+
+    def touch(self, digest: str) -> None:
+        """Note that a model was used now."""
+        self._records.touch(digest, time.time())
+
+    def other_files(self, digest: str) -> Iterator[File]:
+        """The files of every other model known here, most recently used first."""
+        for row in self._records.models():
+            data = None if row.digest == digest else self.manifest(row.digest)
+            if data is not None:
+                yield from decode(data).files
+
+    def usage(self) -> Usage:
+        """Bytes of models on this disk, and bytes free."""
+        with disk_errors(f"cache dir {self.root}"):
+            return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
+
+    # Tags and trees
+
+    def publish(self, model: ModelStore, ref: Ref | None, generation: int | None) -> str:
+        """See `ModelStore.publish`."""
+        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+            model.flush()
+            absent = [b.id for b in model.files if not b.published]
+            if absent:
+                raise P2PCacheError(
+                    f"model {model.digest} isn't complete: {len(absent)} files lack chunks; pull it again"
+                )
+            if ref is None:
+                return ""
+            if generation is not None:
+                self._records.set_tag(ref.tag_key, model.digest, generation)
+            tree = Tree(ref.namespace, ref.name, model.digest)
+            tagged = [r for r, d in self._records.tags() if d == model.digest]
+            for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
+                self._trees.publish(place, self._tree_files(model.layout))
+            if generation is not None:
+                self._trees.set_link(ref, model.digest)
+            self.touch(model.digest)
+            return tree.path
+
+    def _tree_files(self, layout: Layout) -> Iterator[tuple[str, str]]:
+        for file in layout.manifest.files:
+            yield file.path, layout.blobs[layout.blob_of_file[file.path]].id
+
+    def published_path(self, ref: Ref, digest: str) -> str | None:
+        """Path of a model's tree relative to the models directory, if it's there."""
+        tree = Tree(ref.namespace, ref.name, digest)
+        with disk_errors(f"models in {self.root}"):
+            return tree.path if self._trees.exists(tree) else None
+
+    def set_tag(self, ref: Ref, digest: str, generation: int) -> None:
+        """Point a tag at a model of this cache."""
+        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+            self._records.set_tag(ref.tag_key, digest, generation)
+            if self._trees.exists(Tree(ref.namespace, ref.name, digest)):
+                self._trees.set_link(ref, digest)
+
+    def remove_tag(self, ref: Ref) -> None:
+        """Forget a tag; a tree that no tag of this name needs any more goes with it."""
+        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+            state = self.tag_of(ref)
+            self._trees.remove_link(ref)
+            self._records.remove_tag(ref.tag_key)
+            if state is not None and not any(
+                r.namespace == ref.namespace and r.name == ref.name
+                for r in self.tags_of(state.digest)
+            ):
+                self._trees.remove(Tree(ref.namespace, ref.name, state.digest))
+
+    def tag_of(self, ref: Ref) -> TagState | None:
+        """What a tag points at here."""
+        found = self._records.tag(ref.tag_key)
+        return TagState(*found) if found else None
+
+    def tags_of(self, digest: str) -> list[Ref]:
+        """The tags that point at a model."""
+        return [ref for ref, d in self._records.tags() if d == digest]
+
+    def generation_seen(self, ref: Ref) -> int:
+        """The generation last set for a tag, also after the tag was removed; 0 if none."""
+        return self._records.generation(ref.tag_key)
+
+    def _hide(self, blob_id: str) -> None:
+        """A blob turned out bad: no tree may show it."""
+        for digest in self._records.models_with(blob_id):
+            for tree in self._trees.trees(digest):
+                self._trees.remove(tree)
+
+    # Removing
+
+    def remove_model(self, digest: str) -> int:
+        """Remove a model, its tags and trees, and the blobs that no other model needs.
+
+        Returns:
+            Bytes of disk freed.
+
+        Raises:
+            Conflict: it's in use.
+        """
+        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+            model = self._models.get(digest)
+            if model is not None and model.pins:
+                raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
+            for ref in self.tags_of(digest):
+                self._trees.remove_link(ref)
+            for tree in self._trees.trees(digest):
+                self._trees.remove(tree)
+            if model is not None:
+                model.close()
+                del self._models[digest]
+            blobs = [blob for blob, _ in self._records.blobs_of(digest)]
+            self._disk.unlink(self._folders.manifests, digest)
+            self._records.remove_model(digest)
+            return self._remove_unnamed(blobs)
+
+    def _remove_unnamed(self, blobs: Collection[str]) -> int:
+        named = self._records.named_blobs()
+        gone = [blob for blob in blobs if blob not in named]
+        freed = sum(self._blobs.remove(blob) for blob in gone)
+        self._records.remove_proofs(gone)
+        return freed
+
+    def prune(
+        self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = ()
+    ) -> Pruned:
+        """Remove models that no tag names, and blobs that no model names.
+
+        Args:
+            dry_run: only tell.
+            all_unused: every model that isn't in use, tagged or not.
+            in_use: digests to leave alone, besides pinned ones.
+        """
+        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+            victims = [m for m in self.models() if self._prunable(m, all_unused, in_use)]
+            removed = [_label(m) for m in victims]
+            kept: set[str] = set()
+            for row in self._records.models():
+                if row.digest not in {m.digest for m in victims}:
+                    kept.update(b for b, _ in self._records.blobs_of(row.digest))
+            named = self._records.named_blobs()
+            orphans = [b for b, _ in self._blobs.names() if b not in named]
+            removed += [f"unnamed blob {b}" for b in orphans]
+            if dry_run:
+                freed = sum(
+                    self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept
+                )
+                return Pruned(removed, freed)
+            freed = sum(self.remove_model(m.digest) for m in victims)
+            return Pruned(removed, freed + self._remove_unnamed(orphans))
+
+    def _prunable(self, info: ModelInfo, all_unused: bool, in_use: Collection[str]) -> bool:  # noqa: FBT001
+        model = self._models.get(info.digest)
+        if info.digest in in_use or (model is not None and model.pins):
+            return False
+        return all_unused or not info.tags
+
+
+def _label(info: ModelInfo) -> str:
+    return ", ".join(ref.short for ref in info.tags) or f"blake3:{info.digest}"
+
+
+def _take_lock(root: Path) -> int:
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "?"
+        os.close(fd)
+        raise UsageError(
+            f"cache dir {root} is used by another agent (pid {holder}); stop it, talk to it with "
+            "--agent, or choose another --cache-dir"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _folders(disk: Disk, root: Path) -> Folders:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = [fd]
+    try:
+        # Containers read models (and through its hard links, blobs); the rest is ours alone.
+        for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
+                           ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
+            opened.append(disk.ensure_directory(fd, name, mode))
+    except BaseException:
+        for one in opened:
+            os.close(one)
+        raise
+    return Folders(*opened)
+
+
+def _close_all(folders: Folders) -> None:
+    for fd in folders:
+        os.close(fd)
+
+
+def _node_id(disk: Disk, root: int) -> int:
+    data = read_small(root, "node-id", 64)
+    try:
+        node = parse_node((data or b"").decode("ascii").strip())
+    except (UsageError, UnicodeDecodeError):
+        node = 0
+    if not node:
+        node = secrets.randbits(63) or 1
+        disk.replace_file(root, "node-id", f"{format_node(node)}\n".encode())
+    return node
