@@ -1,0 +1,1 @@
+"""Load tests, the demo, and the harness that starts real daemons. Not part of the wheel."""

@@ -1,0 +1,265 @@
+"""Hosts made of network namespaces on one bridge, each behind a shaped link. Needs root.
+
+The bridge has a namespace of its own too, so nothing of this touches the machine's own network or
+firewall, and deleting the namespaces deletes everything. Namespaces and the work directory carry
+our process id; a lock in the directory tells a later run whether we still live.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+PREFIX = "p2pstorm"
+NETNS_DIR = Path("/run/netns")
+CLONE_NEWNET = 0x40000000
+SUBNET = "198.18"  # RFC 2544: addresses for benchmarks, nobody's own
+BURST_BYTES = 136_000  # two full GSO packets: less throttles below the rate
+CONGESTION_CONTROL = "cubic"  # what clusters run; BBR paces itself below a token bucket's rate
+_IN_USE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+QUEUE_S = 0.1  # of the shaper: a switch port's buffer, as in the measurements of the design
+
+
+class FabricError(Exception):
+    """Namespaces can't be made here; the text says why."""
+
+
+class Host:
+    """One namespace with one interface, `eth0`."""
+
+    def __init__(self, namespace: str, port: str, address: str, rate_bytes_s: float) -> None:
+        """Describe it; `Fabric.add` makes it.
+
+        Args:
+            namespace: its name below /run/netns.
+            port: name of its port on the bridge.
+            address: its IPv4 address.
+            rate_bytes_s: both directions of its link; 0: unshaped.
+        """
+        self.namespace = namespace
+        self.port = port
+        self.address = address
+        self.rate_bytes_s = rate_bytes_s
+
+    @property
+    def prefix(self) -> list[str]:
+        """Put before a command, it runs there."""
+        return ["ip", "netns", "exec", self.namespace]
+
+
+class Fabric:
+    """The bridge and its hosts. Use as a context manager; leaving it removes everything."""
+
+    def __init__(self) -> None:
+        """Take the lock and clear away what dead runs left.
+
+        Raises:
+            FabricError: not root, or the tools are missing.
+        """
+        if os.geteuid() != 0:
+            raise FabricError(
+                "network namespaces need root; run this as root, or in a container with "
+                "--privileged. `make demo` and `make test` work without."
+            )
+        if shutil.which("ip") is None or shutil.which("tc") is None:
+            raise FabricError("`ip` and `tc` are missing; install the iproute2 package")
+        remove_leftovers()
+        self._work = _work_root() / str(os.getpid())
+        self._work.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._work / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
+        self.hosts: dict[str, Host] = {}
+
+    @property
+    def work(self) -> Path:
+        """A directory for this run; removed with it."""
+        return self._work
+
+    def __enter__(self) -> Self:
+        _ip("netns", "add", self._bridge)
+        for command in (
+            ["link", "add", "br0", "type", "bridge", "forward_delay", "0"],
+            ["link", "set", "br0", "up"],
+        ):
+            _ip("-n", self._bridge, *command)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        remove_namespaces(f"{PREFIX}-{os.getpid()}-")
+        _unmount_below(self._work)
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._lock.close()
+
+    def add(self, name: str, *, rate_bytes_s: float = 0, group: int = 0) -> Host:
+        """Make a host, its link to the bridge, and the shapers of both directions.
+
+        Args:
+            name: short; also the name of its port on the bridge.
+            rate_bytes_s: both directions; 0: unshaped.
+            group: hosts of different groups can be cut apart.
+        """
+        namespace = f"{PREFIX}-{os.getpid()}-{name}"
+        address = f"{SUBNET}.{group}.{len(self.hosts) + 1}"
+        host = Host(namespace, name, address, rate_bytes_s)
+        _ip("netns", "add", namespace)
+        _ip("link", "add", "eth0", "netns", namespace, "type", "veth",
+            "peer", "name", name, "netns", self._bridge)  # fmt: skip
+        _ip("-n", self._bridge, "link", "set", name, "master", "br0", "up")
+        _ip("-n", namespace, "address", "add", f"{address}/16", "dev", "eth0")
+        _ip("-n", namespace, "link", "set", "lo", "up")
+        _ip("-n", namespace, "link", "set", "eth0", "up")
+        with _allowed(CONGESTION_CONTROL):
+            in_namespace(host, lambda: _IN_USE.write_text(CONGESTION_CONTROL))
+        self.hosts[name] = host
+        if rate_bytes_s:
+            self.shape(host, rate_bytes_s)
+        return host
+
+    def shape(self, host: Host, rate_bytes_s: float) -> None:
+        """Set the rate of both directions of a host's link."""
+        host.rate_bytes_s = rate_bytes_s
+        for namespace, device in ((host.namespace, "eth0"), (self._bridge, host.port)):
+            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
+                 "rate", f"{round(rate_bytes_s * 8)}bit", "burst", str(BURST_BYTES),
+                 "latency", f"{QUEUE_S * 1000:.0f}ms")  # fmt: skip
+
+    def sent_bytes(self, host: Host) -> int:
+        """Bytes that left a shaped host's interface so far, with all headers, from its qdisc."""
+        text = _run("tc", "-n", host.namespace, "-s", "-j", "qdisc", "show", "dev", "eth0")
+        entries: list[dict[str, Any]] = json.loads(text)
+        return int(next(e["bytes"] for e in entries if e.get("root")))
+
+    def cut(self, one: int, other: int) -> None:
+        """Let packets between two groups vanish, as a broken switch does."""
+        self._routes(one, other, self._blackhole)
+
+    def mend(self, one: int, other: int) -> None:
+        """Undo `cut`."""
+        self._routes(one, other, self._no_blackhole)
+
+    def _routes(self, one: int, other: int, change: Callable[[Host, int], None]) -> None:
+        for host in self.hosts.values():
+            group = int(host.address.split(".")[2])
+            if group in (one, other):
+                change(host, other if group == one else one)
+
+    @staticmethod
+    def _blackhole(host: Host, group: int) -> None:
+        # Packets into this pair end nowhere, silently; a blackhole route would make send() fail at once.
+        void = f"void{group}"
+        _ip(
+            "-n", host.namespace, "link", "add", void, "type", "veth", "peer", "name", f"end{group}"
+        )
+        for device in (void, f"end{group}"):
+            _ip("-n", host.namespace, "link", "set", device, "arp", "off", "up")
+        _ip("-n", host.namespace, "route", "add", f"{SUBNET}.{group}.0/24", "dev", void,
+            "src", host.address)  # fmt: skip
+
+    @staticmethod
+    def _no_blackhole(host: Host, group: int) -> None:
+        _ip("-n", host.namespace, "link", "del", f"void{group}")
+
+
+def in_namespace(host: Host, call: Callable[[], T]) -> T:
+    """Run a call in a thread that has entered the host's namespace; sockets it opens stay there."""
+
+    def enter() -> T:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = os.open(NETNS_DIR / host.namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.setns(fd, CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"can't enter namespace {host.namespace}")
+        finally:
+            os.close(fd)
+        return call()
+
+    with ThreadPoolExecutor(1) as thread:  # a thread of its own: it never comes back out
+        return thread.submit(enter).result()
+
+
+def remove_leftovers() -> None:
+    """Remove what runs left that were killed: their processes, namespaces, mounts, directories."""
+    root = _work_root()
+    for work in root.iterdir() if root.is_dir() else ():
+        lock = work / "lock"
+        if not work.name.isdigit() or not lock.exists():
+            continue
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # it lives
+            remove_namespaces(f"{PREFIX}-{work.name}-")
+            _unmount_below(work)
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def remove_namespaces(prefix: str) -> None:
+    """Kill every process in the namespaces with this prefix and delete them."""
+    names = [p.name for p in NETNS_DIR.glob(f"{prefix}*")] if NETNS_DIR.is_dir() else []
+    pids = [int(p) for name in names for p in _run("ip", "netns", "pids", name).split()]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for name in names:
+        # A namespace goes away with its last process; deleting only its name would leave it.
+        _run("ip", "netns", "delete", name)
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{p}/exe").exists() for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def mount_small_disk(path: Path, size_bytes: int) -> None:
+    """A file system of `size_bytes` in memory, to be filled up; removed with the fabric."""
+    path.mkdir(parents=True, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX, str(path))
+
+
+def _work_root() -> Path:
+    return Path(tempfile.gettempdir()) / PREFIX
+
+
+def _unmount_below(folder: Path) -> None:
+    targets = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for target in targets:
+        if Path(target).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def _allowed(name: str) -> Iterator[None]:
+    """A namespace may only choose what the machine allows everybody; allow it for this moment."""
+    before = _ALLOWED.read_text()
+    if name in before.split():
+        yield
+        return
+    _ALLOWED.write_text(f"{before.strip()} {name}")
+    try:
+        yield
+    finally:
+        _ALLOWED.write_text(before)
+
+
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise FabricError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
