@@ -8,9 +8,7 @@ CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a li
 CACHE/tmp/                        what isn't there yet or not any more; emptied at start
 """
 
-import fcntl
 import os
-import secrets
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -18,9 +16,9 @@ from typing import NamedTuple, Self
 
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
-from p2pcache.errors import Conflict, InvalidManifest, P2PCacheError, UsageError
-from p2pcache.ids import Ref, format_node, parse_node
-from p2pcache.io import recover, space
+from p2pcache.errors import Conflict, InvalidManifest, P2PCacheError
+from p2pcache.ids import Ref
+from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs, Folders
 from p2pcache.io.disk import Disk, disk_errors, free_bytes, read_small
 from p2pcache.io.modelstore import ModelStore
@@ -84,7 +82,7 @@ class Store:
         self._blobs.before_demote = self._hide
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
-        self.node_id = _node_id(disk, folders.root)
+        self.node_id = cachedir.node_id(disk, folders.root)
 
     @classmethod
     def open(
@@ -105,13 +103,13 @@ class Store:
         root = cache_dir.absolute()
         with disk_errors(f"cache dir {root}"):
             root.mkdir(parents=True, exist_ok=True)
-            lock_fd = _take_lock(root)
+            lock_fd = cachedir.take_lock(root)
             try:
-                folders = _folders(disk, root)
+                folders = cachedir.open_folders(disk, root)
                 try:
                     return cls(root, folders, disk, lock_fd, min_free_bytes)
                 except BaseException:
-                    _close_all(folders)
+                    cachedir.close_all(folders)
                     raise
             except BaseException:
                 os.close(lock_fd)
@@ -129,7 +127,7 @@ class Store:
                 self._models.clear()
                 self._blobs.files.clear()
                 self._records.close()
-                _close_all(self._folders)
+                cachedir.close_all(self._folders)
                 os.close(self._lock_fd)
 
     # Models
@@ -361,51 +359,3 @@ class Store:
 
 def _label(info: ModelInfo) -> str:
     return ", ".join(ref.short for ref in info.tags) or f"blake3:{info.digest}"
-
-
-def _take_lock(root: Path) -> int:
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "?"
-        os.close(fd)
-        raise UsageError(
-            f"cache dir {root} is used by another agent (pid {holder}); stop it, talk to it with "
-            "--agent, or choose another --cache-dir"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def _folders(disk: Disk, root: Path) -> Folders:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    opened = [fd]
-    try:
-        # Containers read models (and through its hard links, blobs); the rest is ours alone.
-        for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
-                           ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
-            opened.append(disk.ensure_directory(fd, name, mode))
-    except BaseException:
-        for one in opened:
-            os.close(one)
-        raise
-    return Folders(*opened)
-
-
-def _close_all(folders: Folders) -> None:
-    for fd in folders:
-        os.close(fd)
-
-
-def _node_id(disk: Disk, root: int) -> int:
-    data = read_small(root, "node-id", 64)
-    try:
-        node = parse_node((data or b"").decode("ascii").strip())
-    except (UsageError, UnicodeDecodeError):
-        node = 0
-    if not node:
-        node = secrets.randbits(63) or 1
-        disk.replace_file(root, "node-id", f"{format_node(node)}\n".encode())
-    return node

@@ -1,0 +1,145 @@
+"""`pull --to DIR`: a published tree, made the caller's own.
+
+Standard library only: the CLI's fast path uses it.
+The directory appears complete or not at all: it's built beside its final name and renamed.
+"""
+
+import errno
+import filecmp
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.io import syscalls
+from p2pcache.io.disk import disk_errors
+
+Mode = Literal["auto", "copy", "hard", "symlink"]
+
+
+def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
+    """Put a model's files into a directory of the caller's.
+
+    Args:
+        tree: the published directory.
+        to: where the files shall be; missing, empty, or already the same.
+        mode: "auto" shares blocks where the file system can and copies otherwise, "copy" always
+            copies, "hard" and "symlink" link to the cache.
+
+    Raises:
+        UsageError: `to` holds something else, or links can't reach it.
+        NotFound: the tree isn't there (any more).
+        NoSpace, NotAllowed, P2PCacheError: the disk refused.
+    """
+    files = list(_files(tree))
+    if to.is_symlink() or (to.exists() and not to.is_dir()):
+        raise UsageError(f"{to} exists and is not a directory; choose another one")
+    if to.is_dir() and any(to.iterdir()):
+        if _same(tree, to, files, mode):
+            return
+        raise UsageError(f"{to} holds other files; choose another directory or remove it first")
+    target = to.absolute()
+    temporary = target.with_name(f".{target.name}.p2pcache-{secrets.token_hex(6)}")
+    with disk_errors(str(to)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.mkdir()
+            for path in files:
+                _place(tree / path, temporary / path, mode)
+            _make_durable(temporary)
+            temporary.rename(target)
+        except OSError as error:
+            _explain(error, to)
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _files(tree: Path) -> Iterator[Path]:
+    """Regular files below `tree`, relative to it."""
+    if not tree.is_dir():
+        raise NotFound(f"{tree} isn't there; pull the model again")
+    pending = [Path()]
+    while pending:
+        folder = pending.pop()
+        with disk_errors(str(tree / folder)), os.scandir(tree / folder) as entries:
+            for entry in entries:
+                path = folder / entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                else:
+                    yield path
+
+
+def _place(source: Path, target: Path, mode: Mode) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if mode == "hard":
+        os.link(source, target, follow_symlinks=False)
+    elif mode == "symlink":
+        target.symlink_to(source.absolute())
+    else:
+        _copy(source, target, share=mode == "auto")
+
+
+def _copy(source: Path, target: Path, *, share: bool) -> None:
+    with source.open("rb") as reader, target.open("xb") as writer:
+        info = os.fstat(reader.fileno())
+        if not (share and syscalls.reflink(reader.fileno(), writer.fileno())):
+            _copy_bytes(reader.fileno(), writer.fileno(), info.st_size, share=share)
+        # The same time stamp tells a second call cheaply that the copy is still the same.
+        os.utime(writer.fileno(), ns=(info.st_mtime_ns, info.st_mtime_ns))
+
+
+def _copy_bytes(source: int, target: int, size: int, *, share: bool) -> None:
+    if share:
+        syscalls.copy_range(source, 0, target, 0, size)
+        return
+    os.lseek(source, 0, os.SEEK_SET)
+    done = 0
+    while done < size:
+        n = os.sendfile(target, source, done, size - done)
+        if n == 0:
+            raise OSError(errno.EIO, "the source file is shorter than it was")
+        done += n
+
+
+def _same(tree: Path, to: Path, files: list[Path], mode: Mode) -> bool:
+    with disk_errors(str(to)):
+        if set(_files(to)) != set(files):
+            return False
+        return all(_same_file(tree / path, to / path, mode) for path in files)
+
+
+def _same_file(source: Path, target: Path, mode: Mode) -> bool:
+    if mode == "symlink" or target.is_symlink():
+        return mode == "symlink" and target.is_symlink() and target.readlink() == source.absolute()
+    ours, theirs = source.stat(), target.stat()
+    if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
+        return mode == "hard"
+    if mode == "hard" or ours.st_size != theirs.st_size:
+        return False
+    return ours.st_mtime_ns == theirs.st_mtime_ns or filecmp.cmp(source, target, shallow=False)
+
+
+def _make_durable(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        syscalls.syncfs(fd)
+    finally:
+        os.close(fd)
+
+
+def _explain(error: OSError, to: Path) -> None:
+    """Raise UsageError for what the caller can do something about."""
+    if error.errno == errno.EXDEV:
+        raise UsageError(
+            f"{to} is on another file system (or mount) than the cache: hard links can't reach it; "
+            "leave --link out to copy"
+        ) from error
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        raise UsageError(
+            f"{to} was filled by somebody else meanwhile; choose another directory"
+        ) from error
