@@ -5,6 +5,7 @@ again with each `Announce`, so a lost connection or a restarted tracker costs no
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -76,26 +77,26 @@ class TrackerLink:
         self._outbox: asyncio.Queue[m.ToTracker] = asyncio.Queue()
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
         self._next_question = 1
-        self._closing = False
+        self._closing = asyncio.Event()
 
     async def run(self) -> None:
         """Stay connected until `close`."""
         pause = FIRST_RETRY_S
         async with aiohttp.ClientSession() as session:
-            while not self._closing:
+            while not self._closing.is_set():
                 try:
                     await self._member(session)
                     pause = FIRST_RETRY_S
                 except (P2PCacheError, aiohttp.ClientError, OSError, TimeoutError) as error:
                     self._note(error)
-                if self._closing:
-                    return
-                await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.5)):
+                        await self._closing.wait()
                 pause = min(LAST_RETRY_S, pause * 2)
 
     async def close(self) -> None:
         """Say goodbye, so that the tracker forgets us at once."""
-        self._closing = True
+        self._closing.set()
         socket = self._socket
         if socket is not None and self.connected:
             try:
@@ -225,7 +226,7 @@ class TrackerLink:
             if not future.done():
                 future.set_exception(Unreachable(f"connection to tracker {self.url} was lost"))
         self._handler.tracker_down()
-        if not self._closing:
+        if not self._closing.is_set():
             log.warning("lost the tracker at %s; going on without it, reconnecting", self.url)
 
     def _note(self, error: Exception) -> None:

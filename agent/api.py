@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -81,7 +80,7 @@ class Api:
         self._downloads = downloads
         self._pushes = pushes
         self._queries = queries
-        self._models_dir = str(Path(store.cache_dir) / "models")
+        self._models_dir = str(store.root / "models")
         self.stopping = asyncio.Event()
 
     def application(self, role: str) -> web.Application:
@@ -271,10 +270,13 @@ class Api:
         """Remove a tag, and with its last tag the model."""
         ref = _ref(request)
         digest = await self._queries.local_digest(ref)
-        last = await asyncio.to_thread(self._store.is_last_name, ref, digest)
-        if last:
+        tags = await asyncio.to_thread(self._store.tags_of, digest)
+        if ref.digest is not None or len(tags) <= 1:
             await self._downloads.forget(digest)
-        freed = await asyncio.to_thread(self._store.remove, ref, digest)
+            freed = await asyncio.to_thread(self._store.remove_model, digest)
+        else:
+            freed = 0
+            await asyncio.to_thread(self._store.remove_tag, ref)
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return scaffold.json_response({"removed": str(ref), "digest": digest, "bytes_freed": freed})
 

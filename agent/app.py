@@ -58,10 +58,11 @@ class AgentApp:
         self.node = self.store.node_id
         self.tasks = Tasks()
         rng = random.Random(self.node)
+        self.advertise = settings.advertise or _advertised(host, self._port)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
             upload_bytes_per_s=settings.upload_bytes_per_s or None,
-            download_bytes_per_s=settings.download_bytes_per_s or None, tasks=self.tasks,
+            download_bytes_per_s=settings.download_bytes_per_s or None, advertise=self.advertise,
         )  # fmt: skip
         self.link = (
             TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
@@ -82,7 +83,6 @@ class AgentApp:
             queries=self.queries,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
-        self.advertise = settings.advertise
         self._origin_url = ""
 
     @contextlib.asynccontextmanager
@@ -91,13 +91,13 @@ class AgentApp:
         try:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
                 host, port = await self.net.start(self._host, self._port)
-                self.advertise = self.advertise or web.format_address(_reachable(host), port)
+                self.advertise = self.advertise or web.format_address(host, port)
                 self.queries.address = self.advertise
                 await self.downloads.seed_all()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
                 if self.link is not None:
-                    self.tasks.spawn(self.link.run(), name="tracker-link")
+                    _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
                 for path, role, mode in self._sockets():
                     sock = web.listen_unix(Path(path), mode=mode)
@@ -196,14 +196,17 @@ class AgentApp:
             swarm.tracker_said(message)
 
 
-def _reachable(host: str) -> str:
-    """An address that other hosts can dial, when we listen on all of them."""
+def _advertised(host: str, port: int) -> str:
+    """What to tell peers when we listen on every address; "" where the bound address will do."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return host
+        return ""
     stats = psutil.net_if_stats()
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
             usable = address.family == socket.AF_INET and not address.address.startswith("127.")
-            if usable and name in stats and stats[name].isup:
-                return str(address.address)
-    raise UsageError("this host has no address that others can dial; set --advertise HOST:PORT")
+            if usable and port and name in stats and stats[name].isup:
+                return web.format_address(address.address, port)
+    raise UsageError(
+        "listening on every address, there is none that others can dial (or the port is 0); "
+        "set --advertise HOST:PORT"
+    )

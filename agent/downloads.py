@@ -15,7 +15,7 @@ from p2pcache.core.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
-from p2pcache.io.store import ModelStore
+from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
 
@@ -152,19 +152,16 @@ class Downloads:
 
     async def publish(self, download: Download, ref: Ref, generation: int) -> str:
         """Make the finished model visible under `ref`; returns its path below the models directory."""
-        tagged = None if ref.digest is not None else ref
         swarm = download.swarm
+        seen = None if ref.digest is not None else generation  # only a tag has a generation
         async with self._opening.setdefault(swarm.digest, asyncio.Lock()):
-            return await asyncio.to_thread(
-                swarm.store.publish, tagged or ref, generation, tag=tagged is not None
-            )
+            return await asyncio.to_thread(swarm.store.publish, ref, seen)
 
     async def _open(self, digest: str) -> ModelStore:
         store = self._parts.store
-        known = await asyncio.to_thread(store.get, digest)
-        if known is not None:
-            return await asyncio.to_thread(store.add_model, known.layout, None)
-        encoded = await self._resolver.manifest(digest)
+        encoded = await asyncio.to_thread(store.manifest, digest)
+        if encoded is None:
+            encoded = await self._resolver.manifest(digest)
         layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
         return await asyncio.to_thread(store.add_model, layout, encoded)
 

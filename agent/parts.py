@@ -11,11 +11,12 @@ from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.events import Outcome
 from p2pcache.core.layout import Layout
+from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.store import ModelStore, Store
+from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks
 
 ORIGIN_THREADS = 16  # S3 gives about 100 MB/s a connection; leases bound the rest

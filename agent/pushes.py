@@ -26,8 +26,9 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.ids import Ref
+from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.repo import OriginRepo, PushResult
-from p2pcache.io.store import ChunkWriter, ModelStore
+from p2pcache.io.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.errors import NotFound, Unreachable
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.store import KnownModel, ModelStore
+from p2pcache.io.modelstore import ModelStore
+from p2pcache.io.store import ModelInfo
 
 PROGRESS_S = 0.25
 
@@ -97,10 +98,9 @@ class Queries:
         """Remove what nothing names (`everything`: what nothing uses)."""
         store = self._parts.store
         in_use = set(self._downloads.running)
-        doomed = await asyncio.to_thread(store.prunable, all_unused=everything, in_use=in_use)
-        if not dry_run:
-            for digest in doomed.models:
-                await self._downloads.forget(digest)
+        for info in [] if dry_run else await asyncio.to_thread(store.models):
+            if (everything or not info.tags) and info.digest not in in_use:
+                await self._downloads.forget(info.digest)
         removed, freed = await asyncio.to_thread(
             store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
         )
@@ -110,14 +110,16 @@ class Queries:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""
         began = time.monotonic()
         model = await self._open((await self._known(ref)).digest)
-        done = [0]
-        work = asyncio.gather(
-            asyncio.to_thread(model.verify, lambda count: done.__setitem__(0, done[0] + count))
-        )
-        total = model.layout.total_bytes
+        done, total = 0, model.layout.total_bytes
+
+        def note(so_far: int, _of: int) -> None:
+            nonlocal done
+            done = so_far
+
+        work = asyncio.gather(asyncio.to_thread(model.verify, note))
         while not work.done():
             await asyncio.wait([work], timeout=PROGRESS_S)
-            yield {"event": "progress", "bytes_done": min(done[0], total), "bytes_total": total}
+            yield {"event": "progress", "bytes_done": done, "bytes_total": total}
         (bad,) = work.result()
         swarm = self._downloads.swarms.get(model.digest)
         if swarm is not None:
@@ -174,12 +176,12 @@ class Queries:
                 "error": "" if link is None or link.connected else link.last_error,
             },
             "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},
-            "cache": {"dir": str(self._parts.store.cache_dir), "cached_bytes": cached, "free_bytes": free},
+            "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._parts.net.load, "bytes": traffic,
         }  # fmt: skip
 
-    async def _known(self, ref: Ref) -> KnownModel:
+    async def _known(self, ref: Ref) -> ModelInfo:
         store = self._parts.store
         digest = ref.digest
         if digest is None:
@@ -200,13 +202,13 @@ class Queries:
         return model
 
 
-def _row(known: KnownModel) -> dict[str, object]:
-    tags = [ref.tag for ref in known.refs]
-    first = known.refs[0] if known.refs else None
+def _row(known: ModelInfo) -> dict[str, object]:
+    tags = [ref.tag for ref in known.tags]
+    first = known.tags[0] if known.tags else None
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": tags, "digest": known.digest, "bytes": known.bytes_total, "files": known.files,
+        "tags": tags, "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
         "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip
 

@@ -1,5 +1,7 @@
 """What an operator can set for an agent. Units are in the names; 0 or "" means none or automatic."""
 
+from typing import Literal
+
 import msgspec
 
 DEFAULT_SOCKET = "/run/p2pcache/agent.sock"
@@ -53,5 +55,5 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Every complete model is proved again about so often, in the background; 0: never."""
     log_level: str = "info"
     """debug, info, warning or error."""
-    log_format: str = "text"
+    log_format: Literal["text", "json"] = "text"
     """text or json."""

@@ -27,7 +27,7 @@ from p2pcache.errors import (
     P2PCacheError,
     Unreachable,
 )
-from p2pcache.io.store import ModelStore
+from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,6 @@ class Swarm:
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._redial: asyncio.TimerHandle | None = None
-        self._credit = 0
         self._epoch = 0
         self._last_progress = parts.now()
         self._last_fetch = e.Outcome.DONE
@@ -98,7 +97,6 @@ class Swarm:
     def pause(self) -> None:
         """Want nothing more; what we have is still served."""
         self.scheduler = None
-        self._credit = 0
         self._events.clear()
         for wire in list(self._asked):
             self._parts.net.cancel(self.digest, wire)
@@ -106,6 +104,7 @@ class Swarm:
         self._wire_of.clear()
         for cancelled in self._fetches.values():
             cancelled.set()
+        self._fetches.clear()
         for timer in (self._timer, self._redial):
             if timer is not None:
                 timer.cancel()
@@ -155,7 +154,8 @@ class Swarm:
         have = b"" if self.complete else chunkset.to_bytes(self._have, self.layout.run_count)
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
-            self.digest, self.layout.run_count, have, complete=self.complete, credit=self._credit,
+            self.digest, self.layout.run_count, have, complete=self.complete,
+            credit=self.scheduler.credit if self.scheduler is not None else 0,
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids,
         )  # fmt: skip
 
@@ -341,14 +341,10 @@ class Swarm:
                 if link is not None:
                     link.send(m.Blame(peer, self.digest, run))
             case c.LeaseReport(done, failed, mismatched, returned) if link is not None:
-                sets = [
-                    tuple(chunkset.members(bits)) for bits in (done, failed, mismatched, returned)
-                ]
-                link.send(m.LeaseReport(self.digest, self._epoch, *sets))
-            case c.LeaseCredit(credit):
-                self._credit = credit
-                if link is not None:
-                    link.send(m.LeaseReport(self.digest, self._epoch, credit=credit))
+                sets = (tuple(chunkset.members(b)) for b in (done, failed, mismatched, returned))
+                link.send(m.LeaseReport(self.digest, self._epoch, *sets))  # type: ignore[arg-type]
+            case c.LeaseCredit(credit) if link is not None:
+                link.send(m.LeaseReport(self.digest, self._epoch, credit=credit))
             case c.Stuck(runs) if link is not None:
                 link.send(m.Stuck(self.digest, tuple(chunkset.members(runs))))
             case c.OriginCorrupt(run):
@@ -369,7 +365,8 @@ class Swarm:
             self.unflushed_bytes += self.layout.run_bytes[run]
             self._last_progress = self._parts.now()
         self._last_fetch = outcome
-        self._fetches.pop(fetch, None)
+        if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
+            del self._fetches[fetch]
         if outcome is e.Outcome.FAILED:
             self._disk_failed()
         if self.scheduler is scheduler:
