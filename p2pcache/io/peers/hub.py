@@ -1,0 +1,110 @@
+"""What the connections of one node share: the parts they use and the tables they meet in."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2pcache.core import chunkset
+from p2pcache.core.handshake import Secret
+from p2pcache.io.peers.connection import Connection
+from p2pcache.io.peers.limits import PeerLimits
+from p2pcache.io.peers.ports import SwarmPort
+from p2pcache.io.peers.pump import Pump
+from p2pcache.io.peers.uploads import Uploads
+from p2pcache.io.peers.workers import Inbox
+
+if TYPE_CHECKING:
+    from p2pcache.io.peers.requester import Requester
+    from p2pcache.io.peers.serving import Serving
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since start; payload bytes of closed connections are folded in here."""
+
+    bytes_received: int = 0
+    bytes_served: int = 0
+    mismatches: int = 0  # chunks whose bytes didn't match the manifest
+    violations: int = 0  # peers dropped for breaking a rule
+
+
+class Hub:
+    """Tables by node and model; used on the loop's thread only."""
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        secret: Secret,
+        advertise: str,
+        limits: PeerLimits,
+        loop: asyncio.AbstractEventLoop,
+        inbox: Inbox,
+        pump: Pump,
+        uploads: Uploads,
+    ) -> None:
+        self.node = node
+        self.secret = secret
+        self.advertise = advertise
+        self.limits = limits
+        self.loop = loop
+        self.inbox = inbox
+        self.pump = pump
+        self.uploads = uploads
+        self.swarms: dict[str, SwarmPort] = {}
+        self.requesters: dict[int, Requester] = {}  # by node: where we request
+        self.serving: dict[int, Serving] = {}  # by node, after the handshake: whom we serve
+        self.half_open: dict[Serving, None] = {}  # before the handshake, oldest first
+        self.totals = Totals()
+        self._banned: dict[int, float] = {}  # node -> until
+
+    def ban(self, node: int) -> None:
+        """Neither dial this node nor let it in for a while."""
+        now = time.monotonic()
+        self._banned = {n: until for n, until in self._banned.items() if until > now}
+        self._banned[node] = now + self.limits.ban_s
+
+    def banned(self, node: int) -> bool:
+        """Whether it is still refused."""
+        return self._banned.get(node, 0.0) > time.monotonic()
+
+    def wronged(self, node: int, text: str) -> None:
+        """Count a broken rule, and ban who is known to have broken it."""
+        _log.warning("peer %016x broke the protocol: %s", max(node, 0), text)
+        self.totals.violations += 1
+        if node >= 0:
+            self.ban(node)
+
+    def folded(self, connection: Connection) -> None:
+        """A connection has closed: keep its byte counts."""
+        self.totals.bytes_received += connection.bytes_in
+        self.totals.bytes_served += connection.bytes_out
+
+    def known_have(self, digest: str, node: int) -> int:
+        """Runs that a node is known to have, from both connections with it."""
+        requester, serving = self.requesters.get(node), self.serving.get(node)
+        have = requester.peer_have(digest) if requester is not None else 0
+        if serving is not None:
+            have |= serving.peer_have(digest)
+        return have
+
+    def announce(self, digest: str, runs: int) -> None:
+        """Tell runs to every neighbour that lacks some, on the one right connection each."""
+        port = self.swarms.get(digest)
+        if port is None:
+            return
+        everything = chunkset.full(port.layout.run_count)
+        for node in list(dict.fromkeys((*self.requesters, *self.serving))):
+            has = self.known_have(digest, node)
+            if has == everything or not runs & ~has:
+                continue
+            requester = self.requesters.get(node)
+            if requester is not None and requester.tell(digest, runs & ~has):
+                continue
+            serving = self.serving.get(node)
+            if serving is not None:
+                serving.tell(digest, runs & ~has)

@@ -1,0 +1,90 @@
+"""Limits and rates of peer connections: what a peer may cost us, and for how long."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """Deadlines (seconds), counts and sizes. docs/protocol.md states those that both sides rely on."""
+
+    handshake_s: float = 10.0  # from connect to WELCOME
+    stall_s: float = 10.0  # without a byte inside a DATA frame, either way
+    ping_s: float = 20.0  # a quiet connection is asked for a sign of life
+    idle_s: float = 60.0  # no byte at all: three PINGs were lost
+    request_s: float = 30.0  # a request without a byte of DATA: a server's queue of 4 is long over
+    ban_s: float = 60.0  # who broke a rule is neither dialled nor let in for so long
+    connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods
+    half_open: int = 128  # inbound without a handshake; above it the oldest one goes
+    streams: int = 256  # models per connection
+    requests: int = 64  # waiting per connection
+    frames_per_s: float = 200.0  # control frames, on average; a neighbour sends about 20 HAVEs
+    frames_burst: float = 1000.0
+    outbox_bytes: int = 4 << 20  # control bytes that a peer doesn't read: a 1 M run HAVE is 125 KB
+
+
+class TokenBucket:
+    """A byte rate shared by threads. Spending may go into debt; the answer is how long to wait."""
+
+    def __init__(
+        self,
+        bytes_per_s: float,
+        *,
+        burst_bytes: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start full.
+
+        Args:
+            bytes_per_s: the rate, above 0.
+            burst_bytes: what may pass at once after a pause; default 50 ms worth.
+            clock: monotonic seconds.
+        """
+        self.bytes_per_s = bytes_per_s
+        self._burst = bytes_per_s * 0.05 if burst_bytes is None else burst_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tokens = self._burst
+        self._at = clock()
+
+    @property
+    def quantum(self) -> int:
+        """Bytes to move at a time so that the rate stays smooth: 50 ms worth, 4 KiB to 4 MiB."""
+        return int(min(max(self.bytes_per_s * 0.05, 4096), 4 << 20))
+
+    def spend(self, nbytes: int) -> float:
+        """Count bytes that have moved; returns the seconds to wait before the next ones."""
+        with self._lock:
+            now = self._clock()
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self.bytes_per_s)
+            self._at = now
+            self._tokens -= nbytes
+            return max(0.0, -self._tokens / self.bytes_per_s)
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes and sleep until they are paid for (worker threads only)."""
+        delay = self.spend(nbytes)
+        if delay > 0:
+            time.sleep(delay)
+
+
+class FrameRate:
+    """Counts control frames against a rate with bursts. Used by one thread at a time."""
+
+    __slots__ = ("_at", "_burst", "_per_s", "_tokens")
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        """Start full."""
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = burst
+        self._at = time.monotonic()
+
+    def allow(self) -> bool:
+        """Count one frame; False once the peer is over its rate."""
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - 1
+        self._at = now
+        return self._tokens >= 0

@@ -1,0 +1,325 @@
+"""The facade of the peer data plane: one listener, one table of peers, one way in.
+
+Every method is called, and every `SwarmPort` is called back, on the loop's thread.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import struct
+import termios
+import time
+from collections import deque
+from typing import NamedTuple
+
+from p2pcache.core.events import Outcome
+from p2pcache.core.handshake import Secret
+from p2pcache.core.settings import UploadSettings
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io.peers import wire
+from p2pcache.io.peers.connection import Connection
+from p2pcache.io.peers.hub import Hub
+from p2pcache.io.peers.limits import PeerLimits, TokenBucket
+from p2pcache.io.peers.ports import SwarmPort
+from p2pcache.io.peers.pump import Pump
+from p2pcache.io.peers.requester import Requester
+from p2pcache.io.peers.serving import Serving
+from p2pcache.io.peers.uploads import Uploads
+from p2pcache.io.peers.workers import Inbox, Workers
+
+MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
+BACKLOG = 512  # a storm of nodes dials at the same moment
+
+_log = logging.getLogger(__name__)
+
+
+class PeerStats(NamedTuple):
+    """Counters since start, and what is now."""
+
+    bytes_received: int  # payload
+    bytes_served: int  # payload
+    mismatches: int
+    violations: int
+    connections: int  # both directions, handshake over
+    load: int  # uploads active and waiting
+
+
+class PeerNet:
+    """Everything between this node and its peers."""
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        secret: Secret,
+        uploads: UploadSettings,
+        upload_bytes_per_s: int | None = None,
+        download_bytes_per_s: int | None = None,
+        advertise: str = "",
+        limits: PeerLimits | None = None,
+    ) -> None:
+        """Nothing starts before `start`.
+
+        Args:
+            node: our id.
+            secret: the cluster key.
+            uploads: slots and queue.
+            upload_bytes_per_s: cap on payload sent; None or 0: none.
+            download_bytes_per_s: cap on payload received; None or 0: none.
+            advertise: "host:port" that peers may dial back; default: the address `start` got.
+            limits: deadlines and sizes; the defaults are the protocol's.
+        """
+        self._node = node
+        self._secret = secret
+        self._upload_settings = uploads
+        self._up = TokenBucket(upload_bytes_per_s) if upload_bytes_per_s else None
+        self._down = TokenBucket(download_bytes_per_s) if download_bytes_per_s else None
+        self._advertise = advertise
+        self._limits = limits or PeerLimits()
+        self._hub: Hub | None = None
+        self._writers: Workers | None = None
+        self._listener: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the address (port 0: the system chooses).
+
+        Raises:
+            UsageError: the address can't be had.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            self._listener = listener = socket.create_server(
+                found[0][4][:2], family=found[0][0], backlog=BACKLOG, reuse_port=False
+            )
+        except OSError as error:
+            raise UsageError(
+                f"can't listen for peers on {host}:{port}: {error}; choose another --listen address"
+            ) from None
+        listener.settimeout(0.0)
+        bound = listener.getsockname()
+        threads = min(MAX_THREADS, max(2, os.cpu_count() or 2))
+        inbox = Inbox(loop)
+        self._writers = Workers(threads, "chunk-write")
+        self._hub = Hub(
+            node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
+            advertise=self._advertise or _join_address(bound[0], bound[1]),
+            pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down),
+            uploads=Uploads(self._upload_settings, inbox, self._up),
+        )  # fmt: skip
+        loop.add_reader(listener.fileno(), self._accept)
+        self._tick()
+        return str(bound[0]), int(bound[1])
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Take no more, let uploads finish for up to `drain_s`, say BYE, close everything."""
+        hub = self._hub
+        if hub is None or self._listener is None:
+            return
+        hub.loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        self._listener = None
+        hub.uploads.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await hub.uploads.idle.wait()
+        for requester in list(hub.requesters.values()):
+            requester.close(Outcome.LOST, "leaving")
+        for serving in [*hub.serving.values(), *hub.half_open]:
+            serving.connection.close(Outcome.LOST, "leaving")
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.to_thread(self._stop_threads, hub)
+        hub.inbox.drain()  # ends that the threads reported last
+
+    def _stop_threads(self, hub: Hub) -> None:
+        hub.uploads.stop()
+        hub.pump.stop()
+        if self._writers is not None:
+            self._writers.stop()
+
+    # -- models ----------------------------------------------------------------------------------
+
+    def add_swarm(self, port: SwarmPort) -> None:
+        """Serve a model, and be able to ask for it."""
+        self._live.swarms[port.layout.digest] = port
+
+    def remove_swarm(self, digest: str) -> None:
+        """Neither serve nor ask any more; requests under way end CANCELLED."""
+        hub = self._live
+        if hub.swarms.pop(digest, None) is None:
+            return
+        for serving in list(hub.serving.values()):
+            serving.unserve(digest)
+        for requester in list(hub.requesters.values()):
+            requester.leave(digest)
+
+    def dial(self, digest: str, node: int, address: str) -> None:
+        """Join a model at a node; ends in `peer_joined` or `dial_failed`.
+
+        Does nothing where that is done or under way.
+        """
+        hub = self._live
+        port = hub.swarms[digest]
+        if node == hub.node or hub.banned(node) or self._listener is None:
+            hub.inbox.post(port.dial_failed, node)
+            return
+        requester = hub.requesters.get(node)
+        if requester is None:
+            requester = hub.requesters[node] = Requester(hub, node, address)
+        requester.join(digest, port)
+
+    def request(self, digest: str, request: int, node: int, run: int) -> None:
+        """Ask a joined node for what is missing of a run; ends in one `request_ended`."""
+        hub = self._live
+        port = hub.swarms[digest]
+        try:
+            spans = _spans(port.store.missing_chunks(run))
+        except (P2PCacheError, OSError) as error:
+            _log.warning("can't ask for run %d: %s", run, error)
+            hub.inbox.post(port.request_ended, request, Outcome.FAILED, 0)
+            return
+        if not spans:
+            hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
+            return
+        requester = hub.requesters.get(node)
+        if requester is None or not requester.ask(digest, request, spans):
+            hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
+
+    def cancel(self, digest: str, request: int) -> None:
+        """Take a request back; it ends CANCELLED unless its end is on the way already."""
+        for requester in self._live.requesters.values():
+            if requester.cancel(digest, request):
+                return
+
+    def announce(self, digest: str, runs: int) -> None:
+        """Tell every neighbour that lacks some of these runs (bits) that we have them."""
+        self._live.announce(digest, runs)
+
+    def drop(self, node: int, reason: str) -> None:
+        """Hang up on a node, and refuse it for a while."""
+        hub = self._live
+        hub.ban(node)
+        requester, serving = hub.requesters.get(node), hub.serving.get(node)
+        if requester is not None:
+            requester.close(Outcome.LOST, reason)
+        if serving is not None:
+            serving.connection.close(Outcome.LOST, reason)
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> int:
+        """Uploads active and waiting."""
+        return self._live.uploads.load
+
+    @property
+    def stats(self) -> PeerStats:
+        """Counters since start."""
+        hub, totals = self._live, self._live.totals
+        open_now = [r.connection for r in hub.requesters.values() if r.ready and r.connection]
+        open_now += [s.connection for s in hub.serving.values()]
+        return PeerStats(
+            totals.bytes_received + sum(c.bytes_in for c in open_now),
+            totals.bytes_served + sum(c.bytes_out for c in open_now),
+            totals.mismatches,
+            totals.violations,
+            len(open_now),
+            hub.uploads.load,
+        )
+
+    @property
+    def _live(self) -> Hub:
+        if self._hub is None:
+            raise RuntimeError("the peer network is not started")
+        return self._hub
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        hub, listener = self._live, self._listener
+        for _ in range(BACKLOG):
+            if listener is None:
+                return
+            try:
+                sock, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: the backlog waits for better times
+                _log.warning("can't accept a peer: %s", error)
+                return
+            if len(hub.serving) >= self._limits.connections:
+                sock.close()
+                continue
+            if len(hub.half_open) >= self._limits.half_open:
+                oldest = next(iter(hub.half_open))
+                oldest.connection.close(Outcome.LOST, "too many connections without a handshake")
+            connection = Connection(
+                sock, hub.loop, hub.inbox, self._limits,
+                accepts=wire.SERVER_GREETS, disarm=hub.pump.remove,
+            )  # fmt: skip
+            Serving(hub, connection)
+            hub.pump.add(connection)
+
+    def _tick(self) -> None:
+        hub, now = self._live, time.monotonic()
+        for requester in list(hub.requesters.values()):
+            requester.tick(now)
+            if requester.connection is not None and requester.ready:
+                self._check(requester.connection, now)
+        for serving in [*hub.serving.values(), *hub.half_open]:
+            serving.tick(now)
+            if serving.node >= 0:
+                self._check(serving.connection, now)
+        # Four looks per shortest deadline keep each within a quarter of its time.
+        limits = self._limits
+        pause = min(1.0, min(limits.handshake_s, limits.stall_s, limits.ping_s) / 4)
+        self._timer = hub.loop.call_later(pause, self._tick)
+
+    def _check(self, connection: Connection, now: float) -> None:
+        """Signs of life of one connection after the handshake."""
+        limits = self._limits
+        quiet_s = now - connection.heard_at
+        if not connection.open or connection.paused or connection.reading.locked():
+            return
+        if connection.state.data is not None and quiet_s > limits.stall_s / 4:
+            if connection.lowat > 1:  # what came is less than the reader waits for: take it
+                connection.lowat = 1
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            elif quiet_s > limits.stall_s and not _unread(connection.fd):
+                connection.close(Outcome.STALLED, "stalled inside DATA", bye=False)
+                return
+        if quiet_s > limits.idle_s and not connection.uploading:
+            connection.close(Outcome.LOST, "no sign of life")
+        elif quiet_s > limits.ping_s and now - connection.pinged_at > limits.ping_s:
+            connection.pinged_at = now
+            connection.send(wire.pack(wire.Kind.PING, a=int(now) & 0xFFFF))
+
+
+def _unread(fd: int) -> bool:
+    """Whether bytes wait in the kernel: then it is we who are slow, not the peer."""
+    (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))
+    return bool(count)
+
+
+def _spans(chunks: list[int]) -> deque[range]:
+    """Ascending chunk indices as contiguous ranges."""
+    spans: deque[range] = deque()
+    for chunk in chunks:
+        if spans and spans[-1].stop == chunk:
+            spans[-1] = range(spans[-1].start, chunk + 1)
+        else:
+            spans.append(range(chunk, chunk + 1))
+    return spans
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,142 @@
+"""A chunk on its way in: hashed as it arrives, written beside that, then proved."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from p2pcache.core.events import Outcome
+from p2pcache.core.layout import Layout
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.peers.ports import ChunkStore, ChunkWriter
+from p2pcache.io.peers.workers import Slice, Workers
+
+INLINE_BYTES = 64 << 10  # below this, handing a write to another thread costs more than the write
+
+_log = logging.getLogger(__name__)
+
+
+class Incoming:
+    """One REQUEST on the wire, as the receiving thread sees it."""
+
+    __slots__ = ("dropped", "end", "layout", "next", "on_chunk", "store", "stream")
+
+    def __init__(
+        self,
+        stream: int,
+        chunks: range,
+        layout: Layout,
+        store: ChunkStore,
+        on_chunk: Callable[[Outcome, int], None],
+    ) -> None:
+        """Expect `chunks` in order.
+
+        Args:
+            stream: the requester's number for the model on this connection.
+            chunks: what was asked for.
+            layout: of the model.
+            store: where the chunks go.
+            on_chunk: told on a worker thread how each chunk ended, and its bytes.
+        """
+        self.stream = stream
+        self.next = chunks.start
+        self.end = chunks.stop
+        self.layout = layout
+        self.store = store
+        self.on_chunk = on_chunk
+        self.dropped = False  # cancelled: what still comes is read and forgotten
+
+
+class Reception:
+    """One DATA frame being received.
+
+    The receiving thread hashes; writes go to other threads where these aren't behind, so that a
+    single connection uses two cores (fresh file pages cost more than network and hash together).
+    Whoever finishes last, proves.
+    """
+
+    __slots__ = (
+        "_incoming", "_length", "_lock", "_offset", "_shares", "_verdict", "_writer", "_writers",
+        "remaining",
+    )  # fmt: skip
+
+    def __init__(self, incoming: Incoming, chunk: int, length: int, writers: Workers) -> None:
+        self.remaining = length
+        self._incoming = incoming
+        self._length = length
+        self._writers = writers
+        self._offset = 0
+        self._lock = threading.Lock()
+        self._shares = 1  # the receiving thread's own, and one per write under way
+        self._verdict = Outcome.DONE
+        self._writer: ChunkWriter | None = None
+        if incoming.dropped:
+            return
+        try:
+            self._writer = incoming.store.begin(chunk)
+        except (P2PCacheError, OSError) as error:
+            self._fail(error)
+
+    def feed(self, part: memoryview, held: Slice) -> None:
+        """The next bytes of the payload, which lie in `held`; never more than `remaining`."""
+        if self._incoming.dropped:
+            self._verdict = Outcome.CANCELLED
+        if self._writer is not None and self._verdict is Outcome.DONE:
+            try:
+                self._writer.update(part)
+                self._put(self._writer, part, held)
+            except (P2PCacheError, OSError) as error:
+                self._fail(error)
+        self._offset += len(part)
+        self.remaining -= len(part)
+        if not self.remaining:
+            self._share_done()
+
+    def abandon(self) -> None:
+        """The connection is gone in the middle of the payload."""
+        self._verdict = Outcome.CANCELLED
+        self._share_done()
+
+    def _put(self, writer: ChunkWriter, part: memoryview, held: Slice) -> None:
+        offset = self._offset
+        if len(part) < INLINE_BYTES or self._writers.behind:
+            writer.put(offset, part)
+            return
+
+        def job() -> None:
+            try:
+                writer.put(offset, part)
+            except (P2PCacheError, OSError) as error:
+                self._fail(error)
+            finally:
+                held.release()
+                self._share_done()
+
+        held.hold()
+        with self._lock:
+            self._shares += 1
+        self._writers.submit(job)
+
+    def _share_done(self) -> None:
+        with self._lock:
+            self._shares -= 1
+            if self._shares:
+                return
+        verdict = self._settle()
+        self._incoming.on_chunk(verdict, self._length)
+
+    def _settle(self) -> Outcome:
+        writer, self._writer = self._writer, None
+        if writer is None:  # proved before it came, or never begun
+            return self._verdict
+        try:
+            if self._verdict is not Outcome.DONE:
+                writer.abort()
+            elif not writer.finish():
+                self._verdict = Outcome.MISMATCH
+        except (P2PCacheError, OSError) as error:
+            self._fail(error)
+        return self._verdict
+
+    def _fail(self, error: Exception) -> None:
+        _log.warning("a received chunk can't be stored: %s", error)
+        self._verdict = Outcome.FAILED

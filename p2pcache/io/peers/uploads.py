@@ -1,0 +1,179 @@
+"""Serving chunks: admitted requests go to upload threads, payload goes out by sendfile."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+from p2pcache.core.events import Outcome
+from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import UploadQueue
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.peers.connection import Connection
+from p2pcache.io.peers.limits import TokenBucket
+from p2pcache.io.peers.ports import ChunkSource, ChunkStore
+from p2pcache.io.peers.wire import data_header
+from p2pcache.io.peers.workers import Inbox, Workers
+
+_log = logging.getLogger(__name__)
+
+
+class Upload:
+    """One admitted REQUEST."""
+
+    __slots__ = ("cancelled", "chunks", "connection", "number", "on_ended", "store", "stream")
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: int,
+        number: int,
+        chunks: range,
+        store: ChunkStore,
+        on_ended: Callable[["Upload", str], None],
+    ) -> None:
+        """What to send where.
+
+        Args:
+            connection: the requester's.
+            stream: its number for the model.
+            number: its number for the request.
+            chunks: in the order to send.
+            store: where they lie.
+            on_ended: told once on the loop's thread; the text says why something is left unsent,
+                "" if nothing is.
+        """
+        self.connection = connection
+        self.stream = stream
+        self.number = number
+        self.chunks = chunks
+        self.store = store
+        self.on_ended = on_ended
+        self.cancelled = False
+
+
+class Uploads:
+    """The upload slots of this node, over all its connections."""
+
+    def __init__(self, settings: UploadSettings, inbox: Inbox, up: TokenBucket | None) -> None:
+        """Start one thread per slot.
+
+        Args:
+            settings: slots, queue, cap per peer.
+            inbox: the way to the loop.
+            up: cap on what is sent, or None.
+        """
+        self._queue: UploadQueue[Upload] = UploadQueue(settings)
+        self._workers = Workers(settings.slots, "upload")
+        self._inbox = inbox
+        self._up = up
+        self.idle = asyncio.Event()  # nothing is active or waiting
+        self.idle.set()
+
+    @property
+    def load(self) -> int:
+        """Uploads active and waiting."""
+        return self._queue.load
+
+    def offer(self, upload: Upload) -> bool:
+        """Admit a request; False: answer BUSY."""
+        if not self._queue.offer(upload.connection.serial, upload):
+            return False
+        self.idle.clear()
+        self._start()
+        return True
+
+    def cancel(self, upload: Upload) -> None:
+        """Stop it at the next frame boundary; it still ends."""
+        upload.cancelled = True
+        if self._queue.cancel(upload.connection.serial, upload):
+            self._over(upload, "cancelled")
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is gone: forget what waited. What is active ends by itself."""
+        for upload in self._queue.leave(connection.serial):
+            self._over(upload, "the connection is gone")
+
+    def close(self) -> None:
+        """Answer BUSY from now on."""
+        self._queue.close()
+
+    def stop(self) -> None:
+        """End the threads (blocks); every connection is closed already."""
+        self._workers.stop()
+
+    def _start(self) -> None:
+        while (begun := self._queue.start()) is not None:
+            upload = begun[1]
+            upload.connection.uploading = True
+            self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
+
+    def _ended(self, upload: Upload, left: str) -> None:
+        connection = upload.connection
+        connection.uploading = False
+        self._queue.ended(connection.serial, upload)
+        self._over(upload, left)
+        if connection.backlog:
+            connection.flush()  # what was queued while the thread held the write side
+        self._start()
+
+    def _over(self, upload: Upload, left: str) -> None:
+        if not self._queue.load:
+            self.idle.set()
+        upload.on_ended(upload, left)
+
+    # -- upload threads --------------------------------------------------------------------------
+
+    def _serve(self, upload: Upload) -> None:
+        connection = upload.connection
+        left = "the connection is gone"
+        if connection.hold():
+            try:
+                with connection.writing:
+                    left = self._send_all(upload)
+            except TimeoutError:
+                self._inbox.post(connection.close, Outcome.STALLED, "stalled: it doesn't read")
+            except OSError as error:
+                self._inbox.post(connection.close, Outcome.LOST, str(error))
+            finally:
+                connection.release()
+        self._inbox.post(self._ended, upload, left)
+
+    def _send_all(self, upload: Upload) -> str:
+        connection = upload.connection
+        for chunk in upload.chunks:
+            connection.drain()  # control frames go between DATA frames
+            if upload.cancelled:
+                return "cancelled"
+            try:
+                source = upload.store.source(chunk)
+            except P2PCacheError as error:
+                _log.info("chunk %d can't be served: %s", chunk, error)
+                return "not here any more"
+            self._send(
+                connection, data_header(upload.stream, upload.number, chunk, source.length), source
+            )
+        return ""
+
+    def _send(self, connection: Connection, header: bytes, source: ChunkSource) -> None:
+        sent = 0
+        while sent < len(header):
+            try:
+                sent += connection.sock.send(header[sent:], socket.MSG_MORE)
+            except BlockingIOError:
+                connection.wait_writable()
+        at, end = source.offset, source.offset + source.length
+        while at < end:
+            count = min(end - at, self._up.quantum) if self._up else end - at
+            try:
+                moved = os.sendfile(connection.fd, source.fd, at, count)
+            except BlockingIOError:
+                connection.wait_writable()
+                continue
+            if not moved:
+                raise OSError("our copy of a chunk is shorter than it was when proved")
+            at += moved
+            connection.bytes_out += moved
+            if self._up:
+                self._up.take(moved)

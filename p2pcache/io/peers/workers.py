@@ -1,0 +1,139 @@
+"""Threads, buffers, and the one way back from threads to the loop."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+SLICE_BYTES = 1 << 20  # larger slices fall out of the L2 cache between recv, hash and write
+
+_log = logging.getLogger(__name__)
+
+
+class Inbox:
+    """Calls that threads hand to the loop, one wake-up for as many as have gathered."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._lock = threading.Lock()
+        self._woken = False
+
+    def post(self, call: Callable[..., None], *args: object) -> None:
+        """Run `call(*args)` on the loop soon, after all that was posted before it."""
+        self._calls.append((call, args))
+        with self._lock:
+            if self._woken:
+                return
+            self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self.drain)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            _log.debug("a call came after the loop had closed")
+
+    def drain(self) -> None:
+        """Make the calls that have gathered (loop's thread)."""
+        with self._lock:
+            self._woken = False
+        # Only what is there now: calls posted meanwhile get a wake-up of their own.
+        for _ in range(len(self._calls)):
+            call, args = self._calls.popleft()
+            try:
+                call(*args)
+            except Exception:  # noqa: BLE001 - one bad call must not lose those behind it
+                _log.exception("a call from the data plane failed")
+
+
+class Workers:
+    """A few threads for short jobs. Jobs must not raise; what they raise is logged."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self.count = count
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
+            for i in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def behind(self) -> bool:
+        """Whether jobs wait for each thread already: then the caller had better do its own."""
+        return self._jobs.qsize() >= self.count
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job` on one of the threads."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the threads (blocks)."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # noqa: BLE001 - a thread that died would stop the data plane silently
+                _log.exception("a job of the data plane failed")
+
+
+class Slice:
+    """A receive buffer, shared by the writes that still need it."""
+
+    __slots__ = ("_holds", "_lock", "_pool", "view")
+
+    def __init__(self, pool: "SlicePool") -> None:
+        self.view = memoryview(bytearray(SLICE_BYTES))
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._holds = 1
+
+    def hold(self) -> None:
+        """One more needs the bytes."""
+        with self._lock:
+            self._holds += 1
+
+    def release(self) -> None:
+        """One less; the last one gives the buffer back."""
+        with self._lock:
+            self._holds -= 1
+            free = self._holds == 0
+        if free:
+            self._holds = 1
+            self._pool.give(self)
+
+    @property
+    def shared(self) -> bool:
+        """Whether somebody besides the receiving thread holds it."""
+        return self._holds > 1
+
+
+class SlicePool:
+    """Reused receive buffers, the last used first (it is still in the cache).
+
+    No more are ever made than threads and queued writes hold at once: about
+    `pump threads + 3 x write threads`, 16 of 1 MiB on a large machine. Idle connections hold none.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[Slice] = deque()
+        self.made = 0
+
+    def take(self) -> Slice:
+        """A buffer to receive into; `release` it."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            self.made += 1
+            return Slice(self)
+
+    def give(self, used: Slice) -> None:
+        """Back from its last user."""
+        self._free.append(used)
