@@ -1,0 +1,50 @@
+"""Tag records: what a name means at the origin, and since which generation. Pure.
+
+A deleted tag keeps a record without digest, so that its generation never falls: agents refuse a
+lower generation than they have seen, and would refuse a tag that began at 1 again.
+"""
+
+import msgspec
+
+from p2pcache.errors import IntegrityError
+from p2pcache.ids import is_digest
+
+MAX_TAG_BYTES = 4096  # a record has about 200
+MAX_GENERATION = 2**53  # what every JSON reader holds exactly
+
+
+class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tag at the origin. `digest` is "" for a deleted one."""
+
+    digest: str  # hex, of the manifest
+    generation: int  # from 1; each change adds one
+    previous: str = ""  # the digest before this one, "" if none
+
+    def followed_by(self, digest: str) -> "TagRecord":
+        """The record that replaces this one."""
+        return TagRecord(digest, self.generation + 1, self.digest)
+
+
+NO_TAG = TagRecord("", 0)
+"""What stands before a tag's first record."""
+
+
+def encode_tag(record: TagRecord) -> bytes:
+    """The bytes as stored."""
+    return msgspec.json.encode(record)
+
+
+def decode_tag(data: bytes) -> TagRecord:
+    """Parse untrusted bytes.
+
+    Raises:
+        IntegrityError: not a tag record of this format.
+    """
+    try:
+        record = msgspec.json.decode(data, type=TagRecord)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"not a tag record: {error}") from None
+    digests = all(d == "" or is_digest(d) for d in (record.digest, record.previous))
+    if not digests or not 1 <= record.generation <= MAX_GENERATION:
+        raise IntegrityError("not a tag record: a digest or generation is out of range")
+    return record

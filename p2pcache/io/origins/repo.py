@@ -1,0 +1,256 @@
+"""The layout under an origin's URL (docs/format.md): tags, manifests, blobs.
+
+    p2pcache/v1/tags/<namespace>/<name>/<tag>    JSON TagRecord, changed by conditional put
+    p2pcache/v1/manifests/<hex>                  canonical manifest bytes
+    p2pcache/v1/blobs/<hex>                      a file's bytes
+
+A push writes blobs, then the manifest, then the tag: whoever can read a name can read all of it.
+"""
+
+from collections.abc import Callable, Iterator
+
+from p2pcache.core.layout import Layout
+from p2pcache.core.manifest import MAX_MANIFEST_BYTES, digest_of, encode
+from p2pcache.core.tags import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
+from p2pcache.errors import Conflict, InvalidManifest, NotFound, UsageError
+from p2pcache.ids import Ref, is_digest
+from p2pcache.io.origins.base import ABSENT, Body, Readable
+from p2pcache.io.origins.push import OpenBlob, PushResult, upload_blobs
+from p2pcache.io.origins.retry import Retrying, never
+
+__all__ = ["OriginRepo", "PushResult", "blob_key", "manifest_key", "tag_key"]
+
+ROOT = "p2pcache/v1"
+_PUT_TAG_TRIES = 20  # a forced put races only with other people, who are slower than this
+
+
+class OriginRepo:
+    """Tags, manifests and blobs on any origin. Thread-safe; blocking."""
+
+    def __init__(self, origin: Retrying) -> None:
+        """`origin`: from `open_origin`; the repo doesn't close it."""
+        self.origin = origin
+
+    @property
+    def url(self) -> str:
+        """The origin's URL, without credentials."""
+        return self.origin.url
+
+    # -- tags -----------------------------------------------------------------------------------
+
+    def get_tag(self, ref: Ref) -> TagRecord:
+        """What `ref`'s tag means now (its digest part is not looked at).
+
+        Raises:
+            NotFound: no such tag, or deleted.
+        """
+        record, _ = self._tag(ref)
+        if not record.digest:
+            raise NotFound(
+                f"no model {ref.short} at {self.url}; `p2pcache push DIR {ref.short}` makes one"
+            )
+        return record
+
+    def put_tag(
+        self,
+        ref: Ref,
+        digest: str,
+        *,
+        expect_generation: int | None = None,
+        sole_writer: bool = False,
+    ) -> TagRecord:
+        """Let a tag mean `digest` ("" deletes it). Its meaning so already is fine, and no change.
+
+        Args:
+            ref: names the tag.
+            digest: of a manifest that is stored already.
+            expect_generation: change only this generation (0: only a tag that doesn't exist yet);
+                None: whatever is there.
+            sole_writer: the caller is the only writer of tags (the tracker): allowed to write
+                where the storage has no conditional put.
+
+        Raises:
+            Conflict: another generation is there.
+            UsageError: the storage can't put conditionally, and the caller may be one of many.
+        """
+        if not sole_writer and not self.origin.conditional_put:
+            raise UsageError(
+                f"{self.url} ignores conditional writes, so two pushes could overwrite each other; "
+                "push through an agent that has a tracker"
+            )
+        for _ in range(_PUT_TAG_TRIES):
+            record, version = self._tag(ref)
+            if record.digest == digest:
+                return record
+            if expect_generation is not None and record.generation != expect_generation:
+                raise self._moved(ref, record)
+            wanted = record.followed_by(digest)
+            expect = ABSENT if version is None else version
+            try:
+                self.origin.put(
+                    tag_key(ref),
+                    encode_tag(wanted),
+                    expect=expect if self.origin.conditional_put else None,
+                )
+            except Conflict:
+                continue  # read again: it may be the same digest, or the expected generation
+            return wanted
+        raise Conflict(f"{ref.short} changes faster than we can write it; try again")
+
+    def delete_tag(self, ref: Ref, *, expect_generation: int | None = None) -> None:
+        """Let a tag mean nothing. Blobs and manifest stay.
+
+        Raises:
+            Conflict: as `put_tag`.
+        """
+        if self._tag(ref)[0].digest:
+            self.put_tag(ref, "", expect_generation=expect_generation)
+
+    def list_tags(
+        self, namespace: str | None = None, name: str | None = None
+    ) -> Iterator[tuple[Ref, TagRecord]]:
+        """Every tag (of a namespace, of a name) with its record, by key."""
+        prefix = f"{ROOT}/tags/"
+        if namespace is not None:
+            prefix += f"{namespace}/"
+            if name is not None:
+                prefix += f"{name}/"
+        for info in self.origin.list(prefix):
+            ref = _ref_of(info.key)
+            if ref is not None:
+                record, _ = self._tag(ref)
+                if record.digest:
+                    yield ref, record
+
+    def _tag(self, ref: Ref) -> tuple[TagRecord, str | None]:
+        try:
+            data, version = self.origin.get(tag_key(ref), limit=MAX_TAG_BYTES)
+        except NotFound as error:
+            if "bucket" in str(error):
+                raise
+            return NO_TAG, None
+        return decode_tag(data), version
+
+    def _moved(self, ref: Ref, found: TagRecord) -> Conflict:
+        return Conflict(
+            f"{ref.short} moved meanwhile: generation {found.generation} is blake3:{found.digest}; "
+            "look at it, and push with --force to replace it"
+        )
+
+    # -- manifests ------------------------------------------------------------------------------
+
+    def has_manifest(self, digest: str) -> bool:
+        """Whether the manifest is stored."""
+        return self.origin.stat(manifest_key(digest)) is not None
+
+    def get_manifest(self, digest: str) -> bytes:
+        """A manifest's bytes, proved by its digest.
+
+        Raises:
+            NotFound: no such manifest.
+            InvalidManifest: other bytes are stored there.
+        """
+        data, _ = self.origin.get(manifest_key(digest), limit=MAX_MANIFEST_BYTES)
+        if digest_of(data) != digest:
+            raise InvalidManifest(
+                f"{self.url} holds other bytes than manifest blake3:{digest}; push the model again"
+            )
+        return data
+
+    def put_manifest(self, digest: str, data: bytes) -> None:
+        """Store a manifest. The same bytes twice are fine."""
+        found = self.origin.stat(manifest_key(digest))
+        if found is None or found.size != len(data):
+            self.origin.put(manifest_key(digest), data)
+
+    # -- blobs ----------------------------------------------------------------------------------
+
+    def has_blob(self, blob: str, size: int) -> bool:
+        """Whether the blob is stored with the right size (its bytes are proved by readers)."""
+        found = self.origin.stat(blob_key(blob))
+        return found is not None and found.size == size
+
+    def put_blob(
+        self,
+        blob: str,
+        source: Readable,
+        size: int,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Store a blob of `size` bytes; visible as a whole or not at all."""
+        if size == 0:
+            self.origin.put(blob_key(blob), b"")
+        else:
+            self.origin.put_file(blob_key(blob), source, size, progress=progress)
+
+    def open_blob(
+        self, blob: str, start: int, length: int, cancelled: Callable[[], bool] = never
+    ) -> Body:
+        """Read a range of a blob; retries until it is complete, final or cancelled."""
+        return self.origin.open(blob_key(blob), start, length, cancelled)
+
+    # -- push -----------------------------------------------------------------------------------
+
+    def push(
+        self,
+        layout: Layout,
+        ref: Ref,
+        *,
+        open_blob: OpenBlob,
+        force: bool = False,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> PushResult:
+        """Upload what the origin lacks of a model, then let `ref`'s tag mean it.
+
+        Args:
+            layout: of the model.
+            ref: names the tag.
+            open_blob: from an index into `layout.blobs` to a descriptor, which the push closes;
+                asked only for blobs that the origin lacks.
+            force: take the tag even if somebody else moves it meanwhile.
+            on_bytes: told how many bytes more the origin has (blobs that it had count at once);
+                one call at a time, from several threads.
+
+        Raises:
+            Conflict: the tag moved meanwhile.
+            IntegrityError: a file isn't what it was when it was indexed.
+        """
+        seen = None if force else self._tag(ref)[0].generation
+        missing = upload_blobs(self, layout, open_blob, progress=on_bytes)
+        self.put_manifest(layout.digest, encode(layout.manifest))
+        tag = self.put_tag(ref, layout.digest, expect_generation=seen)
+        uploaded = sum(layout.blobs[i].size for i in missing)
+        return PushResult(layout.digest, tag.generation, uploaded, len(missing))
+
+
+def tag_key(ref: Ref) -> str:
+    """Where a tag's record lies."""
+    return f"{ROOT}/tags/{ref.namespace}/{ref.name}/{ref.tag}"
+
+
+def manifest_key(digest: str) -> str:
+    """Where a manifest lies."""
+    return f"{ROOT}/manifests/{_hex(digest)}"
+
+
+def blob_key(blob: str) -> str:
+    """Where a blob lies."""
+    return f"{ROOT}/blobs/{_hex(blob)}"
+
+
+def _hex(digest: str) -> str:
+    if not is_digest(digest):
+        raise UsageError(f"not a digest: {digest[:80]!a}")
+    return digest
+
+
+def _ref_of(key: str) -> Ref | None:
+    """The tag that a key names; None for what somebody else put there."""
+    parts = key.removeprefix(f"{ROOT}/tags/").split("/")
+    if len(parts) != 3:
+        return None
+    try:
+        return Ref.parse(f"{parts[0]}/{parts[1]}:{parts[2]}")
+    except UsageError:
+        return None
