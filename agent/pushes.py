@@ -6,6 +6,7 @@ send every blob that this cache lacks: nobody gets at bytes by naming their dige
 
 import asyncio
 import logging
+import os
 from typing import NamedTuple
 
 from aiohttp import StreamReader
@@ -27,7 +28,9 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.origins.repo import OriginRepo, PushResult
+from p2pcache.io.origins.push import Pushed
+from p2pcache.io.origins.push import push as upload
+from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
@@ -126,33 +129,39 @@ class Pushes:
     async def _upload(
         self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
     ) -> None:
-        def count(size: int) -> None:
-            push.bytes_done += size
-
         store.pin()
         try:
             result = await asyncio.to_thread(
-                repo.push, store.layout, ref, open_blob=store.open_blob, force=force, on_bytes=count
+                self._upload_blocking, push, repo, store, ref, force=force
             )
-            await asyncio.to_thread(store.publish, ref, result.generation)
+            await asyncio.to_thread(store.publish, ref, result.tag.generation)
             link = self._parts.link
             if link is not None and link.connected:
                 await link.ask("moved", ref.short)
         except P2PCacheError as error:
-            push.ended.set_exception(error)
-            push.ended.exception()  # heard, even when the client is gone
+            push.fail(error)
         else:
             log.info(
-                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
+                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.tag.generation
             )
             push.ended.set_result(result)
         finally:
             store.unpin()
-            if not push.ended.done():
-                push.ended.set_exception(
-                    Unreachable("the agent is stopping; push again: it resumes")
-                )
-                push.ended.exception()
+            push.fail(Unreachable("the agent is stopping; push again: it resumes"))
+
+    def _upload_blocking(
+        self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
+    ) -> Pushed:
+        store.publish()  # every blob under its own name, durable
+        before = None if force else repo.generation(ref)
+        blobs = self._parts.store.root / "blobs"
+
+        def open_blob(number: int) -> int:
+            return os.open(blobs / store.layout.blobs[number].id, os.O_RDONLY | os.O_CLOEXEC)
+
+        return upload(
+            repo, store.layout, open_blob, ref, expect_generation=before, progress=push.count
+        )
 
 
 class Push:
@@ -161,7 +170,17 @@ class Push:
     def __init__(self, bytes_total: int) -> None:
         self.bytes_done = 0
         self.bytes_total = bytes_total
-        self.ended: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
+
+    def count(self, size: int) -> None:
+        """So many bytes more are at the origin (called from upload threads, one at a time)."""
+        self.bytes_done += size
+
+    def fail(self, error: P2PCacheError) -> None:
+        """End it badly, unless it ended."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # heard, even when the client is gone
 
 
 async def _receive_chunk(store: ModelStore, chunk: int, length: int, body: StreamReader) -> None:
