@@ -220,7 +220,8 @@ class ModelStore:
         Raises:
             NoSpace, NotAllowed, P2PCacheError: the disk refused; flush again later.
         """
-        flush_blobs(self._blobs, self._files)
+        if not self._closed:
+            flush_blobs(self._blobs, self._files)
 
     def publish(self, ref: Ref | None = None, generation: int | None = None) -> str:
         """Make the whole model's tree appear, and its tag when there's a generation.

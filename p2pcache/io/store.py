@@ -82,6 +82,7 @@ class Store:
         self._blobs.before_demote = self._hide
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
+        self._closed = False
         self.node_id = cachedir.node_id(disk, folders.root)
 
     @classmethod
@@ -116,8 +117,11 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Make all progress durable and release the lock."""
+        """Make all progress durable and release the lock; again is no error."""
         with self._blobs.maintenance:
+            if self._closed:
+                return
+            self._closed = True
             try:
                 for model in self._models.values():
                     model.flush()

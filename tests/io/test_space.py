@@ -1,0 +1,148 @@
+"""Free space is asked for before the first byte."""
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import NoSpace
+from p2pcache.io.disk import Disk, free_bytes
+from p2pcache.io.space import human
+from p2pcache.io.store import Store
+from tests.io.store_kit import REF, Model, open_fds
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 20 MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "small", str(place)],
+                             capture_output=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def megabytes(count: float, seed: int = 0) -> Model:
+    data = random.Random(seed).randbytes(int(count * MB))
+    return Model({f"{seed}.bin": data, "tail": b"%d" % seed}, 4 * MB)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_byte(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    fds = open_fds()
+    before = free_bytes(small_disk)
+    with pytest.raises(NoSpace, match=r"26\.2 MB needed, .* free.*prune") as refused:
+        megabytes(25).add(store)
+    assert str(small_disk) in str(refused.value)
+    assert store.models() == []
+    assert list((small_disk / "cache/partial").iterdir()) == []
+    assert free_bytes(small_disk) >= before - 64 * 1024
+    assert open_fds() == fds
+    store.close()
+
+
+def test_space_is_taken_at_once_and_promises_add_up(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    first = megabytes(12, 1)
+    first.add(store)
+    assert free_bytes(small_disk) < 9 * MB, "the large file has its blocks"
+    with pytest.raises(NoSpace):
+        megabytes(9, 2).add(store)
+    megabytes(4, 3).add(store)
+    store.remove_model(first.digest)
+    megabytes(9, 2).add(store)
+    store.close()
+
+
+def test_small_files_are_promised_without_being_made(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    many = Model({f"f{i}": b"%d" % i * 100_000 for i in range(10, 20)})  # 200 kB each
+    here = many.add(store)
+    assert free_bytes(small_disk) > 18 * MB
+    with pytest.raises(NoSpace, match=r"2\.0 MB are promised to other pulls"):
+        megabytes(18, 1).add(store)
+    many.fill(here)
+    here.publish(REF, 1)
+    megabytes(17, 1).add(store)
+    store.close()
+
+
+def test_some_space_is_kept_free(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=10 * MB)
+    with pytest.raises(NoSpace, match=r"10\.5 MB are kept free"):
+        megabytes(11).add(store)
+    megabytes(8).add(store)
+    store.close()
+
+
+def test_without_a_reservation_only_what_comes_is_taken(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = megabytes(25)
+    here = model.add(store, reserve=False)
+    assert model.put(here, 0)
+    model.assert_proved(here)
+    with pytest.raises(NoSpace):
+        model.add(store)
+    assert here.has_chunk(0), "a refused reservation costs nothing that was there"
+    store.close()
+
+
+def test_a_resumed_pull_needs_only_the_rest(small_disk: Path) -> None:
+    model = megabytes(12)
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model.fill(model.add(store), [0, 1])
+    store.close()
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    here = model.add(store)
+    model.fill(here)
+    here.publish(REF, 1)
+    store.close()
+
+
+def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = Model({f"f{i:03}": os.urandom(100_000) for i in range(100)})
+    here = model.add(store)
+    with (small_disk / "hog").open("wb") as hog:
+        os.posix_fallocate(hog.fileno(), 0, free_bytes(small_disk) - 64 * 1024)
+    with pytest.raises(NoSpace):
+        model.fill(here)
+    (small_disk / "hog").unlink()
+    model.assert_proved(here)
+    model.fill(here)
+    here.publish(REF, 1)
+    store.close()
+
+
+class NoFallocate(Disk):
+    def allocate(self, fd: int, size_bytes: int) -> bool:
+        os.ftruncate(fd, size_bytes)
+        return False
+
+
+def test_promises_hold_where_blocks_cannot_be_taken(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0, disk=NoFallocate())
+    first = megabytes(12, 1)
+    here = first.add(store)
+    assert free_bytes(small_disk) > 19 * MB
+    first.fill(here, [0])
+    with pytest.raises(NoSpace, match="promised"):
+        megabytes(9, 2).add(store)
+    megabytes(7, 3).add(store)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (7 * 10**11, "700.0 GB"),
+                       (5 * 10**13, "50.0 TB")]
+)  # fmt: skip
+def test_sizes_read_well(size: int, text: str) -> None:
+    assert human(size) == text
