@@ -64,7 +64,7 @@ class OriginSide:
             self.owners.told((node,))
         self.readings: dict[int, Reading] = {}
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
-        self._next_fetch = 0
+        self._next_fetch = 1
         self._credit_told = 0
         self._report = LeaseReport()
         self._mismatches: dict[int, int] = {}

@@ -52,7 +52,7 @@ class PeerSide:
         self._dice = dice
         self._diary = diary
         self._requests: dict[int, Asked] = {}  # in the order in which they were sent
-        self._next_request = 0
+        self._next_request = 1
         self._live = 0  # live requests
         self._live_bytes = 0
         self._per_peer = settings.outstanding_few_peers

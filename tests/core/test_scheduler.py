@@ -283,7 +283,7 @@ def test_never_more_reads_than_the_credit() -> None:
     desk.up()
     fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
     assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
-    assert of(Fetch, desk.do(FetchEnded(0, Outcome.DONE)))[0].run == SETTINGS.origin_fetches
+    assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == SETTINGS.origin_fetches
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_broken_disk_stops_everything_and_gives_leases_back() -> None:
     assert report.failed == chunkset.full(20) & ~chunkset.full(SETTINGS.origin_fetches)
     assert of(LeaseCredit, out) == [LeaseCredit(0)]
     assert of(Request, desk.do(PeerJoined(3, desk.full))) == []
-    for number in range(SETTINGS.origin_fetches):
+    for number in range(1, SETTINGS.origin_fetches + 1):
         desk.do(FetchEnded(number, Outcome.CANCELLED))
     assert of(Fetch, desk.sleep(60)) == []
 
@@ -502,7 +502,7 @@ def test_proved_elsewhere_takes_requests_and_reads_back() -> None:
     (asked,) = of(Request, desk.do(PeerJoined(2, 2)))
     out = desk.do(RunsProved(0b11, Source.LOCAL))
     assert of(Cancel, out) == [Cancel(asked.request)]
-    assert of(CancelFetch, out) == [CancelFetch(0)]
+    assert of(CancelFetch, out) == [CancelFetch(1)]
     assert of(LeaseReport, out) == [LeaseReport(done=1)]
     assert of(Announce, out) == [Announce(0b11)]
     assert desk.s.counters.bytes_local == 2 * MB

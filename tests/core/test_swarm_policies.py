@@ -1,0 +1,187 @@
+"""The small pure policies of a swarm, each against a plain model of what it promises."""
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core import chunkset, fallback, selection
+from p2pcache.core.owners import Owners
+from p2pcache.core.peers import Peer, PeerBook
+from p2pcache.core.rarity import Rarity
+from p2pcache.core.runbook import RunBook
+from p2pcache.core.settings import SwarmSettings
+
+SETTINGS = SwarmSettings()
+RUNS = 40
+bitsets = st.integers(0, (1 << RUNS) - 1)
+
+
+@given(st.lists(bitsets, max_size=40), bitsets, st.randoms(use_true_random=False))
+def test_rarity_counts_like_a_list(sets: list[int], wanted: int, dice: Random) -> None:
+    rarity = Rarity()
+    for have in sets:
+        rarity.add(have)
+    gone = [s for s in sets if dice.random() < 0.5]
+    for have in gone:
+        rarity.remove(have)
+    left = Counter(sets) - Counter(gone)
+    plain = Counter(r for s in left.elements() for r in chunkset.members(s))
+    assert [rarity.count(r) for r in range(RUNS)] == [plain[r] for r in range(RUNS)]
+    assert rarity.held == chunkset.of(plain)
+    if wanted:
+        fewest = min(plain[r] for r in chunkset.members(wanted))
+        expected = chunkset.of(r for r in chunkset.members(wanted) if plain[r] == fewest)
+        assert rarity.rarest(wanted) == expected
+    else:
+        assert rarity.rarest(0) == 0
+
+
+@given(bitsets, bitsets, bitsets, st.integers(0, 1000))
+def test_a_choice_is_wanted_and_offered(have: int, asked: int, offered: int, seed: int) -> None:
+    mine = RunBook(RUNS, have)
+    mine.asked = asked & mine.missing
+    window = mine.window(8)
+    run = selection.choose_run(mine, offered, Rarity(), window, Random(seed))
+    wanted = offered & mine.free
+    if wanted:
+        assert wanted >> run & 1
+        assert window >> run & 1 or not wanted & window
+    else:
+        assert run == -1
+
+
+@given(
+    st.lists(
+        st.tuples(bitsets, st.integers(0, 3), st.integers(0, 8), st.booleans(), st.booleans()),
+        max_size=12,
+    ),
+    bitsets.filter(bool),
+    st.integers(0, 1000),
+)
+def test_a_peer_choice_is_the_least_burdened_that_may_be_asked(
+    rows: list[tuple[int, int, int, bool, bool]], wanted: int, seed: int
+) -> None:
+    peers = []
+    for node, (have, asked, load, rests, slow) in enumerate(rows):
+        peer = Peer(node, have, 0.0)
+        peer.asked, peer.load, peer.slow = asked, load, slow
+        peer.rest_until = 20.0 if rests else 0.0
+        peers.append(peer)
+    choice = selection.choose_peer(peers, wanted, 10.0, 2, Random(seed))
+    quick = [p for p in peers if not p.slow]
+    elsewhere = chunkset.of(r for p in quick for r in chunkset.members(p.have))
+    able = [
+        p
+        for p in peers
+        if p.have & wanted
+        and p.rest_until <= 10.0
+        and p.asked < (1 if p.slow else 2)
+        and (not p.slow or p.have & wanted & ~elsewhere)
+    ]
+    if able:
+        best = min((p.asked, p.load) for p in able)
+        assert choice.peer in able
+        assert (choice.peer.asked, choice.peer.load) == best
+    else:
+        assert choice.peer is None
+    assert choice.useful == sum(bool(p.have & wanted) for p in peers)
+
+
+def test_dice_are_fair_over_equal_peers_and_runs() -> None:
+    dice = Random(1)
+    peers = [Peer(n, 1, 0.0) for n in range(4)]
+    chosen: Counter[int] = Counter()
+    for _ in range(4000):
+        peer = selection.choose_peer(peers, 1, 0.0, 2, dice).peer
+        assert peer is not None
+        chosen[peer.node] += 1
+    assert all(900 < chosen[n] < 1100 for n in range(4))
+    runs = Counter(selection.any_of(0b10110001, dice) for _ in range(4000))
+    assert set(runs) == {0, 4, 5, 7}
+    assert all(900 < n < 1100 for n in runs.values())
+
+
+@given(st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=20), st.integers(0, 10**6))
+def test_rendezvous_is_one_order_for_all(nodes: set[int], run: int) -> None:
+    order = fallback.order(run, nodes)
+    assert sorted(order) == sorted(nodes)
+    assert fallback.owner(run, nodes) == order[0]
+    assert fallback.order(run, sorted(nodes, reverse=True)) == order
+    survivors = nodes - {order[0]}
+    assert fallback.order(run, survivors) == order[1:], "only the dead node's runs move"
+
+
+def test_rendezvous_is_the_same_in_every_process_and_fair() -> None:
+    assert [fallback.weight(n, r) for n, r in ((1, 0), (1, 1), (2**62, 7))] == [
+        0xE4D971771B652C20,
+        0xBEEB8DA1658EEC67,
+        0x95B04985A6E5D6A3,
+    ]
+    shares = Counter(fallback.owner(run, range(10)) for run in range(10_000))
+    assert all(850 < n < 1150 for n in shares.values())
+
+
+def test_rendezvous_of_nobody_is_nobody() -> None:
+    assert fallback.owner(3, ()) is None
+    owners = Owners(1, SETTINGS)
+    assert owners.plan([1, 2], (), 100.0, 5.0).read == []
+
+
+@given(st.integers(1, 8), st.integers(0, 31))
+def test_each_run_has_one_reader_however_the_members_look_at_it(count: int, run: int) -> None:
+    nodes = range(1, count + 1)
+    readers = []
+    for node in nodes:
+        owners = Owners(node, SETTINGS)
+        owners.told(nodes)
+        readers += owners.plan([run], set(nodes) - {node}, 0.0, 0.0).read
+    assert readers == [run]
+
+
+def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
+    nodes = (1, 2)
+    run = next(r for r in range(100) if fallback.owner(r, nodes) == 2)
+    owners = Owners(1, SETTINGS)
+    owners.told(nodes)
+    plan = owners.plan([run], (), 0.0, 0.0)
+    assert (plan.read, plan.dial) == ([], [])  # it may well come through a neighbour
+    assert plan.wake_at <= SETTINGS.stuck_after_s
+    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s).dial == [2]
+    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s + 1).dial == []
+    owners.failed(2)
+    assert owners.plan([run], (), 0.0, 6.0).read == [run]
+    owners.joined(2)
+    assert owners.plan([run], (2,), 0.0, 7.0).read == []
+
+
+def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
+    book = PeerBook(SETTINGS)
+    for node in range(4):
+        peer = book.join(node, 1, 0.0)
+        assert peer is not None
+        peer.owes(0.0)
+        peer.paid(100 if node == 3 else 1000, 1.0)
+    book.review(1.0)
+    assert [p.slow for p in book.peers.values()] == [False, False, False, True]
+    assert book.slow_count == 1
+    book.check()
+    book.review(1.0 + SETTINGS.slow_retry_s * 1.1)
+    assert book.slow_count == 0
+
+
+def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None:
+    book = PeerBook(SETTINGS)
+    for node in range(4):
+        book.join(node, 1, 0.0)
+    for peer in book.peers.values():
+        peer.owes(0.0)
+    for second in range(1, 10):
+        for peer in book.peers.values():
+            if peer.node != 3 or second < 3:
+                peer.paid(1000, float(second))
+                peer.owes(float(second))
+        book.review(float(second))
+        slow = [p.node for p in book.peers.values() if p.slow]
+        assert slow == ([3] if second > 6 else []), second
