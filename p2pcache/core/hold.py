@@ -1,0 +1,48 @@
+"""When a tracker that doesn't know the past may begin to grant leases for a model. Pure.
+
+A tracker that starts in the middle of a storm knows nothing of what was read. Those who
+announce tell whom they last knew in the swarm; until all of these have announced too (or one
+lease TTL has passed), nothing is granted. A swarm in which nobody knows of anybody is fresh.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+
+class Hold:
+    """Whom one swarm waits for, and until when.
+
+    Invariant: once `until` has passed, nobody is waited for again.
+    """
+
+    def __init__(self, ttl_s: float, now: float, remembered: Iterable[int] = ()) -> None:
+        """A swarm was created.
+
+        Args:
+            ttl_s: a lease's life: reads that nobody here knows of are over by then.
+            now: monotonic seconds.
+            remembered: members as of the tracker's own notes from before it restarted.
+        """
+        self.until = now + ttl_s
+        self._awaited = set(remembered)
+
+    def knows(self, known: Iterable[int], present: AbstractSet[int], now: float) -> None:
+        """A member that announced tells whom it last knew; `present` are the cluster's members."""
+        if now < self.until:
+            self._awaited.update(known)
+            self._awaited -= present
+
+    def arrived(self, node: int) -> None:
+        """A node announced itself (with this model or without it)."""
+        self._awaited.discard(node)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody is awaited."""
+        return bool(self._awaited)
+
+    def holds(self, now: float) -> bool:
+        """Whether grants must wait."""
+        if now >= self.until:
+            self._awaited.clear()
+        return bool(self._awaited)

@@ -1,0 +1,315 @@
+"""Who may read which run from the origin: one book per model. Pure.
+
+A run is in exactly one of three states: *free* (nobody known has it and nobody reads it),
+*leased* (one node reads it), or *done* (a node said that it proved it). Grants go out in file
+order, so that loaders get their bytes early and neighbours always want the same region; each
+goes to the agent with the fewest in flight, which keeps every uplink of the swarm fed.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from p2pcache.core import chunkset
+from p2pcache.core.readers import Readers
+from p2pcache.core.settings import LeaseSettings
+from p2pcache.errors import RemoteProtocolError
+
+STORY_ENTRIES = 2000  # the last few minutes of a storm, at about 100 bytes each
+STOP_S = 30.0  # after wrong origin bytes; restarting pods must not turn into an endless refetch
+MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but not without end
+
+
+@dataclass(slots=True)
+class Lease:
+    """A grant that runs. Times are the tracker's monotonic seconds."""
+
+    node: int
+    since: float
+    expires: float
+    others: int = 0  # other nodes that came to have the run meanwhile
+
+
+class LeaseBook:
+    """The leases of one model.
+
+    Invariants: `free` and `leased` are disjoint; `leased` is exactly the keys of `leases`; each
+    lease's node has it among its runs in `Readers`, and nothing else is there; once `stopped`
+    is set no run is granted.
+    """
+
+    def __init__(
+        self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int]
+    ) -> None:
+        """An empty book: every run is free.
+
+        Args:
+            run_count: runs of the model.
+            settings: the knobs.
+            seed: of the dice that break ties.
+            have: what each node has, kept up to date by its owner (a `Roster`).
+        """
+        self.run_count = run_count
+        self.free = chunkset.full(run_count)
+        self.leased = 0
+        self.leases: dict[int, Lease] = {}
+        self.stopped: int | None = None  # the run whose origin bytes are wrong
+        self.granted = 0  # leases given out, for metrics
+        self.rescues = 0  # runs granted again though a live node has them
+        self._stopped_at = 0.0
+        self._settings = settings
+        self._have = have
+        self._readers = Readers(settings, random.Random(seed))
+        self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
+        self._mismatches: dict[int, list[int]] = {}  # run -> who saw wrong bytes, in order
+        self._story: deque[tuple[float, int, str, int]] = deque(maxlen=STORY_ENTRIES)
+
+    @property
+    def done(self) -> int:
+        """Bits of runs that some node said it has."""
+        return chunkset.full(self.run_count) & ~self.free & ~self.leased
+
+    @property
+    def wanting(self) -> int:
+        """How many nodes work on leases."""
+        return len(self._readers)
+
+    def runs_of(self, node: int) -> set[int]:
+        """The runs that a node reads now."""
+        return self._readers.runs_of(node)
+
+    def bits(self, runs: Iterable[int]) -> int:
+        """Untrusted run numbers as bits.
+
+        Raises:
+            RemoteProtocolError: a number beyond the model.
+        """
+        bits = 0
+        for run in runs:
+            if not 0 <= run < self.run_count:
+                raise RemoteProtocolError(f"run {run} of a model with {self.run_count} runs")
+            bits |= 1 << run
+        return bits
+
+    # -- what nodes say ----------------------------------------------------------------------------
+
+    def want(self, node: int, credit: int) -> None:
+        """A node works on up to `credit` leases at once; 0: on none any more."""
+        self._readers.set_credit(node, credit)
+
+    def claim(self, node: int, fresh: int, now: float) -> dict[int, list[int]]:
+        """A node has runs (bits) that it didn't have before.
+
+        Returns:
+            Leases to take back, by node: enough others have these runs.
+        """
+        self.free &= ~fresh
+        revoked: dict[int, list[int]] = {}
+        for run in chunkset.members(fresh & self.leased):
+            lease = self.leases[run]
+            if lease.node == node:
+                self._drop(run, now, "done")
+                self._readers.succeeded(node, now - lease.since, now)
+                continue
+            lease.others += 1
+            if lease.others >= self._settings.enough_holders:
+                self._drop(run, now, "revoked")
+                revoked.setdefault(lease.node, []).append(run)
+        return revoked
+
+    def renew(self, node: int, reading: int, now: float) -> None:
+        """A heartbeat says which runs (bits) the node is reading.
+
+        Its leases live on. A read that nobody holds a lease for (the tracker restarted, or the
+        lease had just expired) becomes one: it happens anyway, once is enough.
+        """
+        expires = now + self._settings.ttl_s
+        for run in chunkset.members(reading & self.leased):
+            lease = self.leases[run]
+            if lease.node == node:
+                lease.expires = expires
+        for run in chunkset.members(reading & self.free & ~self._have.get(node, 0)):
+            self._lease(run, node, now, "adopted")
+
+    def keep_only(self, node: int, reading: int, now: float) -> None:
+        """A fresh announcement: leases that it doesn't list never arrived, or ended unheard."""
+        for run in sorted(self._readers.runs_of(node)):
+            if not reading >> run & 1:
+                self._drop(run, now, "unheard")
+        self.renew(node, reading, now)
+
+    def failed(self, node: int, runs: int, now: float) -> None:
+        """The node couldn't read its leases: others may, and it rests a while."""
+        mine = self._mine(node, runs)
+        for run in mine:
+            self._give_up(run, now, "failed")
+        if mine:
+            self._readers.failed(node, now)
+
+    def returned(self, node: int, runs: int, now: float) -> bool:
+        """The node doesn't need its leases: somebody else seems to have the runs.
+
+        They count as done until it is known who has them; returns whether any was its own.
+        """
+        mine = self._mine(node, runs)
+        for run in mine:
+            self._drop(run, now, "returned")
+        return bool(mine)
+
+    def mismatched(self, node: int, runs: int, now: float) -> int | None:
+        """The origin's bytes didn't match the manifest.
+
+        Returns:
+            The run for which leases just stopped, when enough nodes agree (or the only one that
+            reads saw it twice); None otherwise.
+        """
+        self.failed(node, runs, now)
+        for run in chunkset.members(runs):
+            seen = self._mismatches.setdefault(run, [])
+            seen.append(node)
+            alone = not self._readers.any_but(node)
+            enough = len(set(seen)) >= self._settings.mismatches_to_stop
+            if self.stopped is None and (enough or (alone and len(seen) > 1)):
+                self.stopped, self._stopped_at = run, now
+                self._note(now, run, "stopped: wrong bytes at the origin", node)
+                return run
+        return None
+
+    def forget(self, node: int, now: float) -> None:
+        """The node is gone. Its runs count as done until it is known that nobody has them."""
+        for run in sorted(self._readers.runs_of(node)):
+            self._drop(run, now, "gone")
+        self._readers.forget(node)
+
+    # -- what the tracker decides ------------------------------------------------------------------
+
+    def release(self, runs: int, now: float) -> None:
+        """Nobody has these runs (bits): they may be granted again."""
+        back = runs & ~self.leased & ~self.free
+        self.free |= back
+        for run in chunkset.members(back):
+            self._note(now, run, "free", -1)
+
+    def rescue(self, run: int, now: float) -> bool:
+        """Grant a done run again though a live node has it, if the cap allows it."""
+        if self.rescues >= max(1, int(self._settings.rescue_cap * self.run_count)):
+            return False
+        self.rescues += 1
+        self._note(now, run, "rescued", -1)
+        self.release(1 << run, now)
+        return True
+
+    def take_over(self, run: int, now: float) -> int | None:
+        """Take a lease from a node that is far too slow, for somebody who is stuck without the run.
+
+        Returns:
+            The slow node (send it a revocation), or None if its lease isn't that old.
+        """
+        lease = self.leases.get(run)
+        if lease is None:
+            return None
+        if now - lease.since < self._settings.stuck_factor * self._readers.usual_s():
+            return None
+        self._give_up(run, now, "too slow")
+        return lease.node
+
+    def resume(self, now: float) -> bool:
+        """Whether leases flow (again): a stop ends once nobody wants and a while has passed.
+
+        The origin may have been repaired; two wrong reads more tell if it wasn't.
+        """
+        if self.stopped is not None and not len(self._readers) and now >= self._stopped_at + STOP_S:
+            self.stopped = None
+            self._mismatches.clear()
+        return self.stopped is None
+
+    def expire(self, now: float) -> bool:
+        """Drop leases that weren't renewed; returns whether there were any."""
+        over = [run for run, lease in self.leases.items() if lease.expires <= now]
+        for run in over:
+            self._drop(run, now, "expired")
+        return bool(over)
+
+    def grants(self, now: float) -> dict[int, list[int]]:
+        """Give out what may be given out now: runs by node, in file order."""
+        given: dict[int, list[int]] = {}
+        self._readers.wake(now)
+        if self.stopped is not None or not self.free or not len(self._readers):
+            return given
+        candidates, skipped = self.free, 0
+        while candidates and len(self.leases) < self._settings.in_flight and skipped < MAX_SKIPPED:
+            run = chunkset.first(candidates)
+            candidates &= candidates - 1
+            node = self._readers.pick(self._barred(run), run, self._have)
+            if node is not None:
+                self._lease(run, node, now, "granted")
+                self.granted += 1
+                given.setdefault(node, []).append(run)
+            elif run in self._avoid:
+                skipped += 1  # only for this run nobody is left; the next may find a reader
+            else:
+                break
+        return given
+
+    def next_wakeup(self) -> float | None:
+        """When a lease expires or a resting reader may be tried again."""
+        ends = [lease.expires for lease in self.leases.values()]
+        if self.free and self.stopped is None and len(self.leases) < self._settings.in_flight:
+            rest = self._readers.next_rested()
+            if rest is not None:
+                ends.append(rest)
+        return min(ends, default=None)
+
+    def story(self, run: int) -> list[str]:
+        """What happened to a run, oldest first."""
+        return [
+            f"{when:.3f} {what}" + (f" {node:016x}" if node >= 0 else "")
+            for when, r, what, node in self._story
+            if r == run
+        ]
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert not self.free & self.leased
+        assert not (self.free | self.leased) >> self.run_count
+        assert chunkset.of(self.leases) == self.leased
+        by_node: dict[int, set[int]] = {}
+        for run, lease in self.leases.items():
+            by_node.setdefault(lease.node, set()).add(run)
+            assert not self._have.get(lease.node, 0) >> run & 1, self.story(run)
+        self._readers.check(by_node)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _mine(self, node: int, runs: int) -> list[int]:
+        return [r for r in chunkset.members(runs & self.leased) if self.leases[r].node == node]
+
+    def _barred(self, run: int) -> set[int]:
+        """Nodes that couldn't read this run, unless nobody else is left to try."""
+        avoid = self._avoid.get(run, set())
+        return set() if avoid and self._readers.only(avoid) else avoid
+
+    def _lease(self, run: int, node: int, now: float, why: str) -> None:
+        self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
+        self.leased |= 1 << run
+        self.free &= ~(1 << run)
+        self._readers.took(node, run)
+        self._note(now, run, why, node)
+
+    def _drop(self, run: int, now: float, why: str) -> None:
+        lease = self.leases.pop(run)
+        self.leased &= ~(1 << run)
+        self._readers.gave_back(lease.node, run)
+        self._note(now, run, why, lease.node)
+
+    def _give_up(self, run: int, now: float, why: str) -> None:
+        """Somebody else should read it, unless somebody else came to have it already."""
+        lease = self.leases[run]
+        self._drop(run, now, why)
+        if not lease.others:
+            self.release(1 << run, now)
+        self._avoid.setdefault(run, set()).add(lease.node)
+
+    def _note(self, now: float, run: int, what: str, node: int) -> None:
+        self._story.append((now, run, what, node))

@@ -1,0 +1,160 @@
+"""Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from math import ceil
+
+from p2pcache.core.bag import Bag
+from p2pcache.core.settings import LeaseSettings
+
+SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
+MEDIAN_OF = 64  # recent lease times that the median is taken of
+MIN_SAMPLES = 8  # lease times known before anybody is called slow
+SMOOTHING = 0.5  # of a node's own lease time: two or three reads decide
+LEAST_USUAL_S = 0.25  # differences below this are noise of scheduling, not slowness
+FIRST_REST_S = 0.5  # after a failed read; doubles ...
+LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
+PAROLE = 8.0  # a slow node is tried again after so many usual lease times
+
+
+class Readers:
+    """The nodes that work on leases, and how each fares.
+
+    Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
+    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only.
+    """
+
+    def __init__(self, settings: LeaseSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._credit: dict[int, int] = {}
+        self._runs: dict[int, set[int]] = {}
+        self._ready: list[Bag] = [Bag()]
+        self._pace: dict[int, float] = {}  # smoothed lease time, seconds
+        self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
+        self._slow: dict[int, float] = {}
+        self._resting: dict[int, float] = {}
+        self._failures: dict[int, int] = {}  # in a row
+
+    def __len__(self) -> int:
+        return len(self._credit)
+
+    def runs_of(self, node: int) -> set[int]:
+        """The runs that a node reads now."""
+        return self._runs.get(node, set())
+
+    def any_but(self, node: int) -> bool:
+        """Whether anybody else works on leases."""
+        return len(self._credit) > (node in self._credit)
+
+    def only(self, nodes: set[int]) -> bool:
+        """Whether all who work on leases are among these."""
+        return len(self._credit) <= len(nodes) and self._credit.keys() <= nodes
+
+    def set_credit(self, node: int, credit: int) -> None:
+        """How many leases at once the node works on; at most what the whole swarm may have."""
+        self._unready(node)
+        if credit > 0:
+            self._credit[node] = min(credit, self._settings.in_flight)
+        else:
+            self._credit.pop(node, None)
+            self._slow.pop(node, None)
+            self._resting.pop(node, None)
+        self._ready_again(node)
+
+    def forget(self, node: int) -> None:
+        """The node is gone (its leases were given back before)."""
+        self.set_credit(node, 0)
+        self._pace.pop(node, None)
+        self._failures.pop(node, None)
+
+    def took(self, node: int, run: int) -> None:
+        """The node reads one more run."""
+        self._unready(node)
+        self._runs.setdefault(node, set()).add(run)
+        self._ready_again(node)
+
+    def gave_back(self, node: int, run: int) -> None:
+        """The node reads this run no longer."""
+        self._unready(node)
+        runs = self._runs[node]
+        runs.remove(run)
+        if not runs:
+            del self._runs[node]
+        self._ready_again(node)
+
+    def succeeded(self, node: int, took_s: float, now: float) -> None:
+        """The node read a run in so many seconds."""
+        self._failures.pop(node, None)
+        self._resting.pop(node, None)
+        self._recent.append(took_s)
+        before = self._pace.get(node, took_s)
+        pace = self._pace[node] = before + SMOOTHING * (took_s - before)
+        usual = self.usual_s()
+        enough = len(self._recent) >= MIN_SAMPLES
+        if enough and pace > self._settings.slow_node_ratio * usual and node in self._credit:
+            self._slow[node] = now + PAROLE * usual
+        else:
+            self._slow.pop(node, None)
+
+    def failed(self, node: int, now: float) -> None:
+        """The node couldn't read from the origin: it rests, longer each time."""
+        count = self._failures[node] = self._failures.get(node, 0) + 1
+        rest = min(LAST_REST_S, FIRST_REST_S * 2.0 ** min(count - 1, 10))
+        if node in self._credit:
+            self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
+
+    def usual_s(self) -> float:
+        """The median of recent lease times in seconds, and never under the noise."""
+        if not self._recent:
+            return 1.0
+        return max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
+
+    def wake(self, now: float) -> None:
+        """End the rests that are over; a node that was slow gets another chance."""
+        for table in (self._resting, self._slow):
+            for node in [n for n, until in table.items() if until <= now]:
+                del table[node]
+
+    def pick(self, barred: set[int], run: int, have: Mapping[int, int]) -> int | None:
+        """The node that should read `run`, or None if nobody fit has room for it."""
+        if not self._credit:
+            return None
+        share = ceil(self._settings.in_flight / len(self._credit))
+        everybody_slow = len(self._slow) == len(self._credit)
+        for bag in self._ready[:share]:
+            for node in bag.draw(self._rng, SAMPLE):
+                if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
+                    continue
+                if everybody_slow or node not in self._slow:
+                    return node
+        return None
+
+    def next_rested(self) -> float | None:
+        """When a resting or slow node may be tried again."""
+        return min((*self._resting.values(), *self._slow.values()), default=None)
+
+    def check(self, by_node: Mapping[int, set[int]]) -> None:
+        """Assert the invariants; `by_node` is what the book says each node reads."""
+        assert self._runs == by_node
+        for count, bag in enumerate(self._ready):
+            bag.check()
+            want = {
+                n for n, c in self._credit.items() if len(self.runs_of(n)) == count and c > count
+            }
+            assert set(bag) == want
+        assert self._slow.keys() <= self._credit.keys()
+        assert self._resting.keys() <= self._credit.keys()
+
+    def _unready(self, node: int) -> None:
+        count = len(self.runs_of(node))
+        if count < len(self._ready):
+            self._ready[count].discard(node)
+
+    def _ready_again(self, node: int) -> None:
+        count = len(self.runs_of(node))
+        if count < self._credit.get(node, 0):
+            while len(self._ready) <= count:
+                self._ready.append(Bag())
+            self._ready[count].add(node)

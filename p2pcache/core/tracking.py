@@ -1,0 +1,256 @@
+"""The tracker's whole mind: members, swarms, leases. One door in, a list of outputs out. Pure.
+
+The daemon feeds it messages from WebSockets, the simulator from virtual ones. Everything in it
+is soft: a new one learns it all from the members' announcements. Questions (`Ask`) aren't its
+business: they need the origin.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from p2pcache.core import messages as m
+from p2pcache.core.manifest import MAX_CHUNKS
+from p2pcache.core.registry import Node, Registry
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.core.tracked import Close, Output, Send, TrackedSwarm
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import is_digest
+
+MAX_SWARMS_PER_NODE = 4096  # models in one cache
+MAX_TEXT = 256  # bytes of an address, a rack, a site, a version
+
+
+class Tracking:
+    """All that a tracker knows and decides.
+
+    Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the
+    swarms whose rosters list it; each swarm's next wakeup is in `_due` at its `scheduled` time.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        members: MemberSettings,
+        leases: LeaseSettings,
+        origin: str = "",
+        remembered: Mapping[str, Iterable[int]] | None = None,
+    ) -> None:
+        """A mind without memories.
+
+        Args:
+            epoch: random 63 bits, new at each start; also the seed of all dice.
+            members: knobs of membership.
+            leases: knobs of the lease book.
+            origin: URL told to agents that have none configured.
+            remembered: members of each swarm before a restart (node ids by manifest digest).
+        """
+        self.epoch = epoch
+        self.registry = Registry(members)
+        self.swarms: dict[str, TrackedSwarm] = {}
+        self._members = members
+        self._leases = leases
+        self._origin = origin
+        self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
+        self._due: list[tuple[float, str]] = []
+
+    # -- the door ----------------------------------------------------------------------------------
+
+    def handle(self, node: int, message: m.ToTracker, now: float) -> list[Output]:
+        """Take in one member's message.
+
+        Raises:
+            RemoteProtocolError: the message breaks a rule. Drop the sender's connection.
+        """
+        out: list[Output] = []
+        if isinstance(message, m.Announce):
+            self._announce(node, message, now, out)
+            return out
+        record = self.registry.heard(node, now)
+        if record is None:
+            return [Close(node, "announce yourself first")]
+        match message:
+            case m.Heartbeat():
+                self._beat(node, record, message, now, out)
+            case m.Enter(said):
+                swarm = self._join(record, said, now)
+                swarm.entered(record.member, said, self._present, now, out)
+                self._settle(swarm, now, out)
+            case m.Exit(digest):
+                self._leave(node, record, digest, now, out)
+            case m.Leaving():
+                self._forget(node, now, out)
+            case m.LeaseReport() | m.Stuck() | m.Blame():
+                self._on_swarm(node, message, now, out)
+            case m.Ask():
+                pass
+        return out
+
+    def disconnected(self, node: int, now: float) -> list[Output]:
+        """A member's connection broke; it may come back within the grace period."""
+        out: list[Output] = []
+        self.registry.disconnected(node, now)
+        record = self.registry.nodes.get(node)
+        for digest in sorted(record.digests) if record is not None else ():
+            self.swarms[digest].paused(node)
+            self._settle(self.swarms[digest], now, out)
+        return out
+
+    def tick(self, now: float) -> list[Output]:
+        """Do all that time brings: expiry, batches, polls."""
+        out: list[Output] = []
+        for node in self.registry.expired(now):
+            self._forget(node, now, out)
+            out.append(Close(node, "no sign of life for too long"))
+        while self._due and self._due[0][0] <= now:
+            when, digest = heapq.heappop(self._due)
+            swarm = self.swarms.get(digest)
+            if swarm is not None and swarm.scheduled == when:
+                swarm.scheduled = None
+                self._settle(swarm, now, out)
+        return out
+
+    def next_wakeup(self) -> float | None:
+        """When `tick` wants to be called next (may be in the past: then at once)."""
+        times = [self.registry.next_wakeup(), self._due[0][0] if self._due else None]
+        return min((t for t in times if t is not None), default=None)
+
+    # -- for people and records --------------------------------------------------------------------
+
+    def memory(self) -> dict[str, list[int]]:
+        """Members of each swarm that still wants something: what a restarted tracker waits for."""
+        return {
+            digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
+        }
+
+    def story(self, digest: str, run: int) -> list[str]:
+        """What happened to a run's leases, oldest first."""
+        swarm = self.swarms.get(digest)
+        return [] if swarm is None else swarm.book.story(run)
+
+    def check(self) -> None:
+        """Assert the invariants, here and in all parts. O(everything)."""
+        self.registry.check()
+        listed: dict[int, set[str]] = {}
+        for digest, swarm in self.swarms.items():
+            swarm.check()
+            assert len(swarm.roster)
+            for node in swarm.roster:
+                listed.setdefault(node, set()).add(digest)
+            wakeup = swarm.next_wakeup()
+            assert wakeup is None or (swarm.scheduled is not None and swarm.scheduled <= wakeup)
+            assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
+        assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _present(self) -> AbstractSet[int]:
+        return self.registry.nodes.keys()
+
+    def _announce(self, node: int, said: m.Announce, now: float, out: list[Output]) -> None:
+        for text in (said.address, said.version, said.rack, said.site):
+            if len(text) > MAX_TEXT:
+                raise RemoteProtocolError(f"an announcement with a text of {len(text)} characters")
+        if len(said.swarms) > MAX_SWARMS_PER_NODE:
+            raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
+        record = self.registry.announce(node, said, now)
+        out.append(Send(node, m.Settled(
+            self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
+        )))  # fmt: skip
+        for digest in sorted(record.digests - {state.digest for state in said.swarms}):
+            self._leave(node, record, digest, now, out)
+        for state in said.swarms:
+            swarm = self._join(record, state, now)
+            swarm.announced(record.member, state, self._present, now, out)
+            self._settle(swarm, now, out)
+        for swarm in self.swarms.values():
+            if swarm.hold.waiting:
+                swarm.hold.arrived(node)
+                self._settle(swarm, now, out)
+
+    def _beat(
+        self, node: int, record: Node, said: m.Heartbeat, now: float, out: list[Output]
+    ) -> None:
+        self.registry.beat(node, said)
+        for state in said.swarms:
+            swarm = self._join(record, state, now)
+            swarm.beat(record.member, state, self._present, now, out)
+            self._settle(swarm, now, out)
+
+    def _on_swarm(
+        self,
+        node: int,
+        message: m.LeaseReport | m.Stuck | m.Blame,
+        now: float,
+        out: list[Output],
+    ) -> None:
+        swarm = self.swarms.get(message.digest)
+        if swarm is None:
+            return
+        match message:
+            case m.LeaseReport():
+                swarm.reported(node, message, now, out)
+            case m.Stuck():
+                swarm.stuck(node, message, now, out)
+            case m.Blame():
+                swarm.blamed(node, message.node, now)
+        self._settle(swarm, now, out)
+
+    def _join(self, record: Node, said: m.SwarmState, now: float) -> TrackedSwarm:
+        """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
+        if not is_digest(said.digest) or not 0 <= said.run_count <= MAX_CHUNKS:
+            raise RemoteProtocolError("a swarm with a bad digest or run count")
+        swarm = self.swarms.get(said.digest)
+        if swarm is not None and swarm.roster.run_count != said.run_count:
+            raise RemoteProtocolError(
+                f"{said.run_count} runs for a model that others say has {swarm.roster.run_count}"
+            )
+        if said.digest not in record.digests and len(record.digests) >= MAX_SWARMS_PER_NODE:
+            raise RemoteProtocolError(f"more than {MAX_SWARMS_PER_NODE} swarms")
+        _check_sets(said)
+        if swarm is None:
+            swarm = self.swarms[said.digest] = TrackedSwarm(
+                said.digest, said.run_count, epoch=self.epoch, members=self._members,
+                leases=self._leases, now=now,
+                remembered=self._remembered.pop(said.digest, set()) - self._present,
+            )  # fmt: skip
+        record.digests.add(said.digest)
+        return swarm
+
+    def _leave(self, node: int, record: Node, digest: str, now: float, out: list[Output]) -> None:
+        if digest not in record.digests:
+            return
+        record.digests.remove(digest)
+        swarm = self.swarms[digest]
+        swarm.left(node, now)
+        if len(swarm.roster):
+            self._settle(swarm, now, out)
+        else:
+            del self.swarms[digest]
+
+    def _forget(self, node: int, now: float, out: list[Output]) -> None:
+        record = self.registry.forget(node)
+        if record is not None:
+            for digest in sorted(record.digests):
+                self._leave(node, record, digest, now, out)
+
+    def _settle(self, swarm: TrackedSwarm, now: float, out: list[Output]) -> None:
+        """Let a touched swarm do what is due, and note when it wants to be looked at again."""
+        swarm.step(now, out)
+        wakeup = swarm.next_wakeup()
+        if wakeup is not None and (swarm.scheduled is None or wakeup < swarm.scheduled):
+            swarm.scheduled = wakeup
+            heapq.heappush(self._due, (wakeup, swarm.digest))
+
+
+def _check_sets(said: m.SwarmState) -> None:
+    """What `TrackedSwarm` would stumble over half way: bitmaps and run numbers out of range."""
+    size = (said.run_count + 7) // 8
+    spare = size * 8 - said.run_count
+    bitmap = b"" if said.complete else said.have
+    if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
+        raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
+    if any(not 0 <= run < said.run_count for run in said.leases):
+        raise RemoteProtocolError("a lease beyond the model")

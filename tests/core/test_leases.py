@@ -1,0 +1,285 @@
+import dataclasses
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core.leases import STOP_S, LeaseBook
+from p2pcache.core.settings import LeaseSettings
+from p2pcache.errors import RemoteProtocolError
+
+A, B, C, D = 1, 2, 3, 4
+SETTINGS = LeaseSettings()
+
+
+def make(runs: int = 64, **knobs: float) -> tuple[LeaseBook, dict[int, int]]:
+    have: dict[int, int] = {}
+    settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
+    return LeaseBook(run_count=runs, settings=settings, seed=7, have=have), have
+
+
+def finish(book: LeaseBook, have: dict[int, int], node: int, run: int, now: float) -> None:
+    have[node] = have.get(node, 0) | 1 << run
+    book.claim(node, 1 << run, now)
+    book.check()
+
+
+def test_fair_share_in_file_order() -> None:
+    book, _ = make()
+    for node in (A, B, C, D):
+        book.want(node, 8)
+    given = book.grants(0.0)
+    book.check()
+    assert sorted(run for runs in given.values() for run in runs) == list(range(16))
+    assert [len(given[n]) for n in (A, B, C, D)] == [4, 4, 4, 4]
+    assert all(runs == sorted(runs) for runs in given.values())
+    assert book.grants(0.0) == {}
+
+
+def test_at_most_the_credit() -> None:
+    book, _ = make()
+    book.want(A, 3)
+    assert book.grants(0.0) == {A: [0, 1, 2]}
+    book.want(A, 4)
+    assert book.grants(0.0) == {A: [3]}
+
+
+def test_a_finished_lease_makes_room() -> None:
+    book, have = make()
+    book.want(A, 1)
+    assert book.grants(0.0) == {A: [0]}
+    finish(book, have, A, 0, 1.0)
+    assert book.grants(1.0) == {A: [1]}
+    assert book.done == 1
+
+
+def test_leases_expire_unless_renewed() -> None:
+    book, _ = make()
+    book.want(A, 2)
+    book.grants(0.0)
+    book.renew(A, 0b01, 10.0)
+    assert book.next_wakeup() == 15.0
+    assert book.expire(15.0)
+    book.check()
+    assert set(book.leases) == {0}
+    assert book.done == 0b10  # until it is known that nobody has it
+    book.release(0b10, 15.0)
+    book.want(A, 0)
+    book.want(B, 1)
+    assert book.grants(15.0) == {B: [1]}
+
+
+def test_a_read_nobody_knew_of_is_adopted() -> None:
+    book, have = make()
+    book.renew(A, 0b110, 0.0)
+    book.check()
+    assert set(book.leases) == {1, 2}
+    have[B] = 1 << 5
+    book.claim(B, 1 << 5, 0.0)
+    book.renew(B, 1 << 5, 0.0)
+    book.renew(B, 1 << 1, 0.0)
+    book.check()
+    assert book.leases[1].node == A
+    assert 5 not in book.leases
+
+
+def test_a_fresh_announcement_ends_unlisted_leases() -> None:
+    book, _ = make()
+    book.want(A, 4)
+    book.grants(0.0)
+    book.keep_only(A, 0b1001, 1.0)
+    book.check()
+    assert set(book.leases) == {0, 3}
+    assert book.done == 0b110
+
+
+def test_failed_goes_to_somebody_else() -> None:
+    book, _ = make(in_flight=2)
+    book.want(A, 1)
+    book.want(B, 1)
+    first = book.grants(0.0)
+    (run,) = first[A]
+    book.failed(A, 1 << run, 1.0)
+    book.check()
+    finished = first[B][0]
+    book.failed(B, 1 << finished, 1.0)
+    again = book.grants(2.0)
+    assert again[A] == [finished]
+    assert again[B] == [run]
+
+
+def test_the_only_reader_tries_again_after_a_rest() -> None:
+    book, _ = make()
+    book.want(A, 1)
+    book.grants(0.0)
+    book.failed(A, 1, 1.0)
+    assert book.grants(1.0) == {}
+    wakeup = book.next_wakeup()
+    assert wakeup is not None
+    assert 1.0 < wakeup <= 1.5
+    assert book.grants(wakeup) == {A: [0]}
+    book.check()
+
+
+def test_rests_grow() -> None:
+    book, _ = make()
+    book.want(A, 1)
+    now = rest = 0.0
+    for _ in range(12):
+        assert book.grants(now)
+        book.failed(A, 1, now)
+        rest = (book.next_wakeup() or 0) - now
+        now += rest
+    assert 4.0 <= rest <= 8.0
+
+
+def test_two_nodes_mismatches_stop() -> None:
+    book, _ = make()
+    book.want(A, 1)
+    book.want(B, 1)
+    run = book.grants(0.0)[A][0]
+    assert book.mismatched(A, 1 << run, 1.0) is None
+    assert book.mismatched(A, 1 << run, 1.1) is None  # the same node again proves nothing
+    assert book.mismatched(B, 1 << run, 2.0) == run
+    book.check()
+    assert book.grants(100.0) == {}
+    assert not book.resume(100.0)
+    book.want(A, 0)
+    book.want(B, 0)
+    assert not book.resume(2.0 + STOP_S / 2)
+    assert book.resume(2.0 + STOP_S)
+
+
+def test_a_lone_node_stops_after_it_saw_it_twice() -> None:
+    book, _ = make()
+    book.want(A, 1)
+    assert book.grants(0.0) == {A: [0]}
+    assert book.mismatched(A, 1, 1.0) is None
+    now = book.next_wakeup() or 0.0
+    assert book.grants(now) == {A: [0]}
+    assert book.mismatched(A, 1, now) == 0
+
+
+def test_revoked_when_enough_have_it() -> None:
+    book, have = make()
+    book.want(A, 1)
+    book.grants(0.0)
+    have |= {B: 1, C: 1}
+    assert book.claim(B, 1, 1.0) == {}
+    assert book.claim(C, 1, 1.0) == {A: [0]}
+    book.check()
+    assert book.done == 1
+
+
+def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:
+    book, have = make()
+    book.want(A, 1)
+    book.grants(0.0)
+    have[B] = 1
+    book.claim(B, 1, 1.0)
+    book.failed(A, 1, 2.0)
+    book.check()
+    assert book.done == 1
+
+
+def test_a_gone_nodes_runs_wait_for_the_audit() -> None:
+    book, _ = make()
+    book.want(A, 2)
+    book.grants(0.0)
+    book.forget(A, 1.0)
+    book.check()
+    assert book.done == 0b11
+    assert not book.leases
+    book.release(0b11, 1.0)
+    assert book.done == 0
+
+
+def test_returned_counts_as_done_until_known_better() -> None:
+    book, _ = make()
+    book.want(A, 1)
+    book.grants(0.0)
+    assert book.returned(A, 0b11, 1.0)
+    assert not book.returned(B, 0b11, 1.0)
+    assert book.done == 1
+
+
+def run_swarm(
+    book: LeaseBook, have: dict[int, int], pace: dict[int, float], until: float
+) -> dict[int, int]:
+    """Nodes with fixed seconds per lease; how many each read."""
+    ends: list[tuple[float, int, int]] = []
+    count = dict.fromkeys(pace, 0)
+    for node in pace:
+        book.want(node, 1)
+    now = 0.0
+    while now < until:
+        for node, runs in book.grants(now).items():
+            ends += [(now + pace[node], node, run) for run in runs]
+        if not ends:
+            break
+        ends.sort()
+        now, node, run = ends.pop(0)
+        count[node] += 1
+        finish(book, have, node, run, now)
+    return count
+
+
+def test_a_slow_node_gets_hardly_any() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 100.0)
+    assert min(count[A], count[B], count[C]) > 60
+    assert count[D] < 12  # tried again after each parole
+
+
+def test_noise_is_not_slowness() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
+    assert count[D] >= 15
+
+
+def test_slow_nodes_are_better_than_none() -> None:
+    book, have = make(200, in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 30.0)
+    for node in (A, B, C):
+        book.want(node, 0)
+    for run in list(book.leases):
+        finish(book, have, book.leases[run].node, run, 30.0)
+    assert list(book.grants(30.0)) == [D]
+
+
+def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 1)
+    book.want(B, 1)
+    slow = book.grants(0.0)[A][0]
+    other = 1 - slow
+    finish(book, have, B, other, 0.5)
+    assert book.take_over(slow, 0.9) is None
+    assert book.take_over(slow, 2.1) == A
+    assert book.take_over(50, 2.1) is None
+    book.check()
+    assert book.grants(2.1)[B] == [slow]
+
+
+def test_rescues_are_capped() -> None:
+    book, have = make(100)
+    have[A] = chunkset.full(100)
+    book.claim(A, have[A], 0.0)
+    assert [book.rescue(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
+    assert book.free == 0b1111
+
+
+def test_run_numbers_are_checked() -> None:
+    book, _ = make(10)
+    assert book.bits([0, 9]) == 0b1000000001
+    for bad in (-1, 10, 1 << 62):
+        with pytest.raises(RemoteProtocolError):
+            book.bits([bad])
+
+
+def test_story() -> None:
+    book, have = make()
+    book.want(A, 1)
+    book.grants(1.0)
+    finish(book, have, A, 0, 2.0)
+    assert book.story(0) == ["1.000 granted 0000000000000001", "2.000 done 0000000000000001"]
+    assert book.story(1) == []
