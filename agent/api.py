@@ -252,7 +252,7 @@ class Api:
         result = push.ended.result()
         yield {
             "event": "done", "ref": str(ref), "digest": digest, "bytes": push.bytes_total,
-            "bytes_uploaded": result.bytes_uploaded, "generation": result.tag.generation,
+            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 

@@ -28,8 +28,7 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.origins.push import Pushed
-from p2pcache.io.origins.push import push as upload
+from p2pcache.io.origins.push import PushResult
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.writer import ChunkWriter
 
@@ -134,7 +133,7 @@ class Pushes:
             result = await asyncio.to_thread(
                 self._upload_blocking, push, repo, store, ref, force=force
             )
-            await asyncio.to_thread(store.publish, ref, result.tag.generation)
+            await asyncio.to_thread(store.publish, ref, result.generation)
             link = self._parts.link
             if link is not None and link.connected:
                 await link.ask("moved", ref.short)
@@ -142,7 +141,7 @@ class Pushes:
             push.fail(error)
         else:
             log.info(
-                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.tag.generation
+                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
             )
             push.ended.set_result(result)
         finally:
@@ -151,17 +150,14 @@ class Pushes:
 
     def _upload_blocking(
         self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
-    ) -> Pushed:
+    ) -> PushResult:
         store.publish()  # every blob under its own name, durable
-        before = None if force else repo.generation(ref)
         blobs = self._parts.store.root / "blobs"
 
         def open_blob(number: int) -> int:
             return os.open(blobs / store.layout.blobs[number].id, os.O_RDONLY | os.O_CLOEXEC)
 
-        return upload(
-            repo, store.layout, open_blob, ref, expect_generation=before, progress=push.count
-        )
+        return repo.push(store.layout, ref, open_blob=open_blob, force=force, on_bytes=push.count)
 
 
 class Push:
@@ -170,7 +166,7 @@ class Push:
     def __init__(self, bytes_total: int) -> None:
         self.bytes_done = 0
         self.bytes_total = bytes_total
-        self.ended: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
 
     def count(self, size: int) -> None:
         """So many bytes more are at the origin (called from upload threads, one at a time)."""

@@ -51,10 +51,6 @@ class OriginRepo:
             )
         return record
 
-    def generation(self, ref: Ref) -> int:
-        """How often the tag was written; a deleted tag keeps its count, one never written has 0."""
-        return self._tag(ref)[0].generation
-
     def put_tag(
         self,
         ref: Ref,
