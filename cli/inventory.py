@@ -44,7 +44,7 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
         return
     rows = [
         (
-            _name(m),
+            name,
             tag,
             m["digest"][:SHORT_DIGEST],
             format_bytes(m["bytes"]),
@@ -52,7 +52,7 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
             _ago(m["last_used"]),
         )
         for m in models
-        for tag in (m["tags"] or ["-"])
+        for name, tag in _names(m)
     ]
     table(("NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"), rows, right=(3,))
 
@@ -187,11 +187,14 @@ def _on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _name(model: dict[str, Any]) -> str:
-    if not model["name"]:
-        return "-"
-    space = model["namespace"]
-    return str(model["name"]) if space == DEFAULT_NAMESPACE else f"{space}/{model['name']}"
+def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, tag) of every ref that names the model; ("-", "-") if none does."""
+    refs = [Ref.parse(ref) for ref in model.get("refs", ())]
+    if refs:
+        return [(ref.short.rpartition(":")[0], ref.tag) for ref in refs]
+    space, name = model["namespace"], model["name"]
+    full = name if space in ("", DEFAULT_NAMESPACE) else f"{space}/{name}"
+    return [(full, tag) for tag in model["tags"]] or [("-", "-")]
 
 
 def _state(model: dict[str, Any]) -> str:

@@ -2,19 +2,22 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2pcache.cli.output import note
+from p2pcache.cli.watched import Watched
 from p2pcache.errors import NoSpace, NotAllowed, NotFound
 from p2pcache.ids import Ref
-from p2pcache.io.client import Json
+from p2pcache.io.client import Events, Json
 
 if TYPE_CHECKING:
     from p2pcache.core.manifest import Manifest
-    from p2pcache.io.store import KnownModel, ModelStore, Store
+    from p2pcache.io.modelstore import ModelStore
+    from p2pcache.io.store import ModelInfo, Store
 
 TURN_FILE = "command.lock"
 
@@ -92,7 +95,11 @@ class LocalCache:
         wanted = Ref.parse(ref)
         known = self._known(wanted)
         assert self._store is not None
-        freed = self._store.remove(wanted, known.digest)
+        freed = 0
+        if wanted.digest or len(known.tags) == 1:
+            freed = self._store.remove_model(known.digest)
+        else:
+            self._store.remove_tag(wanted)
         return {"removed": str(wanted), "digest": known.digest, "bytes_freed": freed}
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
@@ -100,20 +107,24 @@ class LocalCache:
         removed: list[str] = []
         freed = 0
         if self._store:
-            removed, freed = self._store.prune(dry_run=dry_run, all_unused=everything, in_use=set())
+            removed, freed = self._store.prune(dry_run=dry_run, all_unused=everything)
         return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
 
-    def verify(self, ref: str) -> Iterator[Json]:
-        """Prove every chunk again; `done` is the one event."""
+    def verify(self, ref: str) -> Events:
+        """Events while every chunk is proved again, `done` last."""
         _, model = self._open(Ref.parse(ref))
-        bad = model.verify()
+        began = time.monotonic()
+        watched = Watched(model.verify)
+        for done, total in watched.progress():
+            yield {"event": "progress", "bytes_done": done, "bytes_total": total}
         layout = model.layout
         yield {
             "event": "done", "ref": ref, "digest": layout.digest, "bytes": layout.total_bytes,
-            "chunks": layout.chunk_count, "chunks_bad": len(bad),
+            "chunks": layout.chunk_count, "chunks_bad": len(watched.result()),
+            "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
-    def _known(self, ref: Ref) -> "KnownModel":
+    def _known(self, ref: Ref) -> "ModelInfo":
         if self._store:
             tag = None if ref.digest else self._store.tag_of(ref)
             digest = ref.digest or (tag.digest if tag else None)
@@ -122,7 +133,7 @@ class LocalCache:
                     return known
         raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
 
-    def _open(self, ref: Ref) -> "tuple[KnownModel, ModelStore]":
+    def _open(self, ref: Ref) -> "tuple[ModelInfo, ModelStore]":
         known = self._known(ref)
         assert self._store is not None
         model = self._store.get(known.digest)
@@ -147,14 +158,14 @@ class LocalCache:
         }  # fmt: skip
 
 
-def _row(known: "KnownModel") -> Json:
-    first = known.refs[0] if known.refs else None
+def _row(known: "ModelInfo") -> Json:
+    first = known.tags[0] if known.tags else None
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": [ref.tag for ref in known.refs], "digest": known.digest, "bytes": known.bytes_total,
-        "files": known.files, "bytes_done": known.bytes_done, "complete": known.complete,
-        "last_used": known.last_used,
+        "tags": [ref.tag for ref in known.tags], "refs": [ref.short for ref in known.tags],
+        "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
+        "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip
 
 

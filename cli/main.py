@@ -31,7 +31,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "ls": Entry("inventory", "List the models in the cache."),
         "show": Entry("inventory", "Show a model's files, sizes and digest."),
         "verify": Entry("pull", "Prove every byte of a model again."),
-        "rm": Entry("inventory", "Remove a model's tag, and the model with its last tag."),
+        "rm": Entry("inventory", "Remove a model's tag here, and the model with its last tag."),
         "prune": Entry("inventory", "Free the space of what nothing names any more."),
     },
     "Cluster": {
@@ -88,7 +88,9 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", prog_name="p2pcache", message="%(prog)s %(version)s"
+)
 def cli() -> None:
     """Models from storage to every node, each chunk read from storage once."""
 

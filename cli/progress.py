@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Event = dict[str, Any]
+PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
 LINE_EVERY_S = 5.0  # often enough to see that it lives, seldom enough for a pod's log
 
 
@@ -90,7 +91,7 @@ class LineReporter:
         parts = self._meter.read(event, now)
         if now >= self._next:
             self._next = now + LINE_EVERY_S
-            note(f"{self._title}: {', '.join(p for p in parts if p)}")
+            note(f"{self._title}: {', '.join(p for p in (_phase(event), *parts) if p)}")
 
     def close(self) -> None:
         """Nothing to close."""
@@ -119,7 +120,7 @@ class BarReporter:
             self._task = self._bar.add_task(self._title, total=1.0, text="")
             self._bar.start()
         assert self._task is not None
-        text = "  ".join(p for p in (percent, amount, rate, eta, peers) if p)
+        text = "  ".join(p for p in (percent, amount, rate, eta, peers, _phase(event)) if p)
         self._bar.update(self._task, completed=self._meter.share, text=text, refresh=True)
 
     def close(self) -> None:
@@ -182,6 +183,10 @@ def peer_share(event: Event) -> str:
     count = event.get("peers")
     who = f"{count} peers" if isinstance(count, int) and count > 1 else "peers"
     return f"{peers / (peers + origin):.0%} from {who}"
+
+
+def _phase(event: Event) -> str:
+    return PHASES.get(str(event.get("phase")), "")
 
 
 def _rich_bar() -> "Progress":

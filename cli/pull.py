@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import click
 
@@ -14,7 +15,7 @@ from p2pcache.cli.progress import Event, Reporter, make_reporter, peer_share
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.io.client import AgentClient
+from p2pcache.io.client import AgentClient, Events
 
 _LINK_WARNING = (
     "warning: --link {mode} shares the cache's own files: whoever can write through the links (root can) "
@@ -121,9 +122,9 @@ def _agent(loaded: Loaded) -> Iterator[tuple[AgentClient, Callable[[str], None]]
         yield own.client, own.linger
 
 
-def _follow(events: Iterator[Event], reporter: Reporter) -> Event:
+def _follow(events: Events, reporter: Reporter) -> Event:
     """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
-    with closing(reporter), closing(events):  # type: ignore[type-var] # generators, all of them
+    with closing(reporter), closing(events):
         for event in events:
             if event["event"] == "done":
                 return event
@@ -141,7 +142,7 @@ def _tree(loaded: Loaded, done: Event) -> Path:
 
 
 def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path:
-    from p2pcache.io.materialise import materialise
+    from p2pcache.io.materialise import Mode, materialise
 
     if not tree.is_dir():
         raise NotFound(
@@ -151,7 +152,7 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links; the user named this path
     if link and not quiet:
         note(_LINK_WARNING.format(mode=link))
-    materialise(tree, target, link or "auto")
+    materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice
     return target
 
 

@@ -7,7 +7,7 @@ is imported: this is the fast path of `p2pcache pull`.
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ MAX_TOKEN_BYTES = 16 << 10
 SEND_SLICE_BYTES = 8 << 20  # progress of an upload is told this often
 
 Json = dict[str, Any]
+Events = Generator[Json, None, None]
 
 
 class AgentClient:
@@ -57,15 +58,15 @@ class AgentClient:
         else:
             raise _bad_address(address)
 
-    def pull(self, ref: str, *, force_generation: bool = False) -> Iterator[Json]:
+    def pull(self, ref: str, *, force_generation: bool = False) -> Events:
         """Events of a pull, `done` last; closing the iterator stops waiting for it."""
         return self._stream("POST", "/v1/pull", {"ref": ref, "force_generation": force_generation})
 
-    def verify(self, ref: str) -> Iterator[Json]:
+    def verify(self, ref: str) -> Events:
         """Events of a verify, `done` last."""
         return self._stream("POST", "/v1/verify", {"ref": ref})
 
-    def push(self, ref: str, digest: str, *, force: bool = False) -> Iterator[Json]:
+    def push(self, ref: str, digest: str, *, force: bool = False) -> Events:
         """Events of the upload to the origin, `done` last; the blobs are with the agent already."""
         return self._stream("POST", "/v1/push", {"ref": ref, "digest": digest, "force": force})
 
@@ -142,7 +143,7 @@ class AgentClient:
             exchange.start(method, target, {"Content-Length": str(len(body))}, body)
             return exchange.document()
 
-    def _stream(self, method: str, path: str, body: Json) -> Iterator[Json]:
+    def _stream(self, method: str, path: str, body: Json) -> Events:
         data = json.dumps(body).encode()
         with _Exchange(self, SILENCE_S) as exchange:
             exchange.start(method, path, {"Content-Length": str(len(data))}, data)

@@ -1,0 +1,97 @@
+"""`config show` and `config check`."""
+
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.options import Command, config_option, json_option
+from p2pcache.cli.output import clean, emit, emit_document, note, table
+from p2pcache.cli.settings import ClientSettings
+from p2pcache.io import config as settings_files
+from p2pcache.tracker.settings import TrackerSettings
+
+ROOMS: dict[str, type[msgspec.Struct]] = {
+    "client": ClientSettings,
+    "agent": AgentSettings,
+    "tracker": TrackerSettings,
+}
+# Variables that others than the three rooms read, so `config check` doesn't call them unknown.
+OTHER_VARIABLES = {"P2PCACHE_CONFIG", "P2PCACHE_DEBUG"}
+OTHER_PREFIXES = ("P2PCACHE_S3_",)
+
+
+@click.group()
+def config() -> None:
+    """Show or check the settings.
+
+    Flags beat the environment (P2PCACHE_*), which beats the file (--config, P2PCACHE_CONFIG or
+    /etc/p2pcache/config.toml), which beats the defaults.
+    """
+
+
+@config.command(cls=Command)
+@click.argument("section", type=click.Choice(tuple(ROOMS)), required=False)
+@json_option
+@config_option
+def show(section: str | None, as_json: bool, config: str | None) -> None:
+    """Print each setting with its value and where it came from.
+
+    Secrets are never shown: settings hold only the paths of their files.
+
+    Examples:
+      p2pcache config show
+      p2pcache config show agent --json | jq -r .agent.cache_dir.value
+    """
+    file = settings_files.read_file(settings_files.find_file(config, os.environ))
+    shown = {name: _values(name, file) for name in ROOMS if section in (None, name)}
+    if as_json:
+        emit_document(shown)
+        return
+    for name, values in shown.items():
+        emit(f"[{name}]")
+        table(
+            ("SETTING", "VALUE", "FROM"),
+            [(key, _text(entry["value"]), entry["source"]) for key, entry in values.items()],
+        )
+        emit("")
+
+
+@config.command(cls=Command)
+@config_option
+def check(config: str | None) -> None:
+    """Check the settings file and the environment; exit 2 says what is wrong.
+
+    Examples:
+      p2pcache config check
+      p2pcache config check --config ./new.toml && systemctl restart p2pcache-agent
+    """
+    path = settings_files.find_file(config, os.environ)
+    file = settings_files.read_file(path)
+    settings_files.check_sections(file, ROOMS)
+    for name in ROOMS:
+        _values(name, file)
+    for variable in settings_files.unknown_variables(os.environ, ROOMS):
+        if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
+            note(f"note: no setting reads the variable {clean(variable)}")
+    emit(f"{path or 'no file'}: ok")
+
+
+def _values(name: str, file: settings_files.ConfigFile) -> dict[str, dict[str, Any]]:
+    settings, sources = settings_files.load(ROOMS[name], name, file=file)
+    return {
+        field: {"value": _shown(getattr(settings, field)), "source": sources[field]}
+        for field in settings.__struct_fields__
+    }
+
+
+def _shown(value: object) -> object:
+    return settings_files.redacted(value) if isinstance(value, str) else value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "-"

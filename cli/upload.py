@@ -1,0 +1,178 @@
+"""The two ways of a push: through the agent, whose cache takes the model too, or straight to storage."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from p2pcache.cli.progress import Event, Reporter
+from p2pcache.cli.watched import Stopped, Watched
+from p2pcache.core.layout import Layout
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.client import AgentClient
+from p2pcache.io.disk import disk_errors
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo, PushResult
+
+SEND_THREADS = 4  # blobs at once to the agent, which proves and writes each on its own thread
+
+
+class Indexed(NamedTuple):
+    """A directory that was hashed."""
+
+    layout: Layout
+    encoded: bytes  # its manifest
+    sources: dict[str, Path]  # the file behind each path of the model
+
+
+class Target(Protocol):
+    """Where a push goes."""
+
+    def check(self, ref: Ref, /) -> None:
+        """Fail now rather than after an hour of hashing."""
+
+    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+        """Upload and tag; returns the `done` event."""
+
+
+class ThroughAgent:
+    """The agent's cache takes the model first, then the agent uploads it and goes on to seed it."""
+
+    def __init__(self, client: AgentClient) -> None:
+        self._client = client
+
+    def check(self, _ref: Ref, /) -> None:
+        """Does it answer?"""
+        self._client.status()
+
+    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+        """Send what its cache lacks, then let it upload."""
+        offer = self._client.offer(indexed.encoded)
+        sending = Sending(self._client, indexed)
+        missing = [str(item["blob"]) for item in offer.get("missing", [])]
+        total = sum(sending.size(blob) for blob in missing)
+        watched = Watched[None](lambda tell: sending.run(missing, lambda sent: tell(sent, total)))
+        for sent, _ in watched.progress():
+            reporter.update(
+                {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
+            )
+        watched.result()
+        with closing(self._client.push(ref.short, indexed.layout.digest, force=force)) as events:
+            for event in events:
+                if event["event"] == "done":
+                    return event
+                reporter.update(event | {"phase": "upload"})
+        raise P2PCacheError("the agent ended without a last event")
+
+
+class Straight:
+    """No agent: from the files to the storage."""
+
+    def __init__(self, url: str) -> None:
+        """Open the storage.
+
+        Raises:
+            UsageError: no URL, or not one of a storage.
+            NotFound: a directory that doesn't exist.
+        """
+        if not url:
+            raise UsageError(
+                "no agent here, and nowhere to push to: set P2PCACHE_ORIGIN (or --origin) to the storage, "
+                "for example s3://models, or start 'p2pcache agent'"
+            )
+        self._repo = OriginRepo(open_origin(url))
+
+    def check(self, ref: Ref, /) -> None:
+        """Does it answer, and are the credentials good?"""
+        with contextlib.suppress(
+            NotFound
+        ):  # a new tag, mostly; a missing bucket fails the push soon
+            self._repo.get_tag(ref)
+
+    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+        """Upload what it lacks, then move the tag."""
+        layout = indexed.layout
+        total = sum(blob.size for blob in layout.blobs)
+        paths = {number: indexed.sources[path] for path, number in layout.blob_of_file.items()}
+
+        def open_blob(number: int) -> int:
+            with disk_errors(str(paths[number])):
+                return os.open(paths[number], os.O_RDONLY | os.O_CLOEXEC)
+
+        def work(tell: Callable[[int, int], None]) -> PushResult:
+            done = 0
+
+            def count(size: int) -> None:
+                nonlocal done
+                done += size
+                tell(done, total)
+
+            return self._repo.push(layout, ref, open_blob=open_blob, force=force, on_bytes=count)
+
+        watched = Watched(work)
+        for done, _ in watched.progress():
+            reporter.update(
+                {"event": "progress", "phase": "upload", "bytes_done": done, "bytes_total": total}
+            )
+        result = watched.result()
+        return {
+            "event": "done", "ref": ref.short, "digest": result.digest, "bytes": layout.manifest.size_bytes,
+            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
+        }  # fmt: skip
+
+
+class Sending:
+    """Blobs on their way to the agent, a few at a time."""
+
+    def __init__(self, client: AgentClient, indexed: Indexed) -> None:
+        layout = indexed.layout
+        self._client = client
+        self._digest = layout.digest
+        self._lock = threading.Lock()
+        self._failed = threading.Event()
+        self._sent = 0
+        self._files = {
+            layout.blobs[number].id: (indexed.sources[path], layout.blobs[number].size)
+            for path, number in layout.blob_of_file.items()
+        }
+
+    def size(self, blob: str) -> int:
+        """Bytes of a blob.
+
+        Raises:
+            NotFound: the agent asked for something that isn't of this model.
+        """
+        if blob not in self._files:
+            raise NotFound(f"the agent asks for blob {blob[:64]!a}, which this model doesn't have")
+        return self._files[blob][1]
+
+    def run(self, blobs: list[str], tell: Callable[[int], None]) -> None:
+        """Send them all; `tell` gets the bytes sent so far, and may raise to stop. The first error wins."""
+
+        def count(size: int) -> None:
+            with self._lock:
+                self._sent += size
+            if self._failed.is_set():
+                raise Stopped
+            tell(self._sent)
+
+        def send(blob: str) -> None:
+            path, size = self._files[blob]
+            try:
+                count(0)
+                with disk_errors(str(path)), path.open("rb") as file:
+                    self._client.put_blob(self._digest, blob, file, size, count)
+            except BaseException:
+                self._failed.set()
+                raise
+
+        with ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="send") as pool:
+            futures = [pool.submit(send, blob) for blob in blobs]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, Stopped)), errors[0])

@@ -1,0 +1,183 @@
+import json
+import time
+from typing import Any
+
+import pytest
+
+from p2pcache.errors import Conflict, NotFound, Unreachable, UsageError
+from tests.cli.conftest import Run
+from tests.cli.fake_agent import HEX, FakeAgent
+
+LLAMA: dict[str, Any] = {
+    "ref": "team/llama:v3", "namespace": "team", "name": "llama", "tags": ["v3"], "digest": HEX,
+    "bytes": 140_000_000_000, "files": 30, "bytes_done": 140_000_000_000, "complete": True, "last_used": 0,
+}  # fmt: skip
+MODELS = {
+    "models": [
+        LLAMA,
+        LLAMA | {"ref": "tiny:latest", "namespace": "library", "name": "tiny", "tags": ["latest", "v1"],
+                 "bytes": 1000, "bytes_done": 250, "complete": False},
+        LLAMA | {"ref": f"@blake3:{HEX}", "namespace": "", "name": "", "tags": []},
+    ]
+}  # fmt: skip
+
+
+def test_ls_is_a_table(agent: FakeAgent, run: Run) -> None:
+    now = time.time()
+    MODELS["models"][0]["last_used"] = now - 7200
+    agent.document("GET /v1/models", MODELS)
+    lines = run("ls", "--agent", agent.address).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert lines[1].split() == [
+        "team/llama",
+        "v3",
+        HEX[:12],
+        "140",
+        "GB",
+        "complete",
+        "2h00m",
+        "ago",
+    ]
+    assert lines[2].split() == ["tiny", "latest", HEX[:12], "1.00", "kB", "25%", "-"]
+    assert lines[3].split()[:2] == ["tiny", "v1"]
+    assert lines[4].split()[:2] == ["-", "-"]
+
+
+def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", {"models": [LLAMA | {"refs": ["team/llama:v3", "chat:prod"]}]})
+    lines = run("ls", "--agent", agent.address).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["team/llama", "v3"], ["chat", "prod"]]
+
+
+def test_ls_for_machines(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", MODELS)
+    assert json.loads(run("ls", "--json", "--agent", agent.address).stdout) == MODELS
+    assert run("ls", "-q", "--agent", agent.address).stdout.splitlines()[:2] == [
+        "team/llama:v3",
+        "tiny:latest",
+    ]
+
+
+def test_names_from_elsewhere_cannot_drive_the_terminal(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", {"models": [LLAMA | {"name": "x\x1b[2Jy\nz"}]})
+    assert "team/x?[2Jy?z" in run("ls", "--agent", agent.address).stdout
+
+
+def test_show(agent: FakeAgent, run: Run) -> None:
+    files = {"files": [{"path": "a.safetensors", "size": 5_000_000, "chunks": 20}]}
+    agent.document("GET /v1/model", LLAMA | {"generation": 4, "local": False, "manifest": files})
+    lines = run("show", "team/llama:v3", "--agent", agent.address).stdout.splitlines()
+    assert lines[1] == f"digest:     blake3:{HEX}"
+    assert "generation: 4" in lines
+    assert "here:       no" in lines
+    assert lines[-1].split() == ["a.safetensors", "5.00", "MB", "20"]
+
+
+def test_rm_takes_several_and_stops_at_a_refusal(agent: FakeAgent, run: Run) -> None:
+    agent.document(
+        "DELETE /v1/model", {"removed": "a:latest", "digest": HEX, "bytes_freed": 5_000_000}
+    )
+    assert (
+        run("rm", "a", "b", "--agent", agent.address).stdout
+        == "removed a:latest (5.00 MB freed)\nremoved b:latest (5.00 MB freed)\n"
+    )
+    agent.document("DELETE /v1/model", {"code": 10, "message": "it is being pulled"}, status=409)
+    assert isinstance(run("rm", "a", "--agent", agent.address).exception, Conflict)
+
+
+def test_rm_checks_all_refs_first(agent: FakeAgent, run: Run) -> None:
+    agent.document("DELETE /v1/model", {"bytes_freed": 0})
+    assert isinstance(run("rm", "a", "../b", "--agent", agent.address).exception, UsageError)
+    assert agent.seen == []
+
+
+def test_prune(agent: FakeAgent, run: Run) -> None:
+    agent.document("POST /v1/prune", {"removed": ["a:b"], "bytes_freed": 1000})
+    dry = run("prune", "--dry-run", "--agent", agent.address)
+    assert dry.stdout == "would remove a:b\n1.00 kB would be freed\n"
+    real = run("prune", "--all", "--agent", agent.address)  # no terminal: nothing is asked
+    assert real.stdout == "removed a:b\n1.00 kB freed\n"
+    assert [json.loads(b) for b in agent.bodies] == [
+        {"dry_run": True, "all": False},
+        {"dry_run": False, "all": True},
+    ]
+
+
+@pytest.mark.parametrize(("answer", "calls"), [("y\n", 2), ("n\n", 1)])
+def test_prune_all_asks_on_a_terminal(
+    agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, calls: int
+) -> None:
+    monkeypatch.setattr("p2pcache.cli.inventory._on_terminal", lambda: True)
+    agent.document("POST /v1/prune", {"removed": ["a:b"], "bytes_freed": 1000})
+    run("prune", "--all", "--agent", agent.address, input=answer)
+    assert len(agent.bodies) == calls
+
+
+def test_ps(agent: FakeAgent, run: Run) -> None:
+    pull = {
+        "ref": "a:b", "digest": HEX, "bytes_done": 500, "bytes_total": 1000, "rate": 100, "eta_s": 5.0,
+        "peers": 3, "bytes_origin": 100, "bytes_peers": 300, "started": 0,
+    }  # fmt: skip
+    agent.document(
+        "GET /v1/pulls",
+        {"pulls": [pull, pull | {"eta_s": None, "bytes_origin": 0, "bytes_peers": 0}]},
+    )
+    lines = run("ps", "--agent", agent.address).stdout.splitlines()
+    assert lines[1].split() == [
+        "a:b",
+        "50%",
+        "1.00",
+        "kB",
+        "100",
+        "B/s",
+        "5.0s",
+        "3",
+        "75%",
+        "from",
+        "peers",
+    ]
+    assert lines[2].split()[-3:] == ["-", "3", "-"]
+
+
+def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:
+    node = {
+        "node": "00ab",
+        "address": "h:1",
+        "rack": "",
+        "version": "0.1",
+        "models": 2,
+        "cached_bytes": 1000,
+        "last_seen_s": 1.2,
+    }
+    agent.document("GET /v1/nodes", {"nodes": [node]})
+    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[:4] == [
+        "00ab",
+        "h:1",
+        "-",
+        "-",
+    ]
+    agent.document("GET /v1/status", {
+        "ready": False, "reasons": ["tracker is away"], "version": "0.1.0", "node": "00ab", "address": "h:1",
+        "tracker": {"url": "http://t:7400", "connected": False}, "origin": {"url": "s3://b"},
+        "cache": {"dir": "/c", "cached_bytes": 1000, "free_bytes": 2000}, "models": 1, "pulls": [],
+    })  # fmt: skip
+    text = run("status", "--agent", agent.address).stdout
+    assert "not ready, version 0.1.0" in text
+    assert "tracker is away" in text
+    assert "http://t:7400 (not connected)" in text
+    assert "/c: 1.00 kB in 1 models, 2.00 kB free" in text
+
+
+@pytest.mark.parametrize("command", ["ps", "nodes", "status"])
+def test_commands_that_mean_nothing_without_an_agent(run: Run, command: str) -> None:
+    error = run(command).exception
+    assert isinstance(error, Unreachable)
+    assert "p2pcache agent" in str(error)
+
+
+def test_an_empty_cache_without_an_agent(run: Run) -> None:
+    assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert run("prune").stdout == "0 B freed\n"
+    for command in ("show", "rm", "verify"):
+        assert isinstance(run(command, "llama").exception, NotFound)

@@ -1,0 +1,191 @@
+import json
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from p2pcache import __version__
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli import connect, main
+from p2pcache.cli.connect import Loaded
+from p2pcache.cli.embedded import agent_settings
+from p2pcache.cli.options import field_docs
+from p2pcache.cli.settings import ClientSettings
+from p2pcache.errors import UsageError
+from p2pcache.io import config
+from tests.cli.conftest import Run
+from tests.cli.fake_agent import FakeAgent, fake_agent
+
+NAMES = [name for entries in main.COMMANDS.values() for name in entries]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_explains_itself(run: Run, name: str) -> None:
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    command = main.cli.get_command(click.Context(main.cli), name)
+    assert command is not None
+    if not isinstance(command, click.Group):
+        assert "Examples:\n" in result.output
+        assert f"  p2pcache {name}" in result.output or f"(p2pcache {name}" in result.output
+        assert all(isinstance(p, click.Argument) or p.help for p in command.params), (
+            "an option without help"
+        )
+    assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+def test_the_help_lists_every_command_with_its_own_first_line(run: Run) -> None:
+    text = run("--help").output
+    for entries in main.COMMANDS.values():
+        for name, entry in entries.items():
+            assert f"  {name} " in text
+            command = main.cli.get_command(click.Context(main.cli), name)
+            assert command
+            assert (command.help or "").startswith(entry.help)
+
+
+def test_version(run: Run) -> None:
+    assert run("version").stdout == f"p2pcache {__version__}\n"
+    assert run("--version").stdout == f"p2pcache {__version__}\n"
+    assert json.loads(run("version", "--json").stdout) == {"version": __version__}
+
+
+def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
+    assert run("pul").exit_code == 2
+
+
+@pytest.mark.parametrize("kind", [ClientSettings, AgentSettings])
+def test_every_setting_says_what_it_is_for(kind: type[ClientSettings]) -> None:
+    docs = field_docs(kind)
+    assert set(docs) == set(kind.__struct_fields__)
+    assert all(text.endswith(".") for text in docs.values())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Run, shell: str) -> None:
+    assert "_P2PCACHE_COMPLETE" in run("completion", shell).stdout
+
+
+def test_bash_takes_the_completion_script(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(run("completion", "bash").stdout)
+    shell = subprocess.run(
+        ["bash", "-c", f"source {tmp_path}/script && complete -p p2pcache"],
+        capture_output=True,
+        text=True,
+    )
+    assert shell.returncode == 0
+    assert "_p2pcache_completion p2pcache" in shell.stdout
+
+
+def test_completion_answers_with_commands(run: Run) -> None:
+    env = {"_P2PCACHE_COMPLETE": "bash_complete", "COMP_WORDS": "p2pcache pu", "COMP_CWORD": "1"}
+    result = run(env=env, prog_name="p2pcache")
+    assert result.output.split() == ["plain,pull", "plain,push"]
+
+
+# -- which agent -------------------------------------------------------------------------------
+
+
+def loaded(sources: dict[str, str] | None = None, **settings: str) -> Loaded:
+    made = ClientSettings(**settings)  # type: ignore[arg-type]
+    known = dict.fromkeys(ClientSettings.__struct_fields__, "default")
+    return Loaded(made, known | (sources or {}), config.ConfigFile(None, {}))
+
+
+def test_the_first_local_socket_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connect.find_agent(loaded()) is None
+    (tmp_path / "op").mkdir()
+    (tmp_path / "client").mkdir()
+    both = (str(tmp_path / "op/agent.sock"), str(tmp_path / "client/agent.sock"))
+    monkeypatch.setattr(connect, "DEFAULT_SOCKETS", both)
+    with fake_agent(tmp_path / "client"):
+        found = connect.find_agent(loaded())
+        assert found
+        assert found.address == f"unix://{both[1]}"
+        with fake_agent(tmp_path / "op"):
+            found = connect.find_agent(loaded())
+            assert found
+            assert found.address == f"unix://{both[0]}"
+            monkeypatch.setattr("os.access", lambda path, _mode: path == both[1])
+            found = connect.find_agent(loaded())
+            assert found
+            assert found.address == f"unix://{both[1]}"
+
+
+def test_a_file_at_the_default_path_is_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(connect, "DEFAULT_SOCKETS", (str(tmp_path / "file"),))
+    assert connect.find_agent(loaded()) is None
+
+
+def test_a_flag_that_means_no_daemon_beats_the_local_socket(
+    agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "DEFAULT_SOCKETS", (agent.address.removeprefix("unix://"),))
+    assert connect.find_agent(loaded(origin="s3://x")) is not None
+    assert connect.find_agent(loaded({"origin": "flag"}, origin="s3://x")) is None
+
+
+def test_the_token_goes_to_the_agent(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    agent.document("GET /v1/models", {"models": []})
+    run("ls", "--agent", agent.address, "--token-file", tmp_path / "token")
+    assert agent.seen[0][2]["Authorization"] == "Bearer s3cret"
+
+
+@pytest.mark.parametrize(
+    ("xdg", "where"),
+    [
+        ("/x", "/x/p2pcache"),
+        ("relative", "/home/me/.cache/p2pcache"),
+        ("", "/home/me/.cache/p2pcache"),
+    ],
+)
+def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, xdg: str, where: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert connect.cache_dir(ClientSettings()) == Path(where)
+    assert connect.cache_dir(ClientSettings(cache_dir="~/c")) == Path("/home/me/c")
+
+
+# -- the agent inside a command ------------------------------------------------------------------
+
+SOCKET = Path("/run/x.sock")
+
+
+def test_alone_it_listens_on_loopback_only() -> None:
+    settings = agent_settings(
+        loaded(origin="s3://b", cache_dir="/c"), SOCKET, {"P2PCACHE_LISTEN": "0.0.0.0:7401"}
+    )
+    assert (settings.listen, settings.cache_dir, settings.origin, settings.tracker) == (
+        "127.0.0.1:0",
+        "/c",
+        "s3://b",
+        "",
+    )
+
+
+def test_a_member_needs_the_cluster_key() -> None:
+    with pytest.raises(UsageError, match="P2PCACHE_CLUSTER_KEY_FILE"):
+        agent_settings(loaded(tracker="http://t:7400"), SOCKET, {})
+    member = agent_settings(
+        loaded(tracker="http://t:7400"), SOCKET, {"P2PCACHE_CLUSTER_KEY_FILE": "/key"}
+    )
+    assert (member.listen, member.tracker) == ("0.0.0.0:0", "http://t:7400")
+
+
+def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = agent_settings(loaded(tracker="http://t:7400", origin="s3://b"), SOCKET, {})
+    assert (settings.listen, settings.tracker) == ("127.0.0.1:0", "")
+    assert "working alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_on_one_machine_no_key_is_needed(host: str) -> None:
+    settings = agent_settings(loaded(tracker=f"http://{host}:7400"), SOCKET, {})
+    assert (settings.listen, settings.tracker) == ("127.0.0.1:0", f"http://{host}:7400")

@@ -1,0 +1,162 @@
+"""The command as a process: exit codes, signals, pipes and speed, as a shell sees them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli import fake_agent as fakes
+from tests.cli.fake_agent import FakeAgent
+
+COMMAND = [sys.executable, "-m", "p2pcache.cli.main"]
+# What a quick command must not import: the agent's world, storage clients and drawing.
+SLOW = (
+    "aiohttp",
+    "asyncio",
+    "uvloop",
+    "botocore",
+    "rich",
+    "psutil",
+    "prometheus_client",
+    "blake3",
+    "sqlite3",
+    "hypothesis",
+)
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("P2PCACHE_")}
+    return kept | {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
+
+
+def start(tmp_path: Path, *args: str, **options: object) -> "subprocess.Popen[str]":
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen([*COMMAND, *args], text=True, env=environment(tmp_path), **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=20)
+    return process.returncode, out, err
+
+
+def command(tmp_path: Path, *args: str) -> tuple[int, str, str]:
+    return finish(start(tmp_path, *args))
+
+
+@pytest.mark.parametrize("code", [1, 6, 10])
+def test_every_error_of_the_agent_becomes_its_exit_code(
+    agent: FakeAgent, tmp_path: Path, code: int
+) -> None:
+    agent.stream("POST /v1/pull", [{"event": "error", "code": code, "message": "so\nit is"}])
+    assert command(tmp_path, "pull", "llama", "--agent", agent.address) == (
+        code,
+        "",
+        "p2pcache: error: so it is\n",
+    )
+
+
+def test_usage_errors_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    code, out, err = command(tmp_path, "pull", "--nonsense", "x")
+    assert (code, out) == (2, "")
+    assert err == "p2pcache: error: No such option '--nonsense'; see 'p2pcache pull --help'\n"
+
+
+def test_an_agent_that_was_named_and_is_not_there_is_exit_8(tmp_path: Path) -> None:
+    code, out, err = command(tmp_path, "pull", "llama", "--agent", f"unix://{tmp_path}/none")
+    assert (code, out) == (8, "")
+    assert err.startswith("p2pcache: error: no agent at")
+    assert err.count("\n") == 1
+
+
+def test_json_errors_are_on_stdout_too(tmp_path: Path) -> None:
+    code, out, _ = command(
+        tmp_path, "pull", "--json", "llama", "--agent", f"unix://{tmp_path}/none"
+    )
+    event = json.loads(out)
+    assert (event["event"], event["code"], code) == ("error", 8, 8)
+    assert "no agent at" in event["message"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_waiting_pull(
+    agent: FakeAgent, tmp_path: Path, number: int, code: int
+) -> None:
+    agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
+    process = start(tmp_path, "pull", "llama", "--agent", agent.address)
+    while not agent.seen:
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert finish(process)[:2] == (code, "")
+
+
+def test_the_time_limit_is_exit_9(agent: FakeAgent, tmp_path: Path) -> None:
+    agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
+    began = time.monotonic()
+    code, _, err = command(
+        tmp_path, "pull", "llama", "--agent", agent.address, "--timeout", "300ms"
+    )
+    assert code == 9
+    assert "again to resume" in err
+    assert time.monotonic() - began < 3
+
+
+def test_a_reader_that_goes_away_is_no_error(agent: FakeAgent, tmp_path: Path) -> None:
+    agent.document("GET /v1/models", {"models": [{"ref": f"m{i}:x"} for i in range(50_000)]})
+    process = start(tmp_path, "ls", "-q", "--agent", agent.address)
+    assert process.stdout
+    assert process.stdout.readline() == "m0:x\n"
+    process.stdout.close()
+    process.stdout = None
+    assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == 0
+
+
+def test_a_pull_goes_on_without_its_reader(agent: FakeAgent, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    agent.stream("POST /v1/pull", [*[fakes.progress(1)] * 20, fakes.done(tmp_path)])
+    process = start(
+        tmp_path, "pull", "--json", "-q", "llama", "--agent", agent.address, stdout=writer
+    )
+    os.close(writer)
+    assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == 0
+
+
+def test_help_is_quick_and_imports_little(tmp_path: Path) -> None:
+    assert imported(tmp_path, "--help").isdisjoint({*SLOW, "http", "msgspec"})
+
+
+def test_a_warm_pull_imports_little(agent: FakeAgent, tmp_path: Path) -> None:
+    (tmp_path / "library/llama" / f"@{fakes.HEX}").mkdir(parents=True)
+    agent.stream("POST /v1/pull", [fakes.resolved(), fakes.done(tmp_path)])
+    assert imported(tmp_path, "pull", "llama", "--agent", agent.address).isdisjoint(SLOW)
+
+
+@pytest.mark.parametrize(
+    ("args", "limit_s"), [(["--help"], 0.3), (["version"], 0.3), (["pull", "--help"], 0.3)]
+)
+def test_the_speed_budget(tmp_path: Path, args: list[str], limit_s: float) -> None:
+    def once() -> float:
+        began = time.monotonic()
+        assert command(tmp_path, *args)[0] == 0
+        return time.monotonic() - began
+
+    assert min(once() for _ in range(5)) < limit_s  # the best of five: other work runs beside us
+
+
+def imported(tmp_path: Path, *args: str) -> set[str]:
+    report = subprocess.run(
+        [sys.executable, "-X", "importtime", *COMMAND[1:], *args],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=20, check=True,
+    ).stderr  # fmt: skip
+    return {
+        line.rpartition("|")[2].strip().partition(".")[0]
+        for line in report.splitlines()
+        if "|" in line
+    }
