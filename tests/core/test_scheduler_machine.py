@@ -124,7 +124,8 @@ class Machine(RuleBasedStateMachine):
     def request_ends(self, pick: int, outcome: Outcome) -> None:
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
-        if outcome is Outcome.REFUSED and request.peer in self.has:
+        # what a connection refused that is gone says nothing about the next one
+        if outcome is Outcome.REFUSED and self.s._peers._requests[number].live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:
