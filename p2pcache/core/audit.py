@@ -26,6 +26,11 @@ class Audit:
         self._waiting: set[int] = set()
         self._deadline: float | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a check is due or under way."""
+        return self._look_at is not None or self._deadline is not None
+
     def suspect(self, now: float) -> None:
         """A holder left, or a lease ended unclear: look whether every done run has a holder."""
         if self._look_at is None:

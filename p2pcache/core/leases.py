@@ -132,12 +132,15 @@ class LeaseBook:
         for run in chunkset.members(reading & self.free & ~self._have.get(node, 0)):
             self._lease(run, node, now, "adopted")
 
-    def keep_only(self, node: int, reading: int, now: float) -> None:
-        """A fresh announcement: leases that it doesn't list never arrived, or ended unheard."""
-        for run in sorted(self._readers.runs_of(node)):
-            if not reading >> run & 1:
-                self._drop(run, now, "unheard")
-        self.renew(node, reading, now)
+    def keep_only(self, node: int, reading: int, now: float) -> bool:
+        """A fresh announcement: leases that it doesn't list never arrived, or ended unheard.
+
+        They count as done until it is known who has them; returns whether there were any.
+        """
+        unheard = [run for run in sorted(self._readers.runs_of(node)) if not reading >> run & 1]
+        for run in unheard:
+            self._drop(run, now, "unheard")
+        return bool(unheard)
 
     def failed(self, node: int, runs: int, now: float) -> None:
         """The node couldn't read its leases: others may, and it rests a while."""

@@ -86,7 +86,8 @@ class TrackedSwarm:
             self.roster.leave(node)  # it proved its bytes again, or is another process
         reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
         self._state(member, said, present, now, out)
-        self.book.keep_only(node, reading, now)
+        if self.book.keep_only(node, reading, now):
+            self.audit.suspect(now)
         if not said.complete:
             self._welcome(node, out)
 
@@ -160,8 +161,7 @@ class TrackedSwarm:
         accusers.add(accuser)
         if len(accusers) >= BLAMES_TO_SHUN and not self.roster.is_shunned(node):
             self.roster.shun(node)
-            self.book.want(node, 0)
-            self.book.keep_only(node, 0, now)
+            self.book.forget(node, now)
             self.audit.suspect(now)
 
     def paused(self, node: int) -> None:
@@ -205,6 +205,7 @@ class TrackedSwarm:
         self.audit.check()
         covered = self.roster.covered()
         assert not covered & self.book.free or self.book.rescues, "a held run is free"
+        assert not self.book.done & ~covered or self.audit.busy, "a run that nobody has isn't free"
 
     # -- inside ------------------------------------------------------------------------------------
 

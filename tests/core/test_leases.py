@@ -86,7 +86,8 @@ def test_a_fresh_announcement_ends_unlisted_leases() -> None:
     book, _ = make()
     book.want(A, 4)
     book.grants(0.0)
-    book.keep_only(A, 0b1001, 1.0)
+    assert book.keep_only(A, 0b1001, 1.0)
+    assert not book.keep_only(A, 0b1001, 1.0)
     book.check()
     assert set(book.leases) == {0, 3}
     assert book.done == 0b110

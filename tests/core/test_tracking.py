@@ -1,0 +1,512 @@
+"""What follows from what members say; several parts of the tracker's mind together."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core import messages as m
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.core.tracked import Close, Output, Send
+from p2pcache.core.tracking import Tracking
+from p2pcache.errors import RemoteProtocolError
+
+RUNS = 32
+X, Y = "ab" * 32, "cd" * 32
+EPOCH = 12345
+M = TypeVar("M")
+
+
+class World:
+    """A tracker, its clock, and what each node was sent."""
+
+    def __init__(self, remembered: dict[str, list[int]] | None = None) -> None:
+        self.now = 1000.0
+        self.tracking = Tracking(
+            epoch=EPOCH, members=MemberSettings(), leases=LeaseSettings(), origin="s3://m",
+            remembered=remembered,
+        )  # fmt: skip
+        self.sent: list[tuple[int, m.ToAgent]] = []
+        self.closed: list[int] = []
+
+    def take(self, out: list[Output]) -> None:
+        for output in out:
+            match output:
+                case Send(node, message):
+                    self.sent.append((node, message))
+                case Close(node, _):
+                    self.closed.append(node)
+        self.tracking.check()
+
+    def say(self, node: int, message: m.ToTracker) -> None:
+        self.take(self.tracking.handle(node, message, self.now))
+
+    def wait(self, seconds: float, alive: Iterable[int] = ()) -> None:
+        """Time passes; these nodes go on sending heartbeats that say nothing."""
+        end = self.now + seconds
+        beats = self.now + 2.0
+        while True:
+            due = self.tracking.next_wakeup()
+            step = min(end, beats, max(self.now, due) if due is not None else end)
+            self.now = step
+            self.take(self.tracking.tick(self.now))
+            if self.now >= beats:
+                beats += 2.0
+                for node in alive:
+                    self.say(node, m.Heartbeat())
+            if self.now >= end:
+                return
+
+    def announce(self, node: int, *swarms: m.SwarmState, rack: str = "") -> None:
+        self.say(node, m.Announce(f"10.0.0.{node}:7401", "1", rack, "", swarms))
+
+    def join(self, node: int, have: int = 0, credit: int = 1, known: tuple[int, ...] = ()) -> None:
+        self.announce(node)
+        self.say(node, m.Enter(state(have, credit=credit, known=known)))
+
+    def done(self, node: int, *runs: int, epoch: int = EPOCH) -> None:
+        self.say(node, m.LeaseReport(X, epoch, done=runs))
+
+    def got(self, node: int, kind: type[M]) -> list[M]:
+        return [message for to, message in self.sent if to == node and isinstance(message, kind)]
+
+    def granted(self, node: int) -> list[int]:
+        return [run for grant in self.got(node, m.Grant) for run in grant.runs]
+
+    def forget_mail(self) -> None:
+        self.sent.clear()
+
+
+def state(
+    have: int = 0,
+    credit: int = 0,
+    leases: tuple[int, ...] = (),
+    known: tuple[int, ...] = (),
+    digest: str = X,
+) -> m.SwarmState:
+    complete = have == chunkset.full(RUNS)
+    bits = b"" if complete else chunkset.to_bytes(have, RUNS)
+    return m.SwarmState(digest, RUNS, bits, complete, credit, leases, known)
+
+
+def members_of(world: World, node: int) -> set[int]:
+    """The member list as `node` put it together from its mail."""
+    members: set[int] = set()
+    for message in world.got(node, m.Swarm):
+        if message.full:
+            members = set()
+        members |= {member.node for member in message.joined}
+        members -= set(message.left)
+    return members
+
+
+def test_a_fresh_storm_is_granted_at_once() -> None:
+    world = World()
+    for node in (1, 2, 3, 4):
+        world.join(node, credit=8)
+    assert world.got(1, m.Settled) == [m.Settled(EPOCH, "s3://m", 5.0, 15.0)]
+    runs = [run for node in (1, 2, 3, 4) for run in world.granted(node)]
+    assert sorted(runs) == list(range(16))
+    assert all(grant.epoch == EPOCH for grant in world.got(1, m.Grant))
+
+
+def test_everybody_learns_of_everybody_and_is_dialled() -> None:
+    world = World()
+    for node in range(1, 7):
+        world.join(node)
+        world.wait(0.02)
+    world.wait(1.0)
+    for node in range(1, 7):
+        assert members_of(world, node) == set(range(1, 7))
+    dialled = {n for s in world.got(6, m.Swarm) for n in s.neighbours}
+    assert dialled == {1, 2, 3, 4, 5}
+
+
+def test_deltas_are_batched() -> None:
+    world = World()
+    for node in range(1, 101):
+        world.join(node)
+    world.wait(1.0)
+    deltas = [s for s in world.got(1, m.Swarm) if not s.full and not s.neighbours]
+    assert len(deltas) <= 5
+    assert [s.version for s in deltas] == list(range(deltas[0].version, deltas[-1].version + 1))
+    assert members_of(world, 1) == set(range(1, 101))
+
+
+def test_a_complete_member_hears_no_deltas() -> None:
+    world = World()
+    world.join(1, have=chunkset.full(RUNS), credit=0)
+    for node in range(2, 6):
+        world.join(node)
+    world.wait(1.0)
+    assert [s.full for s in world.got(1, m.Swarm)] == [True]
+    assert not any(world.granted(node) for node in range(2, 6))
+
+
+def test_every_run_is_read_once() -> None:
+    world = World()
+    nodes = (1, 2, 3)
+    for node in nodes:
+        world.join(node, credit=2)
+    read: list[int] = []
+    while mail := [(n, g) for n, g in world.sent if isinstance(g, m.Grant)]:
+        world.forget_mail()
+        for node, grant in mail:
+            read += grant.runs
+            world.done(node, *grant.runs)
+    assert sorted(read) == list(range(RUNS))
+
+
+def test_a_killed_nodes_work_is_done_again_only_where_needed() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    mine = world.granted(1)
+    world.done(1, *mine)
+    last = world.granted(1)[-1]
+    world.take(world.tracking.disconnected(1, world.now))
+    world.wait(2.9, alive=(2, 3))
+    assert not world.got(2, m.Poll)
+    world.wait(0.2, alive=(2, 3))
+    assert world.got(2, m.Poll) == [m.Poll(X)]
+    assert world.got(3, m.Poll) == [m.Poll(X)]
+    world.say(2, m.Heartbeat(swarms=(state(chunkset.of(mine), credit=8),)))
+    world.forget_mail()
+    world.say(3, m.Heartbeat(swarms=(state(0, credit=8),)))
+    world.wait(0.01)
+    again = world.granted(2) + world.granted(3)
+    assert last in again
+    assert not set(mine) & set(again)
+
+
+def test_a_poll_waits_no_longer_than_a_heartbeat() -> None:
+    world = World()
+    world.join(1, credit=1)
+    world.join(2, credit=1)
+    world.done(1, *world.granted(1))
+    world.say(1, m.Leaving())
+    world.wait(0.1)
+    assert world.got(2, m.Poll)
+    world.wait(4.9, alive=(2,))
+    assert not world.tracking.swarms[X].book.free & 1
+    world.wait(0.2, alive=(2,))
+    assert world.tracking.swarms[X].book.free & 1
+
+
+def test_one_poll_a_second() -> None:
+    world = World()
+    for node in range(1, 9):
+        world.join(node, credit=1)
+    for node in range(1, 8):
+        world.done(node, *world.granted(node))
+        world.say(node, m.Leaving())
+        world.say(8, m.Heartbeat(swarms=(state(credit=1),)))
+        world.wait(0.1)
+    assert len(world.got(8, m.Poll)) == 1
+    world.wait(0.5)
+    world.say(8, m.Heartbeat(swarms=(state(credit=1),)))
+    assert len(world.got(8, m.Poll)) <= 2
+    assert world.tracking.swarms[X].book.done == 0
+
+
+def test_a_blip_costs_nothing() -> None:
+    world = World()
+    world.join(1, credit=2)
+    world.join(2, credit=2)
+    reading = tuple(world.granted(1))
+    world.take(world.tracking.disconnected(1, world.now))
+    world.wait(2.0, alive=(2,))
+    world.forget_mail()
+    world.announce(1, state(credit=2, leases=reading, known=(1, 2)))
+    world.wait(3.0, alive=(1, 2))
+    assert not world.granted(1)
+    assert not world.got(2, m.Poll)
+    assert {
+        r for r, lease in world.tracking.swarms[X].book.leases.items() if lease.node == 1
+    } == set(reading)
+
+
+def test_silence_ends_a_member() -> None:
+    world = World()
+    world.join(1, credit=2)
+    world.join(2, credit=2)
+    world.wait(15.1, alive=(2,))
+    assert world.closed == [1]
+    assert set(world.tracking.registry.nodes) == {2}
+    assert members_of(world, 2) == {2}
+    world.say(1, m.Heartbeat())
+    assert world.closed == [1, 1]
+
+
+def test_leases_need_heartbeats_that_list_them() -> None:
+    world = World()
+    world.join(1, credit=1)
+    world.join(2, credit=1)
+    (run,) = world.granted(1)
+    for _ in range(3):
+        world.wait(4.9, alive=(2,))
+        world.say(1, m.Heartbeat(swarms=(state(credit=1, leases=(run,)),)))
+    assert world.tracking.swarms[X].book.leases[run].node == 1
+    world.wait(16.0, alive=(1, 2))
+    assert run not in world.tracking.swarms[X].book.leases or world.got(2, m.Poll)
+
+
+def test_a_restarted_tracker_waits_for_those_who_were_there() -> None:
+    world = World()
+    known = (1, 2, 3)
+    world.announce(1, state(0b0011, credit=4, known=known))
+    world.announce(2, state(0b0110, credit=4, leases=(7,), known=known))
+    assert not world.granted(1) + world.granted(2)
+    world.announce(3, state(0b1000, credit=4, known=known))
+    runs = world.granted(1) + world.granted(2) + world.granted(3)
+    assert runs
+    assert not set(runs) & {0, 1, 2, 3, 7}
+
+
+def test_it_waits_for_one_ttl_at_most() -> None:
+    world = World()
+    world.announce(1, state(0b1, credit=4, known=(1, 2)))
+    world.wait(14.9, alive=(1,))
+    assert not world.granted(1)
+    world.wait(0.2, alive=(1,))
+    assert world.granted(1) == [1, 2, 3, 4]
+
+
+def test_a_member_that_came_back_without_the_model_is_not_waited_for() -> None:
+    world = World()
+    world.announce(1, state(0b1, credit=1, known=(1, 2)))
+    assert not world.granted(1)
+    world.announce(2)
+    assert world.granted(1) == [1]
+
+
+def test_the_trackers_own_notes_hold_too() -> None:
+    world = World({X: [2], Y: [3]})
+    world.join(1)
+    assert not world.granted(1)
+    world.announce(2, state(0b1, credit=1))
+    assert world.granted(1) + world.granted(2) == [1, 2]
+
+
+def test_memory_is_for_swarms_that_still_read() -> None:
+    world = World()
+    world.join(1)
+    world.announce(2, state(chunkset.full(RUNS), digest=Y))
+    assert world.tracking.memory() == {X: [1]}
+
+
+def test_reports_of_another_epoch_count_only_for_what_is_done() -> None:
+    world = World()
+    world.join(1, credit=2)
+    world.join(2, credit=2)
+    run, other = world.granted(1)[:2]
+    world.say(1, m.LeaseReport(X, EPOCH - 1, done=(run,), failed=(other,)))
+    assert run not in world.tracking.swarms[X].book.leases
+    assert world.tracking.swarms[X].book.leases[other].node == 1
+
+
+def test_stuck_introduces_a_holder() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    world.wait(1.0)
+    world.done(2, *world.granted(2))
+    run = world.granted(2)[0]
+    world.forget_mail()
+    world.say(3, m.Stuck(X, (run,)))
+    (told,) = world.got(3, m.Swarm)
+    assert told.neighbours == (2,)
+    assert [member.node for member in told.joined] == [2]
+    assert not told.full
+
+
+def test_stuck_without_a_holder_frees_at_once() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.done(1, run)
+    world.say(1, m.Heartbeat(swarms=(state(0, credit=0),)))  # its disk lost it
+    world.forget_mail()
+    world.say(2, m.Stuck(X, (run,)))
+    world.done(2, 1)
+    assert run in world.granted(2)
+
+
+def test_stuck_again_rescues_a_scarce_run() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.done(1, run)
+    world.say(2, m.Stuck(X, (run,)))
+    world.say(2, m.Stuck(X, (run,)))
+    assert world.tracking.swarms[X].book.rescues == 0
+    world.wait(4.1, alive=(1, 2))
+    world.say(2, m.Stuck(X, (run,)))
+    assert world.tracking.swarms[X].book.rescues == 1
+    world.say(2, m.LeaseReport(X, EPOCH, returned=tuple(world.granted(2))))
+    assert run in world.granted(2)
+
+
+def test_stuck_on_a_far_too_slow_reader_moves_the_lease() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.wait(6.0, alive=(1, 2))
+    world.say(2, m.Stuck(X, (run,)))
+    assert world.got(1, m.Revoke) == [m.Revoke(X, (run,))]
+
+
+def test_two_mismatches_stop_everybody_and_newcomers() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.say(1, m.LeaseReport(X, EPOCH, mismatched=(run,)))
+    assert not world.got(1, m.Stop)
+    world.say(2, m.LeaseReport(X, EPOCH, mismatched=(run,)))
+    for node in (1, 2, 3):
+        (stop,) = world.got(node, m.Stop)
+        assert stop.run == run
+    world.forget_mail()
+    world.join(4, credit=1)
+    assert world.got(4, m.Stop)
+    assert not world.granted(4)
+
+
+def test_after_a_stop_a_later_pull_may_try_again() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    for node in (1, 2):
+        world.say(node, m.LeaseReport(X, EPOCH, mismatched=(run,)))
+    for node in (1, 2):
+        world.say(node, m.Heartbeat(swarms=(state(),)))
+    world.wait(31.0, alive=(1, 2))
+    world.forget_mail()
+    world.say(1, m.Enter(state(credit=2)))
+    assert not world.got(1, m.Stop)
+    assert world.granted(1)
+
+
+def test_a_peer_blamed_by_two_is_shunned() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    run = world.granted(3)[0]
+    world.done(3, run)
+    world.say(1, m.Blame(3, X, run))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(1, m.Blame(3, X, run))
+    world.say(3, m.Blame(3, X, run))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(2, m.Blame(3, X, run))
+    assert world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(3, m.Heartbeat(swarms=(state(chunkset.full(RUNS)),)))
+    assert not world.tracking.swarms[X].roster.complete
+    world.join(4)
+    assert 3 not in {n for s in world.got(4, m.Swarm) for n in s.neighbours}
+    world.announce(3, state(0b1, credit=1))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+
+
+def test_exit_and_leaving() -> None:
+    world = World()
+    world.announce(1, state(0b1), state(0b1, digest=Y))
+    world.join(2)
+    world.say(1, m.Exit(Y))
+    assert set(world.tracking.swarms) == {X}
+    world.say(1, m.Leaving())
+    world.wait(0.5, alive=(2,))
+    assert set(world.tracking.registry.nodes) == {2}
+    assert members_of(world, 2) == {2}
+    world.say(2, m.Leaving())
+    assert not world.tracking.swarms
+
+
+def test_losing_runs_is_noticed() -> None:
+    world = World()
+    world.join(1, have=chunkset.full(RUNS), credit=0)
+    world.join(2, credit=1)
+    world.forget_mail()
+    world.say(1, m.Heartbeat(swarms=(state(0b1, credit=2),)))
+    assert [s.full for s in world.got(1, m.Swarm)][:1] == [True]
+    world.wait(0.1)
+    for node in (1, 2):
+        have = 0b1 if node == 1 else 0
+        world.say(node, m.Heartbeat(swarms=(state(have, credit=2),)))
+    world.wait(0.1)
+    assert (
+        sorted(world.granted(1) + world.granted(2))
+        == [1, 2, 3, 4][: len(world.granted(1)) + len(world.granted(2))]
+    )
+    assert world.granted(2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Enter(m.SwarmState("zz", 8)),
+        m.Enter(m.SwarmState(X, -1)),
+        m.Enter(m.SwarmState(X, 10**9)),
+        m.Enter(m.SwarmState(X, RUNS + 1)),
+        m.Enter(m.SwarmState(X, RUNS, b"\x00")),
+        m.Enter(m.SwarmState(Y, 9, b"\xff\xff")),
+        m.Enter(m.SwarmState(X, RUNS, leases=(RUNS,))),
+        m.Enter(m.SwarmState(X, RUNS, leases=(-1,))),
+        m.LeaseReport(X, EPOCH, done=(1 << 60,)),
+        m.LeaseReport(X, EPOCH, failed=(-5,)),
+        m.Stuck(X, (RUNS,)),
+        m.Announce("x" * 1000, "1"),
+        m.Announce("h:1", "1", swarms=tuple(m.SwarmState(f"{i:064x}", 1) for i in range(5000))),
+    ],
+)
+def test_bad_messages_are_the_senders_fault(message: m.ToTracker) -> None:
+    world = World()
+    world.join(1, credit=1)
+    with pytest.raises(RemoteProtocolError):
+        world.tracking.handle(1, message, world.now)
+    world.tracking.check()
+
+
+def test_an_empty_model_is_complete() -> None:
+    world = World()
+    world.announce(1, m.SwarmState(Y, 0, b"", complete=True))
+    world.announce(2, m.SwarmState(Y, 0, b"", credit=1))
+    assert not world.granted(2)
+
+
+def test_same_words_same_answers() -> None:
+    def play() -> list[tuple[int, m.ToAgent]]:
+        world = World()
+        for node in range(1, 60):
+            world.join(node, credit=2)
+            world.wait(0.05)
+        return world.sent
+
+    assert play() == play()
+
+
+def test_story() -> None:
+    world = World()
+    world.join(1)
+    assert "granted" in world.tracking.story(X, 0)[0]
+    assert world.tracking.story(Y, 0) == []
+
+
+def test_a_grant_lost_with_its_connection_is_granted_again() -> None:
+    world = World()
+    world.join(1, credit=2)
+    assert world.granted(1) == [0, 1]
+    world.take(world.tracking.disconnected(1, world.now))
+    world.forget_mail()
+    world.announce(1, state(credit=4))
+    assert world.granted(1)[:2] == [2, 3]
+    world.say(1, m.Heartbeat(swarms=(state(credit=8),)))
+    world.wait(0.1)  # nobody else is there to ask
+    world.say(1, m.Heartbeat(swarms=(state(credit=8),)))
+    assert {0, 1} <= set(world.granted(1))
