@@ -14,7 +14,6 @@ from p2pcache.agent.openapi import document
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolved, Resolver
-from p2pcache.core.events import Source
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
 from p2pcache.errors import Conflict, IntegrityError, NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
@@ -166,17 +165,16 @@ class Api:
             "event": "resolved", **named, "bytes": layout.manifest.size_bytes,
             "files": len(layout.manifest.files), "stale": resolved.stale,
         }  # fmt: skip
-        before = dict(download.swarm.traffic)
         download.clients += 1
         try:
             while not download.ended.done():
                 await asyncio.wait([download.ended], timeout=PROGRESS_S)
-                yield {"event": "progress", **_progress(download, before)}
+                yield {"event": "progress", **_progress(download)}
             download.ended.result()
         finally:
             download.clients -= 1
         path = await self._downloads.publish(download, ref, resolved.generation)
-        sources = _sources(download, before)
+        sources = download.sources()
         had = max(0, layout.manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
             "event": "done", **named, "path": path, "models_dir": self._models_dir,
@@ -348,20 +346,11 @@ async def _stream(
     return response
 
 
-def _sources(download: Download, before: dict[Source, int]) -> dict[str, int]:
-    now = download.swarm.traffic
-    return {
-        "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
-        "bytes_peers": now[Source.PEER] - before[Source.PEER],
-        "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
-    }
-
-
-def _progress(download: Download, before: dict[Source, int]) -> dict[str, object]:
+def _progress(download: Download) -> dict[str, object]:
     return {
         "bytes_done": download.swarm.bytes_done,
         "bytes_total": download.bytes_total,
-        **_sources(download, before),
+        **download.sources(),
         "peers": download.swarm.peer_count,
         "rate": round(download.rate(time.monotonic())),
     }

@@ -143,10 +143,12 @@ class AgentApp:
             raise
         except P2PCacheError as error:
             log.warning("origin %s: %s", url, error)
+            self.resolver.origin_error = error
             self.queries.origin_trouble = str(error)
             self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
             return
         self.queries.origin_trouble = ""
+        self.resolver.origin_error = None
         self.resolver.repo = self.origin.repo = repo
 
     async def _retry_origin(self, url: str) -> None:

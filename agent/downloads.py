@@ -42,6 +42,7 @@ class Download:
         self.started_unix = started_unix
         self.clients = 0
         self.bytes_before = swarm.bytes_done
+        self._traffic_before = dict(swarm.traffic)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._samples: list[tuple[float, int]] = []
 
@@ -60,6 +61,15 @@ class Download:
         """End it well, once."""
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def sources(self) -> dict[str, int]:
+        """Bytes that this fetch took, by source."""
+        before, now = self._traffic_before, self.swarm.traffic
+        return {
+            "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
+            "bytes_peers": now[Source.PEER] - before[Source.PEER],
+            "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
+        }
 
     def rate(self, now: float) -> float:
         """Bytes per second over the last few seconds."""

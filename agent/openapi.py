@@ -10,6 +10,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("get", "/healthz", "The process answers", None, _JSON),
     ("get", "/readyz", "Ready, or reasons why not; ?model=REF asks for one model", None, _JSON),
     ("get", "/metrics", "Prometheus text", None, "text/plain"),
+    ("get", "/openapi.json", "This document", None, _JSON),
     ("post", "/v1/pull", "Pull a model; NDJSON events until done or error",
      {"ref": "string", "force_generation": "boolean?"}, _NDJSON),
     ("get", "/v1/models", "Models of this cache", None, _JSON),

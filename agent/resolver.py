@@ -40,6 +40,7 @@ class Resolver:
 
     def __init__(self, store: Store, link: TrackerLink | None) -> None:
         self.repo: OriginRepo | None = None
+        self.origin_error: P2PCacheError | None = None  # why `repo` is None, if one was named
         self._store = store
         self._link = link
 
@@ -118,7 +119,9 @@ class Resolver:
             raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
         return encoded
 
-    def _nobody(self, what: str) -> Unreachable:
+    def _nobody(self, what: str) -> P2PCacheError:
+        if self.origin_error is not None:
+            return self.origin_error
         if self._link is None:
             return Unreachable(
                 f"{what}: this agent has neither a tracker nor an origin (--tracker, --origin)"

@@ -1,0 +1,73 @@
+"""A running agent in this process, and a client that speaks to its sockets."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.core.layout import Layout
+from p2pcache.core.manifest import encode
+from p2pcache.ids import Ref
+from p2pcache.io.hashing import index_directory
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo
+
+
+@contextlib.asynccontextmanager
+async def agent(tmp: Path, name: str = "a", **settings: Any) -> AsyncIterator[AgentApp]:
+    defaults: dict[str, Any] = {
+        "listen": "127.0.0.1:0", "cache_dir": str(tmp / name), "socket": str(tmp / f"{name}.sock"),
+        "min_free_bytes": 0, "shutdown_s": 2.0,
+    }  # fmt: skip
+    app = AgentApp(AgentSettings(**{**defaults, **settings}))
+    async with app.running():
+        yield app
+
+
+@contextlib.asynccontextmanager
+async def client(app: AgentApp, *, path: str = "") -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.UnixConnector(path or app.settings.socket)
+    async with aiohttp.ClientSession("http://agent", connector=connector) as session:
+        yield session
+
+
+async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (await answer.text()).splitlines()]
+
+
+async def pull(app: AgentApp, ref: str, **body: Any) -> dict[str, Any]:
+    """The last event of a pull (an error's body when it never began)."""
+    async with (
+        client(app) as session,
+        session.post("/v1/pull", json={"ref": ref, **body}) as answer,
+    ):
+        return (await events(answer))[-1]
+
+
+def make_model(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return folder
+
+
+def push(origin: Path, model: Path, ref: str) -> Layout:
+    """Push straight to a directory origin, as the CLI does without a daemon."""
+    import os
+
+    manifest, sources = index_directory(model)
+    layout = Layout(manifest)
+    paths = {layout.blob_of_file[path]: source for path, source in sources.items()}
+    origin.mkdir(exist_ok=True)
+    with contextlib.closing(open_origin(origin.as_uri())) as opened:
+        OriginRepo(opened).push(
+            layout, Ref.parse(ref), open_blob=lambda number: os.open(paths[number], os.O_RDONLY)
+        )
+    assert encode(manifest)
+    return layout
