@@ -111,6 +111,7 @@ class Downloads:
         swarm = self.swarms.get(model.digest)
         if swarm is None:
             swarm = self.swarms[model.digest] = Swarm(self._parts, model, self._settings)
+            self._unattended(swarm)
             self._parts.net.add_swarm(swarm)
             if self._parts.link is not None:
                 self._parts.link.send(Enter(swarm.state()))
@@ -190,7 +191,7 @@ class Downloads:
             download.fail(error)
         finally:
             self.running.pop(swarm.digest, None)
-            swarm.on_finished = swarm.on_failed = _ignore
+            self._unattended(swarm)
             if not swarm.complete:
                 swarm.pause()
             swarm.store.unpin()
@@ -199,6 +200,23 @@ class Downloads:
             self.history.count += 1
             self.history.bytes += download.bytes_total
             self.history.seconds += self._parts.now() - download.started
+
+    def _unattended(self, swarm: Swarm) -> None:
+        """No client waits: bytes that a check found bad are fetched again, then shown again."""
+
+        def mended() -> None:
+            work = asyncio.to_thread(self._show_again, swarm)
+            self._parts.tasks.spawn_contained(work, name=f"mend-{swarm.digest[:12]}")
+
+        def failed(error: P2PCacheError) -> None:
+            log.warning("blake3:%s: %s", swarm.digest, error)
+            swarm.pause()
+
+        swarm.on_finished, swarm.on_failed = mended, failed
+
+    def _show_again(self, swarm: Swarm) -> None:
+        for ref in self._parts.store.tags_of(swarm.digest):
+            swarm.store.publish(ref, None)
 
     async def _watch(self, download: Download) -> None:
         settings = self._parts.settings
@@ -219,7 +237,3 @@ class Downloads:
             if trouble is not None:
                 raise trouble
         download.ended.result()
-
-
-def _ignore(*_: object) -> None:
-    """A swarm that is only served has nobody to tell."""

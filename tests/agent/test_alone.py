@@ -186,7 +186,7 @@ async def test_verify_finds_rot_and_pull_mends_it(tmp_path: Path, origin: Path) 
             assert (await events(answer))[-1]["chunks_bad"] == 1
         mended = await pull(app, "team/m:v1")
         assert mended["event"] == "done"
-        assert mended["bytes_origin"] > 0
+        assert app.metrics.totals()["origin"] == len(DATA) + 2 + 256 * 1024
         assert (Path(mended["models_dir"]) / mended["path"] / "weights.bin").read_bytes() == DATA
 
 
