@@ -14,7 +14,7 @@ from p2pcache.core.manifest import MAX_MANIFEST_BYTES, digest_of, encode
 from p2pcache.core.tags import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import Conflict, InvalidManifest, NotFound, UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.io.origins.base import ABSENT, Body, Readable
+from p2pcache.io.origins.base import ABSENT, Body, NoContainer, Readable
 from p2pcache.io.origins.push import OpenBlob, PushResult, upload_blobs
 from p2pcache.io.origins.retry import Retrying, never
 
@@ -125,9 +125,9 @@ class OriginRepo:
     def _tag(self, ref: Ref) -> tuple[TagRecord, str | None]:
         try:
             data, version = self.origin.get(tag_key(ref), limit=MAX_TAG_BYTES)
-        except NotFound as error:
-            if "bucket" in str(error):
-                raise
+        except NoContainer:
+            raise
+        except NotFound:
             return NO_TAG, None
         return decode_tag(data), version
 
