@@ -41,6 +41,7 @@ def open_folders(disk: Disk, root: Path) -> Folders:
         for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
                            ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
             opened.append(disk.ensure_directory(fd, name, mode))
+        disk.sync(fd)
     except BaseException:
         for one in opened:
             os.close(one)

@@ -233,13 +233,12 @@ class Store:
                 )
             if ref is None:
                 return ""
-            if generation is not None:
-                self._records.set_tag(ref.tag_key, model.digest, generation)
             tree = Tree(ref.namespace, ref.name, model.digest)
             tagged = [r for r, d in self._records.tags() if d == model.digest]
             for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
                 self._trees.publish(place, self._tree_files(model.layout))
-            if generation is not None:
+            if generation is not None:  # last: a tag never speaks of a tree that isn't durable
+                self._records.set_tag(ref.tag_key, model.digest, generation)
                 self._trees.set_link(ref, model.digest)
             self.touch(model.digest)
             return tree.path

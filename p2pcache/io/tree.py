@@ -67,6 +67,7 @@ class Trees:
         try:
             self._disk.rename(self._folders.tmp, temporary, parent, f"@{tree.digest}")
             self._disk.sync(parent)
+            self._disk.sync(self._folders.tmp)
         finally:
             os.close(parent)
 
@@ -100,6 +101,9 @@ class Trees:
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
             self._disk.rename(parent, f"@{tree.digest}", self._folders.tmp, temporary)
+            # Gone for good before its files go, or a power cut could leave half a tree in sight.
+            self._disk.sync(parent)
+            self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
             return
         finally:
@@ -149,7 +153,10 @@ class Trees:
     def _ensure(self, namespace: str, name: str) -> int:
         space = self._disk.ensure_directory(self._folders.models, namespace, 0o755)
         try:
-            return self._disk.ensure_directory(space, name, 0o755)
+            found = self._disk.ensure_directory(space, name, 0o755)
+            self._disk.sync(space)
+            self._disk.sync(self._folders.models)
+            return found
         finally:
             os.close(space)
 
