@@ -1,0 +1,28 @@
+"""What an operator can set for the tracker. Units are in the names; "" means none."""
+
+from typing import Literal
+
+import msgspec
+
+
+class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of `p2pcache tracker`; the TOML section is `[tracker]`."""
+
+    listen: str = "127.0.0.1:7400"
+    """HOST:PORT for agents, health and metrics. Any address but loopback needs a cluster key (or `insecure`)."""
+    origin: str = ""
+    """URL of the storage (s3://bucket/prefix or file:///dir); told to agents that have none of their own."""
+    state_dir: str = ""
+    """Directory for notes that make a restart in a storm smoother; without one nothing is lost either."""
+    cluster_key_file: str = ""
+    """File with the key that makes a process a member of the cluster."""
+    insecure: bool = False
+    """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
+    leases_in_flight: int = 16
+    """Chunks of one model that are read from the origin at once, over all nodes."""
+    neighbours: int = 24
+    """Peers that each node of a large swarm is told to dial."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: Literal["text", "json"] = "text"
+    """text or json."""
