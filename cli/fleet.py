@@ -15,7 +15,9 @@ from p2pcache.core.units import format_bytes, format_duration
 @json_option
 @client_options()
 def nodes(as_json: bool, loaded: Loaded) -> None:
-    """List the cluster's nodes, as the tracker knows them.
+    """List the cluster's nodes.
+
+    As the tracker knows them; a node that is gone for 15 s is dropped.
 
     Examples:
       p2pcache nodes

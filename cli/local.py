@@ -114,13 +114,15 @@ class LocalCache:
         """Events while every chunk is proved again, `done` last."""
         _, model = self._open(Ref.parse(ref))
         began = time.monotonic()
+        model.copy_local()  # files that changed behind our back are proved again, chunk by chunk
         watched = Watched(model.verify)
         for done, total in watched.progress():
             yield {"event": "progress", "bytes_done": done, "bytes_total": total}
-        layout = model.layout
+        layout, bad = model.layout, len(watched.result())
+        missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
         yield {
             "event": "done", "ref": ref, "digest": layout.digest, "bytes": layout.total_bytes,
-            "chunks": layout.chunk_count, "chunks_bad": len(watched.result()),
+            "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": missing,
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 

@@ -86,6 +86,7 @@ class LineReporter:
     def update(self, event: Event) -> None:
         """A line, if the last one is old enough."""
         if event["event"] != "progress":
+            _note_stale(event)
             return
         now = time.monotonic()
         parts = self._meter.read(event, now)
@@ -113,6 +114,7 @@ class BarReporter:
     def update(self, event: Event) -> None:
         """Draw."""
         if event["event"] != "progress":
+            _note_stale(event)
             return
         percent, amount, rate, eta, peers = self._meter.read(event, time.monotonic())
         if self._bar is None:
@@ -183,6 +185,12 @@ def peer_share(event: Event) -> str:
     count = event.get("peers")
     who = f"{count} peers" if isinstance(count, int) and count > 1 else "peers"
     return f"{peers / (peers + origin):.0%} from {who}"
+
+
+def _note_stale(event: Event) -> None:
+    if event.get("stale"):
+        ref = clean(event.get("ref"))
+        note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")
 
 
 def _phase(event: Event) -> str:

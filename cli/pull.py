@@ -1,10 +1,10 @@
 """`pull` and `verify`: the commands that wait for bytes."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -15,7 +15,10 @@ from p2pcache.cli.progress import Event, Reporter, make_reporter, peer_share
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.io.client import AgentClient, Events
+from p2pcache.io.client import Events
+
+if TYPE_CHECKING:
+    from p2pcache.cli.embedded import Linger
 
 _LINK_WARNING = (
     "warning: --link {mode} shares the cache's own files: whoever can write through the links (root can) "
@@ -60,9 +63,9 @@ def pull(
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
     wanted = Ref.parse(ref)
-    with _agent(loaded) as (client, linger):
+    with _pulling(loaded, wanted, force_generation=force_generation) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
-        done = _follow(client.pull(str(wanted), force_generation=force_generation), reporter)
+        done = _follow(events, reporter)
         tree = _tree(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
@@ -85,7 +88,7 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     """Prove every byte of a model again.
 
     Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
-    are dropped, and fetched again by the next pull; then the exit code is 6.
+    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good.
 
     Examples:
       p2pcache verify team/llama:v3
@@ -94,32 +97,32 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     with cache_or_agent(loaded) as client:
         reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
         done = _follow(client.verify(str(wanted)), reporter)
-        bad, chunks = int(done.get("chunks_bad", 0)), int(done.get("chunks", 0))
-        if not bad:
-            seconds = format_duration(float(done.get("seconds", 0)))
-            reporter.done(
-                done,
-                f"verified {wanted}: {format_bytes(done['bytes'])} in {chunks} chunks, all good, {seconds}",
-            )
+        bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
+        if not bad + missing:
+            reporter.done(done, _verify_summary(wanted, done))
             return
         if as_json:
             reporter.update(done)
+    found = [f"{bad} bad (dropped)"] if bad else []
+    found += [f"{missing} missing"] if missing else []
     raise IntegrityError(
-        f"{wanted}: {bad} of {chunks} chunks were bad and are dropped; pull it again to mend it"
+        f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
     )
 
 
 @contextmanager
-def _agent(loaded: Loaded) -> Iterator[tuple[AgentClient, Callable[[str], None]]]:
-    """The agent to ask, and what to do for the swarm before leaving (a daemon stays anyway)."""
+def _pulling(
+    loaded: Loaded, ref: Ref, *, force_generation: bool
+) -> "Iterator[tuple[Events, Linger]]":
+    """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
     client = find_agent(loaded)
     if client is not None:
-        yield client, lambda _digest: None
+        yield client.pull(str(ref), force_generation=force_generation), lambda _digest: None
         return
-    from p2pcache.cli.embedded import embedded_agent
+    from p2pcache.cli.embedded import pull_alone
 
-    with embedded_agent(loaded) as own:
-        yield own.client, own.linger
+    with pull_alone(loaded, ref, force_generation=force_generation) as alone:
+        yield alone
 
 
 def _follow(events: Events, reporter: Reporter) -> Event:
@@ -156,11 +159,16 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     return target
 
 
+def _verify_summary(ref: Ref, done: Event) -> str:
+    size, seconds = format_bytes(done["bytes"]), format_duration(float(done.get("seconds", 0)))
+    return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
+
+
 def _pull_summary(ref: Ref, done: Event) -> str:
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:
         return f"{ref}: already here, {format_bytes(size)}"
     rate = f" ({format_bytes(moved / seconds)}/s)" if seconds > 0 else ""
-    share = peer_share({**done, "peers": None}) or "0% from peers"
+    share = peer_share({**done, "peers": None}) if done.get("bytes_peers") else "all from storage"
     return f"pulled {ref}: {format_bytes(moved)} in {format_duration(seconds)}{rate}, {share}"

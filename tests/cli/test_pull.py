@@ -135,4 +135,9 @@ def test_verify_tells_good_from_bad(agent: FakeAgent, run: Run) -> None:
     agent.stream("POST /v1/verify", [end | {"chunks_bad": 2}])
     bad = run("verify", "llama", "--agent", agent.address)
     assert isinstance(bad.exception, IntegrityError)
-    assert "2 of 4 chunks" in str(bad.exception)
+    assert "of 4 chunks 2 bad (dropped)" in str(bad.exception)
+
+
+def test_a_stale_tag_is_told(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
+    agent.stream("POST /v1/pull", [fakes.resolved() | {"stale": True}, fakes.done(tmp_path)])
+    assert "what this cache last knew" in run("pull", "llama", "--agent", agent.address).stderr

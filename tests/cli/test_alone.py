@@ -1,0 +1,185 @@
+"""Commands without a daemon, for real: a directory as storage, a cache of the user's own."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2pcache.cli.local import TURN_FILE
+from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def model(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A pushed model; the settings point at its storage."""
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "weights.bin").write_bytes(os.urandom(3_000_000))
+    (folder / "sub" / "config.json").write_text("{}")
+    (tmp_path / "origin").mkdir()
+    monkeypatch.setenv("P2PCACHE_ORIGIN", f"file://{tmp_path}/origin")
+    assert run("push", folder, "team/m:v1").exit_code == 0
+    yield folder
+    for path in (tmp_path / "xdg").rglob("*"):  # read-only trees: pytest couldn't remove them
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+
+
+def same(left: Path, right: Path) -> bool:
+    return all(
+        (left / name).read_bytes() == (right / name).read_bytes()
+        for name in ("weights.bin", "sub/config.json")
+    )
+
+
+def test_pull_twice(run: Run, model: Path, tmp_path: Path) -> None:
+    first = run("pull", "team/m:v1")
+    assert first.exit_code == 0, first.exception
+    path = Path(first.stdout.rstrip("\n"))
+    assert path.parent == tmp_path / "xdg/p2pcache/models/team/m"
+    assert same(model, path)
+    assert "all from storage" in first.stderr
+    again = run("pull", "team/m:v1")
+    assert again.stdout == first.stdout
+    assert "already here" in again.stderr
+    done = json.loads(
+        run("pull", "--json", f"team/m@blake3:{path.name[1:]}").stdout.splitlines()[-1]
+    )
+    assert (done["bytes_local"], done["path"]) == (3_000_002, str(path))
+
+
+def test_the_second_pull_starts_no_agent(run: Run, model: Path, tmp_path: Path) -> None:
+    run("pull", "team/m:v1")
+    report = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "p2pcache.cli.main", "pull", "team/m:v1"],
+        capture_output=True, text=True, check=True,
+    ).stderr  # fmt: skip
+    assert "sqlite3" in report
+    assert not any(
+        name in report for name in ("aiohttp", "uvloop", "asyncio.events", "rich", "botocore")
+    )
+
+
+def test_the_cache_can_be_looked_at_and_cleared(run: Run, model: Path) -> None:
+    run("pull", "team/m:v1")
+    assert run("ls").stdout.splitlines()[1].split()[:2] == ["team/m", "v1"]
+    shown = json.loads(run("show", "--json", "team/m:v1").stdout)
+    assert (shown["local"], shown["complete"], shown["generation"]) == (True, True, 1)
+    assert "all good" in run("verify", "team/m:v1").stderr
+    assert "3.01 MB freed" in run("rm", "team/m:v1").stdout
+    assert isinstance(run("verify", "team/m:v1").exception, NotFound)
+    assert json.loads(run("show", "--json", "team/m:v1").stdout)["local"] is False
+
+
+def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
+    run("push", model, "team/m:v2")
+    run("pull", "team/m:v1")
+    run("pull", "team/m:v2")
+    assert run("rm", "team/m:v1").stdout == "removed team/m:v1 (0 B freed)\n"
+    assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
+    assert "removed" in run("prune", "--all").stdout
+    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+
+
+def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
+    weights = Path(run("pull", "team/m:v1").stdout.strip()) / "weights.bin"
+    weights.chmod(0o644)
+    with weights.open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"x" * 10)
+    result = run("verify", "team/m:v1")
+    assert isinstance(result.exception, IntegrityError)
+    assert "of 13 chunks 1 missing" in str(result.exception)
+    healed = run("pull", "team/m:v1")
+    assert healed.exit_code == 0
+    assert same(model, Path(healed.stdout.strip()))
+
+
+def test_to_a_directory(run: Run, model: Path, tmp_path: Path) -> None:
+    result = run("pull", "team/m:v1", "--to", tmp_path / "out")
+    assert result.stdout == f"{tmp_path}/out\n"
+    assert same(model, tmp_path / "out")
+    assert run("pull", "team/m:v1", "--to", tmp_path / "out").exit_code == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
+    assert isinstance(run("pull", "team/m:v1", "--to", tmp_path / "other").exception, UsageError)
+    linked = run("pull", "team/m:v1", "--to", tmp_path / "links", "--link", "symlink")
+    assert "warning: --link symlink" in linked.stderr
+    assert (tmp_path / "links/weights.bin").is_symlink()
+
+
+def test_a_tag_that_moved_is_followed(run: Run, model: Path) -> None:
+    first = run("pull", "team/m:v1").stdout
+    (model / "weights.bin").write_bytes(os.urandom(1000))
+    run("push", model, "team/m:v1")
+    second = run("pull", "team/m:v1").stdout
+    assert second != first
+    assert same(model, Path(second.strip()))
+    assert Path(first.strip()).is_dir(), "who reads the old version goes on reading it"
+
+
+def test_a_tag_that_went_back_is_refused_unless_told(run: Run, model: Path, tmp_path: Path) -> None:
+    old = run("pull", "team/m:v1").stdout
+    shutil.copytree(tmp_path / "origin", tmp_path / "backup")
+    (model / "weights.bin").write_bytes(b"new")
+    run("push", model, "team/m:v1")
+    run("pull", "team/m:v1")
+    shutil.rmtree(tmp_path / "origin")
+    (tmp_path / "backup").rename(tmp_path / "origin")
+    result = run("pull", "team/m:v1")
+    assert result.exit_code != 0
+    assert "went back" in str(result.exception)
+    assert run("pull", "team/m:v1", "--force-generation").stdout == old
+
+
+def test_what_is_not_there(run: Run, model: Path, tmp_path: Path) -> None:
+    assert isinstance(run("pull", "team/none").exception, NotFound)
+    assert isinstance(
+        run("pull", "team/m:v1", "--origin", f"file://{tmp_path}/nowhere").exception, NotFound
+    )
+    assert isinstance(run("pull", "team/m:v1", "--origin", "ftp://x").exception, UsageError)
+
+
+def test_a_silent_storage_and_a_known_tag(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run("pull", "team/m:v1").stdout
+
+    def silent(*_: object) -> None:
+        raise OriginUnavailable("nobody answers")
+
+    monkeypatch.setattr("p2pcache.io.origins.repo.OriginRepo.get_tag", silent)
+    result = run("pull", "team/m:v1")
+    assert result.stdout == path
+    assert "what this cache last knew" in result.stderr
+
+
+def test_commands_take_turns(run: Run, model: Path, tmp_path: Path) -> None:
+    run("pull", "team/m:v1")
+    descriptor = os.open(tmp_path / "xdg/p2pcache" / TURN_FILE, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Timer(0.3, os.close, (descriptor,)).start()
+    began = time.monotonic()
+    result = run("pull", "team/m:v1")
+    assert time.monotonic() - began > 0.25
+    assert "waiting for it to end" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_a_cache_that_an_agent_holds(run: Run, model: Path, tmp_path: Path) -> None:
+    run("pull", "team/m:v1")
+    descriptor = os.open(tmp_path / "xdg/p2pcache/lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert isinstance(run("ls").exception, UsageError)
+    finally:
+        os.close(descriptor)
