@@ -63,6 +63,7 @@ class Cluster:
         environ: dict[str, str] | None = None,
         agent_flags: Sequence[str] = (),
         leash: bool = True,
+        folder: Path | None = None,
     ) -> None:
         """Choose ports and write the key; nothing is started yet.
 
@@ -73,16 +74,20 @@ class Cluster:
             environ: added to the daemons' and commands' environment (storage credentials).
             agent_flags: more flags for each agent.
             leash: the daemons die with this process.
+            folder: where the cluster's directory is made; None: among the temporary files.
         """
         self.origin = origin
-        self.root = Path(tempfile.mkdtemp(prefix="p2pc-"))  # short: a socket's path has 107 bytes
+        self.root = Path(
+            tempfile.mkdtemp(prefix="p2pc-", dir=folder)
+        )  # short: a socket's path has 107 bytes
         self.environ = clean_environ(self.root) | (environ or {})
         self.key_file = write_key(self.root / "cluster.key")
         self._leash = leash
         self._agent_flags = list(agent_flags)
         ports = free_ports(agents + 1)
-        self.tracker_url = f"http://127.0.0.1:{ports[0]}" if tracker else ""
-        self.tracker = self._tracker(ports[0]) if tracker else None
+        self._tracked = tracker
+        self.tracker_url = f"http://127.0.0.1:{ports[0]}"
+        self.tracker = self._tracker(ports[0])
         self.agents = [self._agent(n, port) for n, port in enumerate(ports[1:])]
 
     def _tracker(self, port: int) -> Daemon:
@@ -93,7 +98,7 @@ class Cluster:
                       environ=self.environ, leash=self._leash)  # fmt: skip
 
     def _agent(self, number: int, port: int) -> Agent:
-        source = ["--tracker", self.tracker_url] if self.tracker else ["--origin", self.origin]
+        source = ["--tracker", self.tracker_url] if self._tracked else ["--origin", self.origin]
         flags = ["--listen", f"127.0.0.1:{port}", "--cluster-key-file", str(self.key_file),
                  "--min-free-bytes", "0", *source, *self._agent_flags]  # fmt: skip
         name = f"agent-{number + 1}"
@@ -112,13 +117,13 @@ class Cluster:
         Raises:
             StartError: one of them doesn't start.
         """
-        if self.tracker is not None:
+        if self._tracked:
             self.tracker.start()
         for agent in self.agents:
             agent.start(wait=False)
         for agent in self.agents:
             agent.wait_ready()
-        if self.tracker is not None and self.agents:
+        if self._tracked and self.agents:
             self.wait_members(len(self.agents))
 
     def wait_members(self, count: int, limit_s: float = MEMBERS_S) -> None:
@@ -164,8 +169,7 @@ class Cluster:
     def stop(self) -> None:
         """Stop all daemons, agents first, and remove their directories."""
         stop_all([*self.agents])
-        if self.tracker is not None:
-            self.tracker.stop()
+        self.tracker.stop()
         shutil.rmtree(self.root, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -183,21 +187,32 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            for daemon in [*([self.tracker] if self.tracker else []), *self.agents]:
+            for daemon in (self.tracker, *self.agents):
                 print(f"--- {daemon.name}\n{daemon.tail()}")
         self.stop()
 
 
 def run_command(
-    *arguments: str, environ: dict[str, str], code: int | None = 0, limit_s: float = COMMAND_S
+    *arguments: str,
+    environ: dict[str, str],
+    code: int | None = 0,
+    limit_s: float = COMMAND_S,
+    prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run one `p2pcache` command with exactly this environment and check its exit code.
+
+    Args:
+        arguments: of the command.
+        environ: all of it.
+        code: the exit code that must come; None: any.
+        limit_s: after so long it is killed.
+        prefix: put before the command, for example `ip netns exec NAME`.
 
     Raises:
         AssertionError: another exit code; with what the command printed.
     """
     done = subprocess.run(
-        [*P2PCACHE, *arguments],
+        [*prefix, *P2PCACHE, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

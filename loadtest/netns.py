@@ -1,8 +1,8 @@
 """Hosts made of network namespaces on one bridge, each behind a shaped link. Needs root.
 
 The bridge has a namespace of its own too, so nothing of this touches the machine's own network or
-firewall, and deleting the namespaces deletes everything. Namespaces and the work directory carry
-our process id; a lock in the directory tells a later run whether we still live.
+firewall, and deleting the namespaces deletes everything. Namespaces carry our process id; a lock
+file of the same name tells a later run whether we still live, and where our work directory was.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 PREFIX = "p2pstorm"
 NETNS_DIR = Path("/run/netns")
+LOCK_DIR = Path("/run") / PREFIX
 CLONE_NEWNET = 0x40000000
 SUBNET = "198.18"  # RFC 2544: addresses for benchmarks, nobody's own
 BURST_BYTES = 136_000  # two full GSO packets: less throttles below the rate
@@ -77,10 +78,13 @@ class Fabric:
         if shutil.which("ip") is None or shutil.which("tc") is None:
             raise FabricError("`ip` and `tc` are missing; install the iproute2 package")
         remove_leftovers()
-        self._work = _work_root() / str(os.getpid())
-        self._work.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._work / "lock").open("w")
+        self._work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-"))
+        LOCK_DIR.mkdir(exist_ok=True)
+        self._lock_path = LOCK_DIR / str(os.getpid())
+        self._lock = self._lock_path.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock.write(f"{self._work}\n")
+        self._lock.flush()
         self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
         self.hosts: dict[str, Host] = {}
 
@@ -99,9 +103,8 @@ class Fabric:
         return self
 
     def __exit__(self, *_: object) -> None:
-        remove_namespaces(f"{PREFIX}-{os.getpid()}-")
-        _unmount_below(self._work)
-        shutil.rmtree(self._work, ignore_errors=True)
+        _clear(os.getpid(), self._work)
+        self._lock_path.unlink(missing_ok=True)
         self._lock.close()
 
     def add(self, name: str, *, rate_bytes_s: float = 0, group: int = 0) -> Host:
@@ -193,19 +196,23 @@ def in_namespace(host: Host, call: Callable[[], T]) -> T:
 
 def remove_leftovers() -> None:
     """Remove what runs left that were killed: their processes, namespaces, mounts, directories."""
-    root = _work_root()
-    for work in root.iterdir() if root.is_dir() else ():
-        lock = work / "lock"
-        if not work.name.isdigit() or not lock.exists():
-            continue
-        with lock.open("w") as file:
+    for lock in LOCK_DIR.glob("[0-9]*"):
+        with lock.open("r") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue  # it lives
-            remove_namespaces(f"{PREFIX}-{work.name}-")
-            _unmount_below(work)
-            shutil.rmtree(work, ignore_errors=True)
+            work = file.readline().strip()
+            _clear(int(lock.name), Path(work) if work else None)
+            lock.unlink(missing_ok=True)
+
+
+def _clear(pid: int, work: Path | None) -> None:
+    remove_namespaces(f"{PREFIX}-{pid}-")
+    # The path was written by us, but only a directory that we could have made is ever deleted.
+    if work is not None and work.name.startswith(f"{PREFIX}-"):
+        _unmount_below(work)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def remove_namespaces(prefix: str) -> None:
@@ -227,10 +234,6 @@ def mount_small_disk(path: Path, size_bytes: int) -> None:
     """A file system of `size_bytes` in memory, to be filled up; removed with the fabric."""
     path.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX, str(path))
-
-
-def _work_root() -> Path:
-    return Path(tempfile.gettempdir()) / PREFIX
 
 
 def _unmount_below(folder: Path) -> None:

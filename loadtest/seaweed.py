@@ -94,6 +94,12 @@ class Seaweed:
         return self._ports["s3"]
 
     @property
+    def pid(self) -> int:
+        """Of the running server, and of its process group."""
+        assert self._process is not None, "the server doesn't run"
+        return self._process.pid
+
+    @property
     def endpoint(self) -> str:
         """URL of the S3 endpoint."""
         return f"{'https' if self._tls else 'http'}://{self.address}:{self.port}"

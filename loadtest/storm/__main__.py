@@ -1,0 +1,152 @@
+"""`python -m loadtest.storm`: one storm, its table, its JSON."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from loadtest.daemons import StartError, exit_on_signals
+from loadtest.models import check_tree, total_bytes
+from loadtest.netns import FabricError
+from loadtest.storm.arena import Arena, say
+from loadtest.storm.faults import FAULTS, Trouble
+from loadtest.storm.naive import run_naive
+from loadtest.storm.plan import Links, Plan, bound_s
+from loadtest.storm.race import race
+from loadtest.storm.report import OriginBytes, Report
+from p2pcache.core.units import format_bytes, parse_rate, parse_size
+from p2pcache.errors import UsageError
+
+LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
+LIMIT_EXTRA_S = 60.0  # leases expire and stalls time out within it
+RIVALS = {"naive": run_naive}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one storm. Exit code 0: all as it must be; 1: not; 2: can't run here."""
+    options = _parser().parse_args(argv)
+    exit_on_signals()
+    try:
+        plan = _plan(options)
+        report = run(plan)
+    except (UsageError, FabricError, StartError) as error:
+        print(f"storm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("storm: interrupted; everything was removed", file=sys.stderr)
+        return 130
+    print(report.as_text())
+    if options.json:
+        Path(options.json).write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    return 1 if report.failures() else 0
+
+
+def run(plan: Plan) -> Report:
+    """One storm and its rivals, on one set of links."""
+    trouble = Trouble.of(plan)
+    liars = frozenset(trouble.unlucky(plan) if any(f.liar for f in trouble.faults) else ())
+    with Arena(plan, proxy=any(f.proxy for f in trouble.faults), liars=liars) as arena:
+        links = arena.measure_links()
+        say(
+            f"goodput: {links.node * 8e-6:.1f} Mbit/s between nodes, {links.origin * 8e-6:.1f} from the origin"
+        )
+        for fault in trouble.faults:
+            fault.prepare(arena)
+        source = arena.push(plan.size_bytes)
+        for fault in trouble.faults:
+            fault.corrupt(arena)
+        arena.start()
+        report = _storm(arena, trouble, links, total_bytes(source))
+        _compare(arena, report, source)
+        for rival in plan.rivals:
+            say(f"rival: {rival}")
+            report.rivals[rival] = RIVALS[rival](arena, links)
+        return report
+
+
+def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Report:
+    """The timed part: only the pulls run, and what the faults do to them."""
+    plan = arena.plan
+    unlucky = trouble.unlucky(plan)
+    t_lb = bound_s(plan, links, size_bytes, plan.nodes - len(unlucky))
+    say(f"{plan.nodes} nodes pull {format_bytes(size_bytes)}; the bound is {t_lb:.1f} s")
+    acts = [act for fault in trouble.faults for act in fault.acts(arena, t_lb)]
+    late = any(fault.late for fault in trouble.faults)
+    before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
+    result = race(
+        arena.agents, arena.cpu_s, acts,
+        delays=dict.fromkeys(unlucky, t_lb / 2) if late else {},
+        limit_s=LIMIT_FACTOR * t_lb + LIMIT_EXTRA_S, say=say,
+    )  # fmt: skip
+    after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
+    read = OriginBytes(after.server - before.server, after.interface - before.interface)
+    return Report(plan, trouble, links, result, read, size_bytes)
+
+
+def _compare(arena: Arena, report: Report, source: Path) -> None:
+    for agent, outcome in zip(arena.agents, report.race.outcomes, strict=True):
+        if outcome.code != 0:
+            continue
+        try:
+            check_tree(agent.tree(outcome.path), source)
+            outcome.equal = True
+        except (AssertionError, OSError) as error:
+            outcome.equal, outcome.message = False, str(error)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    return Plan(
+        nodes=options.nodes,
+        rate=parse_rate(options.rate),
+        origin_rate=parse_rate(options.origin_rate or options.rate),
+        size_bytes=parse_size(options.size),
+        rivals=tuple(options.rival),
+        faults=tuple(options.fault),
+        seed=options.seed,
+        agent_flags=tuple(f for flag in options.agent_flag for f in flag.split(" ", 1)),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, FAULTS))
+    faults = "\n".join(f"  {name:{width}}  {fault.help}" for name, fault in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.storm",
+        description="N agents in network namespaces behind shaped links pull one model at once (root).",
+        epilog=f"faults (the unlucky node, where there is one, is the last, and isn't counted in the times):\n{faults}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--nodes", type=int, default=8, metavar="N", help="agents [8]")
+    add("--rate", default="50mbit", help="each node's link, both directions [50mbit]")
+    add("--origin-rate", metavar="RATE", help="the origin's link [as --rate]")
+    add("--size", default="128MiB", help="the model [128MiB: 512 chunks]")
+    add(
+        "--rival",
+        action="append",
+        default=[],
+        choices=sorted(RIVALS),
+        help="run it too, on the same links",
+    )
+    add(
+        "--fault",
+        action="append",
+        default=[],
+        choices=list(FAULTS),
+        metavar="NAME",
+        help="see below; may be repeated",
+    )
+    add("--json", metavar="FILE", help="write all numbers here")
+    add("--seed", type=int, default=0, help="of the model's bytes [0]")
+    add(
+        "--agent-flag",
+        action="append",
+        default=[],
+        metavar="'--FLAG VALUE'",
+        help="for each agent; may be repeated",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The stage of a storm: an S3 server, a tracker and N agents, each in its own namespace."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Self
+
+from loadtest.cluster import Agent, clean_environ, healthy, run_command, write_key
+from loadtest.daemons import P2PCACHE, Daemon, stop_all, wait_until
+from loadtest.goodput import goodput
+from loadtest.models import make_model
+from loadtest.netns import Fabric, Host, in_namespace, mount_small_disk
+from loadtest.storm.origin import OriginServer
+from loadtest.storm.plan import Links, Plan
+from p2pcache.errors import P2PCacheError
+
+TRACKER_PORT = 7400
+AGENT_PORT = 7401
+READY_S = 60.0  # sixteen interpreters start on two cores
+REF = "storm/model:v1"
+CORE, LEFT, RIGHT = 0, 1, 2  # groups of hosts; `split` cuts RIGHT from LEFT
+STOP_S = 5.0  # what they still upload to each other is of no interest
+
+
+class Arena:
+    """Everything that a storm runs on. A context manager; leaving it removes all of it."""
+
+    def __init__(self, plan: Plan, *, proxy: bool, liars: frozenset[int] = frozenset()) -> None:
+        """Describe it.
+
+        Args:
+            plan: sizes and rates.
+            proxy: put the fault proxy before the S3 server.
+            liars: nodes whose agents serve corrupt chunks.
+        """
+        self.plan = plan
+        self._proxy = proxy
+        self._liars = liars
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _build(self) -> None:
+        plan = self.plan
+        self.fabric = self._stack.enter_context(Fabric())
+        self.work = self.fabric.work
+        self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
+        self.tracker_host = self.fabric.add("tracker", group=LEFT)
+        self.node_hosts = [
+            self.fabric.add(f"n{n}", rate_bytes_s=plan.rate, group=self._group(n))
+            for n in range(plan.nodes)
+        ]
+        self.origin = OriginServer(self.origin_host, self.work / "origin")
+        self._stack.enter_context(self.origin)
+        self.environ = clean_environ(self.work) | self.origin.environ
+        self._key = write_key(self.work / "cluster.key")
+        self.tracker = self._tracker()
+        self.agents = [self._agent(n, host) for n, host in enumerate(self.node_hosts)]
+        self._stack.callback(stop_all, [*self.agents, self.tracker], STOP_S)
+
+    def _group(self, node: int) -> int:
+        return LEFT if node < (self.plan.nodes + 1) // 2 else RIGHT
+
+    def _tracker(self) -> Daemon:
+        host = self.tracker_host
+        command = [*P2PCACHE, "tracker", "--listen", f"{host.address}:{TRACKER_PORT}",
+                   "--origin", self.origin.url, "--cluster-key-file", str(self._key),
+                   "--state-dir", str(self.work / "tracker")]  # fmt: skip
+        url = f"http://{host.address}:{TRACKER_PORT}/healthz"
+        return Daemon("tracker", command, self.work / "tracker.log", environ=self.environ,
+                      ready=lambda: in_namespace(host, lambda: healthy(url)),
+                      prefix=host.prefix)  # fmt: skip
+
+    def _agent(self, number: int, host: Host) -> Agent:
+        tracker = f"http://{self.tracker_host.address}:{TRACKER_PORT}"
+        flags = ["--listen", f"{host.address}:{AGENT_PORT}", "--tracker", tracker,
+                 "--cluster-key-file", str(self._key), "--min-free-bytes", "0",
+                 *self.plan.agent_flags]  # fmt: skip
+        name = f"n{number}"
+        agent = Agent(name, self.work / name, flags, environ=self.environ, prefix=host.prefix)
+        if number in self._liars:
+            place = agent.command.index("p2pcache.cli.main")
+            agent.command[place] = "loadtest.liar"
+        return agent
+
+    def start(self) -> None:
+        """Start tracker and agents, and wait until the tracker knows them all."""
+        self.tracker.start()
+        for agent in self.agents:
+            agent.start(wait=False)
+        for agent in self.agents:
+            agent.wait_ready(READY_S)
+        wait_until(self._all_known, READY_S)
+
+    def _all_known(self) -> bool:
+        try:
+            return len(self.agents[0].client.nodes()) == len(self.agents)
+        except P2PCacheError:
+            return False
+
+    def push(self, size_bytes: int, ref: str = REF) -> Path:
+        """Make a model and push it from the origin's own host, past the shaper; its directory."""
+        source = self.work / f"model-{ref.replace('/', '-').replace(':', '-')}"
+        make_model(source, size_bytes, shards=1, seed=self.plan.seed)
+        self.command(self.origin_host, "push", str(source), ref, "--quiet")
+        return source
+
+    def command(self, host: Host, *arguments: str, limit_s: float = 300.0) -> str:
+        """Run a `p2pcache` command on a host, without a daemon; its stdout."""
+        environ = self.environ | {"P2PCACHE_ORIGIN": self.origin.url}
+        done = run_command(*arguments, environ=environ, limit_s=limit_s, prefix=host.prefix)
+        return done.stdout
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far of every part that lives, by name."""
+        daemons = [d for d in (self.tracker, *self.agents) if d.alive]
+        return {d.name: d.cpu_s() for d in daemons} | {"origin": self.origin.cpu_s()}
+
+    def small_disk(self, node: int, size_bytes: int) -> None:
+        """Give a node's cache a file system of its own, before the agents start."""
+        mount_small_disk(self.agents[node].cache_dir, size_bytes)
+
+    def measure_links(self) -> Links:
+        """Goodput of one flow between two nodes, and what the origin can send to all of them."""
+        hosts = self.node_hosts
+        node = goodput(hosts[0], [hosts[1]]) if len(hosts) > 1 else goodput(self.origin_host, hosts)
+        flows = max(1, min(len(hosts), round(self.plan.origin_rate / self.plan.rate)))
+        return Links(node=node, origin=goodput(self.origin_host, hosts[:flows]))
+
+
+def say(text: str) -> None:
+    """Progress of the storm, for the person who waits."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,141 @@
+"""The faults by name: what each does, to whom, when, and what must come of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadtest.models import corrupt_file
+from loadtest.storm.arena import LEFT, RIGHT, Arena
+from loadtest.storm.plan import Plan
+from loadtest.storm.race import Act
+
+ORIGIN_FAULT_S = 5.0
+SPLIT_S = 10.0
+SLOW_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind of trouble. The unlucky node, where there is one, is the last.
+
+    Attributes:
+        help: one sentence for `--help`.
+        expect: the unlucky node's exit code; None: it needn't end. Only with `unlucky`.
+        unlucky: whether one node isn't counted among those that must be quick.
+        everywhere: exit code that every node must end with, if not 0.
+        alpha: what the origin may at most be read, per byte of the model.
+        proxy: needs the fault proxy before the S3 server.
+        liar: the unlucky node serves corrupt chunks.
+        late: the unlucky node starts at half of T_LB.
+        prepare: called before the daemons start.
+        corrupt: called after the push.
+        acts: the timetable, for a T_LB.
+    """
+
+    help: str
+    expect: int | None = 0
+    unlucky: bool = False
+    everywhere: int = 0
+    alpha: float = 1.05
+    proxy: bool = False
+    liar: bool = False
+    late: bool = False
+    prepare: Callable[[Arena], None] = lambda _arena: None
+    corrupt: Callable[[Arena], None] = lambda _arena: None
+    acts: Callable[[Arena, float], list[Act]] = lambda _arena, _t_lb: []
+
+
+def _kill_node(arena: Arena, t_lb: float) -> list[Act]:
+    victim = arena.agents[-1]
+    return [Act(t_lb / 2, f"SIGKILL to {victim.name}", victim.kill)]
+
+
+def _kill_tracker(arena: Arena, t_lb: float) -> list[Act]:
+    def again() -> None:
+        arena.tracker.kill()
+        arena.tracker.start(wait=False)
+
+    return [Act(t_lb / 2, "SIGKILL to the tracker; a new one starts", again)]
+
+
+def _lose_tracker(arena: Arena, t_lb: float) -> list[Act]:
+    return [Act(min(1.0, t_lb / 10), "SIGKILL to the tracker, for good", arena.tracker.kill)]
+
+
+def _origin_fault(kind: str) -> Callable[[Arena, float], list[Act]]:
+    def acts(arena: Arena, t_lb: float) -> list[Act]:
+        return [
+            Act(t_lb / 4, f"the origin begins: {kind}", lambda: arena.origin.fault(kind, ORIGIN_FAULT_S))
+        ]  # fmt: skip
+
+    return acts
+
+
+def _split(arena: Arena, t_lb: float) -> list[Act]:
+    return [
+        Act(t_lb / 4, "the network splits in two", lambda: arena.fabric.cut(LEFT, RIGHT)),
+        Act(t_lb / 4 + SPLIT_S, "the network is whole again", lambda: arena.fabric.mend(LEFT, RIGHT)),
+    ]  # fmt: skip
+
+
+def _slow(arena: Arena) -> None:
+    arena.fabric.shape(arena.node_hosts[-1], arena.plan.rate / SLOW_FACTOR)
+
+
+def _small_disk(arena: Arena) -> None:
+    arena.small_disk(len(arena.agents) - 1, arena.plan.size_bytes // 2)
+
+
+def _corrupt_origin(arena: Arena) -> None:
+    arena.origin.corrupt_largest_blob(arena.work, corrupt_file)
+
+
+FAULTS: dict[str, Fault] = {
+    "kill-node": Fault(
+        "SIGKILL to one node at half of T_LB", unlucky=True, expect=None, acts=_kill_node
+    ),
+    "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
+    "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
+    "origin-503": Fault("the origin answers 503 for 5 s", proxy=True, acts=_origin_fault("503")),
+    "origin-reset": Fault("the origin resets connections in mid-body for 5 s", proxy=True, acts=_origin_fault("reset")),
+    "origin-stall": Fault("the origin accepts and says nothing for 5 s", proxy=True, acts=_origin_fault("stall")),
+    "origin-truncate": Fault("the origin ends bodies early for 5 s", proxy=True, acts=_origin_fault("truncate")),
+    "liar": Fault("one node serves corrupt chunks, over the whole storm", unlucky=True, expect=None, liar=True),
+    "corrupt-origin": Fault(
+        "one byte of the largest object is wrong: exit 6 everywhere", everywhere=6, corrupt=_corrupt_origin
+    ),
+    "late-join": Fault("one node starts at half of T_LB", unlucky=True, late=True),
+    "slow-node": Fault("one node has a tenth of the rate", unlucky=True, prepare=_slow),
+    "disk-full": Fault("one node's disk is too small: exit 5 there", unlucky=True, expect=5, prepare=_small_disk),
+    "split": Fault("half of the nodes lose the other half and the tracker for 10 s", alpha=2.0, acts=_split),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """All faults of one storm together."""
+
+    faults: tuple[Fault, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Trouble":
+        """The faults that the plan names."""
+        return cls(tuple(FAULTS[name] for name in plan.faults))
+
+    def unlucky(self, plan: Plan) -> frozenset[int]:
+        """Nodes that need not be quick, or not even succeed."""
+        return frozenset({plan.nodes - 1} if any(f.unlucky for f in self.faults) else ())
+
+    def expected(self, plan: Plan, node: int) -> frozenset[int]:
+        """Exit codes that a node may end with; empty: any."""
+        everywhere = {f.everywhere for f in self.faults if f.everywhere}
+        if everywhere:
+            return frozenset(everywhere)
+        if node not in self.unlucky(plan):
+            return frozenset({0})
+        codes = [f.expect for f in self.faults if f.unlucky]
+        return frozenset() if None in codes else frozenset(c or 0 for c in codes)
+
+    @property
+    def alpha(self) -> float:
+        """The largest alpha that is still right."""
+        return max((f.alpha for f in self.faults), default=1.02)

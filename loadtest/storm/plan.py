@@ -1,0 +1,70 @@
+"""What a storm is to be, and the bound it is measured against. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pcache.core.chunking import nominal_chunk_bytes
+
+NAIVE_S = 30.0  # how long the naive rival may take: its size is chosen so
+MIN_NAIVE_BYTES = 4 << 20  # below it, connection set-up would be measured
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One storm. Rates are nominal, in bytes per second."""
+
+    nodes: int
+    rate: float
+    origin_rate: float
+    size_bytes: int
+    rivals: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    seed: int = 0
+    agent_flags: tuple[str, ...] = ()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """P of the bound: the model is one large file."""
+        return nominal_chunk_bytes(self.size_bytes)
+
+    @property
+    def naive_bytes(self) -> int:
+        """Model size for the naive rival: N x F / B_o would take minutes with the storm's own."""
+        affordable = int(NAIVE_S * self.origin_rate / self.nodes)
+        return max(MIN_NAIVE_BYTES, min(self.size_bytes, affordable))
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """TCP goodput, bytes per second, measured on the shaped links of this run."""
+
+    node: float  # one flow between two nodes: u and d
+    origin: float  # B_o
+
+
+def lower_bound_s(
+    size_bytes: int, chunk_bytes: int, downs: Sequence[float], ups: Sequence[float], origin: float
+) -> float:
+    """T_LB: no distribution of these bytes over these links can end sooner.
+
+    Args:
+        size_bytes: F.
+        chunk_bytes: P.
+        downs: d of each receiver.
+        ups: u of each receiver.
+        origin: B_o.
+
+    Returns:
+        max(F/B_o, F/min d, N*F/(B_o + sum u)) + ceil(log2 N) * P/u, with the slowest u.
+    """
+    count = len(downs)
+    flow = max(size_bytes / origin, size_bytes / min(downs),
+               count * size_bytes / (origin + sum(ups)))  # fmt: skip
+    return flow + math.ceil(math.log2(count)) * chunk_bytes / min(ups) if count > 1 else flow
+
+
+def bound_s(plan: Plan, links: Links, size_bytes: int, count: int) -> float:
+    """T_LB of `count` equal nodes of this plan on measured links."""
+    rates = [links.node] * count
+    return lower_bound_s(size_bytes, plan.chunk_bytes, rates, rates, links.origin)

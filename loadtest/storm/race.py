@@ -1,0 +1,150 @@
+"""All pulls at once, with a timetable of faults beside them; what each node did and what it cost."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from loadtest.cluster import Agent
+from loadtest.storm.arena import REF
+from p2pcache.errors import P2PCacheError
+
+SAMPLE_S = 0.2  # of the main thread: timetable, memory, CPU
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one node's pull ended. Times are seconds since the storm's start."""
+
+    node: int
+    code: int = 0
+    message: str = ""
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    path: str = ""
+    bytes_origin: int = 0
+    bytes_peers: int = 0
+    half_s: float = 0.0  # when it had half of the bytes
+    equal: bool | None = None  # every file equals the source; None: not compared
+
+    @property
+    def ok(self) -> bool:
+        """Done, and not known to be wrong."""
+        return self.code == 0 and self.equal is not False
+
+
+@dataclass(slots=True)
+class Race:
+    """The result of one storm, before it is judged."""
+
+    outcomes: list[Outcome]
+    cpu_busy: float  # share of all cores, 0 to 1
+    cpu_s: dict[str, float]  # per daemon, of those that lived through it
+    rss_anon_bytes: int  # the largest of any agent at any sample
+    story: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that happens at a time. Acts run on the main thread: a daemon dies with its starter."""
+
+    at_s: float
+    text: str
+    perform: Callable[[], None]
+
+
+def race(
+    agents: Sequence[Agent],
+    cpu_s: Callable[[], dict[str, float]],
+    acts: Sequence[Act],
+    *,
+    delays: dict[int, float],
+    limit_s: float,
+    say: Callable[[str], None],
+) -> Race:
+    """Pull `REF` on all agents at once.
+
+    Args:
+        agents: the nodes.
+        cpu_s: CPU seconds so far of every part that lives, by name.
+        acts: the timetable.
+        delays: nodes that start later, and when.
+        limit_s: whoever isn't done by then has failed (code 9).
+        say: told when an act happens.
+    """
+    outcomes = [Outcome(n, code=9, message="not done in time") for n in range(len(agents))]
+    cpu_before = cpu_s()
+    stat_before = psutil.cpu_times()
+    start = time.monotonic()
+    threads = [
+        threading.Thread(
+            target=_pull, args=(agent, outcome, start, delays.get(outcome.node, 0.0)), daemon=True
+        )
+        for agent, outcome in zip(agents, outcomes, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    result = Race(outcomes, 0.0, {}, 0)
+    waiting = sorted(acts, key=lambda act: act.at_s)
+    while any(t.is_alive() for t in threads) and time.monotonic() - start < limit_s:
+        now = time.monotonic() - start
+        while waiting and waiting[0].at_s <= now:
+            act = waiting.pop(0)
+            result.story.append(f"{now:.1f} s: {act.text}")
+            say(f"  {result.story[-1]}")
+            act.perform()
+        _sample(agents, result)
+        time.sleep(SAMPLE_S)
+    result.cpu_busy = _busy(stat_before, psutil.cpu_times())
+    # A daemon that was started again has a younger counter.
+    result.cpu_s = {n: max(0.0, s - cpu_before.get(n, 0.0)) for n, s in cpu_s().items()}
+    for act in waiting:  # for example the end of a cut that outlived the storm
+        act.perform()
+    return result
+
+
+def _pull(agent: Agent, outcome: Outcome, start: float, delay_s: float) -> None:
+    time.sleep(delay_s)
+    outcome.started_s = time.monotonic() - start
+    try:
+        for event in agent.client.pull(REF):
+            _note(outcome, event, time.monotonic() - start)
+    except P2PCacheError as error:
+        outcome.code, outcome.message = error.exit_code, str(error)
+    outcome.ended_s = time.monotonic() - start
+
+
+def _note(outcome: Outcome, event: dict[str, object], now: float) -> None:
+    if event["event"] == "progress" and not outcome.half_s:
+        done, total = event["bytes_done"], event["bytes_total"]
+        assert isinstance(done, int)
+        assert isinstance(total, int)
+        outcome.half_s = now if done * 2 >= total else 0.0
+    if event["event"] == "done":
+        outcome.code, outcome.message = 0, ""
+        outcome.path = str(event["path"])
+        outcome.bytes_origin = int(str(event["bytes_origin"]))
+        outcome.bytes_peers = int(str(event["bytes_peers"]))
+
+
+def _sample(agents: Sequence[Agent], result: Race) -> None:
+    for agent in agents:
+        if agent.alive:
+            result.rss_anon_bytes = max(result.rss_anon_bytes, _anon_bytes(agent))
+
+
+def _anon_bytes(agent: Agent) -> int:
+    try:
+        return agent.anon_bytes()
+    except (OSError, ValueError):  # it died between the two looks
+        return 0
+
+
+def _busy(before: object, after: object) -> float:
+    """Share of the time between two `psutil.cpu_times()` in which a core worked, over all cores."""
+    fields = ("user", "nice", "system", "irq", "softirq", "steal", "idle", "iowait")
+    spent = {f: getattr(after, f, 0.0) - getattr(before, f, 0.0) for f in fields}
+    total = sum(spent.values())
+    return (total - spent["idle"] - spent["iowait"]) / total if total else 0.0

@@ -1,0 +1,161 @@
+"""A storm's result: judged, as JSON, and as a table that a person understands."""
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadtest.storm.faults import Trouble
+from loadtest.storm.plan import Links, Plan, bound_s
+from loadtest.storm.race import Outcome, Race
+from p2pcache.core.units import format_bytes
+
+VOID_BUSY = 0.80  # above it the CPU, not the protocol, was measured
+
+
+@dataclass(slots=True)
+class OriginBytes:
+    """What left the origin during a storm."""
+
+    server: int  # bodies, by the S3 server's own counter
+    interface: int  # everything on its link, with all headers, from the qdisc
+
+
+@dataclass(slots=True)
+class Report:
+    """All numbers of one storm."""
+
+    plan: Plan
+    trouble: Trouble
+    links: Links
+    race: Race
+    origin: OriginBytes
+    size_bytes: int  # F: distinct bytes of the model, as pushed
+    rivals: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> list[Outcome]:
+        """The nodes whose time counts: not the unlucky one of a fault."""
+        unlucky = self.trouble.unlucky(self.plan)
+        return [o for o in self.race.outcomes if o.node not in unlucky]
+
+    @property
+    def t_lb(self) -> float:
+        """The bound for the counted nodes, from the goodput measured in this run."""
+        return bound_s(self.plan, self.links, self.size_bytes, len(self.counted))
+
+    @property
+    def t_last(self) -> float | None:
+        """When the last counted node was done; None if one of them failed."""
+        return (
+            max(o.ended_s for o in self.counted) if all(o.code == 0 for o in self.counted) else None
+        )
+
+    @property
+    def t_median(self) -> float | None:
+        """When the median counted node was done."""
+        if self.t_last is None:
+            return None
+        return statistics.median(o.ended_s for o in self.counted)
+
+    def failures(self) -> list[str]:
+        """What isn't as it must be, one line each; empty: all is well."""
+        found = []
+        for outcome in self.race.outcomes:
+            expected = self.trouble.expected(self.plan, outcome.node)
+            if expected and outcome.code not in expected:
+                found.append(
+                    f"n{outcome.node} ended with {outcome.code}, expected {sorted(expected)}: "
+                    f"{outcome.message}"
+                )
+            if outcome.equal is False:
+                found.append(f"n{outcome.node} has other bytes than the source: {outcome.message}")
+        if self.alpha > self.trouble.alpha:
+            found.append(f"alpha is {self.alpha:.4f}, at most {self.trouble.alpha} is right here")
+        return found
+
+    @property
+    def alpha(self) -> float:
+        """Bytes read from the origin per byte of the model."""
+        return self.origin.server / self.size_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """The document that `--json` writes."""
+        t_last, t_median, t_lb = self.t_last, self.t_median, self.t_lb
+        agents_cpu = sum(s for name, s in self.race.cpu_s.items() if name.startswith("n"))
+        received = sum(o.bytes_origin + o.bytes_peers for o in self.race.outcomes) or 1
+        busy = self.race.cpu_busy
+        return {
+            "eta": round(t_lb / t_last, 4) if t_last else None,
+            "eta_median": round(t_lb / t_median, 4) if t_median else None,
+            "alpha": round(self.alpha, 5),
+            "alpha_interface": round(self.origin.interface / self.size_bytes, 5),
+            "t_last": _round(t_last),
+            "t_median": _round(t_median),
+            "t_lb": _round(t_lb),
+            "cpu_busy": round(busy, 3),
+            "void": busy > VOID_BUSY,
+            "cpu_s_per_gb": round(agents_cpu / (received / 1e9), 2),
+            "cpu_s": {name: round(s, 2) for name, s in self.race.cpu_s.items()},
+            "rss_anon_mib": round(self.race.rss_anon_bytes / 2**20),
+            "size_bytes": self.size_bytes,
+            "chunk_bytes": self.plan.chunk_bytes,
+            "chunks": -(-self.plan.size_bytes // self.plan.chunk_bytes),
+            "goodput_node": round(self.links.node),
+            "goodput_origin": round(self.links.origin),
+            "plan": asdict(self.plan),
+            "counted_nodes": [o.node for o in self.counted],
+            "nodes": [asdict(o) for o in self.race.outcomes],
+            "story": self.race.story,
+            "failures": self.failures(),
+            "rivals": self.rivals,
+        }
+
+    def as_text(self) -> str:
+        """The table."""
+        data, t_last = self.as_json(), self.t_last
+        void = "busy: void, the times say nothing" if data["void"] else "busy"
+        lines = [
+            "node   seconds  half at  from origin   from peers  result",
+            *(self._row(o) for o in self.race.outcomes),
+            "",
+            f"T_LB    {data['t_lb']:8.2f} s   the bound, from goodput {self._links()}",
+            f"T_last  {_shown(t_last, ' s')}   the last node is done; median {_shown(self.t_median, ' s').strip()}",
+            f"eta     {_shown(data['eta'])}     T_LB / T_last; median node {_shown(data['eta_median']).strip()}",
+            f"alpha   {self.alpha:8.4f}     origin bytes / model bytes; with headers {data['alpha_interface']:.4f}",
+            f"CPU     {data['cpu_busy']:8.0%}     {void}; {data['cpu_s_per_gb']:.1f} CPU-s per GB received",
+            f"memory  {data['rss_anon_mib']:5} MiB    RssAnon, at most, of any agent",
+        ]
+        lines += [f"{name:8}{_rival(rival)}" for name, rival in self.rivals.items()]
+        failures = self.failures()
+        lines += ["", *(f"WRONG: {f}" for f in failures)] if failures else ["", "all as it must be"]
+        return "\n".join(lines)
+
+    def _row(self, o: Outcome) -> str:
+        result = "every file equals the source" if o.ok and o.equal else o.message or "not compared"
+        if o.code:
+            result = f"exit {o.code}: {result}"
+        if o.started_s > 1:
+            result += f" (started at {o.started_s:.1f} s)"
+        return (
+            f"n{o.node:<5} {o.ended_s:7.2f}  {o.half_s:7.2f}  {format_bytes(o.bytes_origin):>11}  "
+            f"{format_bytes(o.bytes_peers):>11}  {result}"
+        )
+
+    def _links(self) -> str:
+        node, origin = self.links.node * 8e-6, self.links.origin * 8e-6
+        return f"{node:.1f} Mbit/s between nodes, {origin:.1f} from the origin"
+
+
+def _rival(rival: dict[str, Any]) -> str:
+    return (
+        f"{_shown(rival['eta'])}     eta, alpha {rival['alpha']:.2f}, T_last {rival['t_last']:.1f} s "
+        f"for {format_bytes(rival['size_bytes'])} (each node reads the origin itself)"
+    )
+
+
+def _shown(value: float | None, unit: str = "") -> str:
+    return f"{'-':>8}{' ' * len(unit)}" if value is None else f"{value:8.3f}{unit}"
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,113 @@
+"""Namespaces: hosts that talk at the shaped rate, that can be cut apart, and that never stay behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from loadtest.daemons import wait_until
+from loadtest.goodput import goodput
+from loadtest.netns import (
+    LOCK_DIR,
+    NETNS_DIR,
+    PREFIX,
+    Fabric,
+    FabricError,
+    Host,
+    in_namespace,
+    remove_leftovers,
+)
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+pytestmark = [pytest.mark.netns]
+RATE = 12.5e6  # 100 Mbit/s
+
+
+def ours(pid: int) -> list[str]:
+    return [p.name for p in NETNS_DIR.glob(f"{PREFIX}-{pid}-*")]
+
+
+def reaches(one: Host, other: Host, listen: Callable[[], socket.socket]) -> bool:
+    listener = in_namespace(other, listen)
+    try:
+        connect = partial(socket.create_connection, listener.getsockname(), 0.5)
+        in_namespace(one, connect).close()
+    except OSError:
+        return False
+    finally:
+        listener.close()
+    return True
+
+
+@needs_root
+def test_links_carry_what_they_are_shaped_to() -> None:
+    with Fabric() as fabric:
+        hosts = [fabric.add(f"n{n}", rate_bytes_s=RATE) for n in range(2)]
+        before = fabric.sent_bytes(hosts[0])
+        rate = goodput(hosts[0], [hosts[1]], measure_s=1.0)
+        assert 0.85 * RATE < rate < 1.01 * RATE
+        assert fabric.sent_bytes(hosts[0]) - before > rate
+        fabric.shape(hosts[1], RATE / 4)
+        assert goodput(hosts[0], [hosts[1]], measure_s=1.0) < 0.3 * RATE
+
+
+@needs_root
+def test_a_cut_separates_groups_and_heals() -> None:
+    with Fabric() as fabric:
+        left, right, core = (fabric.add(n, group=g) for n, g in (("l", 1), ("r", 2), ("c", 0)))
+
+        def talk(one: Host, other: Host) -> bool:
+            return reaches(one, other, lambda: socket.create_server((other.address, 0)))
+
+        wait_until(lambda: talk(left, right), 5)  # the links come up on their own time
+        fabric.cut(1, 2)
+        assert not talk(left, right)
+        assert not talk(right, left)
+        assert talk(left, core)
+        fabric.mend(1, 2)
+        wait_until(lambda: talk(right, left), 5)
+
+
+@needs_root
+def test_nothing_stays_after_an_exception() -> None:
+    with pytest.raises(RuntimeError), Fabric() as fabric:  # noqa: PT012 - the block is what is tested
+        host = fabric.add("n0")
+        sleeper = subprocess.Popen([*host.prefix, "sleep", "600"])
+        assert ours(os.getpid())
+        raise RuntimeError
+    assert sleeper.wait(5) == -signal.SIGKILL
+    assert not ours(os.getpid())
+    assert not fabric.work.exists()
+
+
+@needs_root
+def test_the_next_run_clears_up_after_a_killed_one() -> None:
+    script = (
+        "import time; from loadtest.netns import Fabric\n"
+        "with Fabric() as f: f.add('n0'); print(f.work, flush=True); time.sleep(600)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    work = Path(child.stdout.readline().strip())
+    remove_leftovers()
+    assert ours(child.pid), "a run that lives is left alone"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert ours(child.pid)
+    remove_leftovers()
+    wait_until(lambda: not ours(child.pid), 5)
+    assert not work.exists()
+    assert not (LOCK_DIR / str(child.pid)).exists()
+
+
+def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(FabricError, match="root"):
+        Fabric()
