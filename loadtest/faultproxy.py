@@ -265,7 +265,7 @@ class FaultProxy:
         prefix: Sequence[str] = (),
     ) -> None:
         """`prefix`: put before the command (a namespace); then give `listen` too."""
-        self.address = listen if listen else ("127.0.0.1", free_ports(1)[0])
+        self.address = listen or ("127.0.0.1", free_ports(1)[0])
         self._upstream = upstream
         self._prefix = tuple(prefix)
         directory.mkdir(parents=True, exist_ok=True)

@@ -100,12 +100,6 @@ class Seaweed:
         return self._process.pid
 
     @property
-    def pid(self) -> int:
-        """Of the running server (leader of its process group)."""
-        assert self._process is not None, "not started"
-        return self._process.pid
-
-    @property
     def endpoint(self) -> str:
         """URL of the S3 endpoint."""
         return f"{'https' if self._tls else 'http'}://{self.address}:{self.port}"
