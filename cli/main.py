@@ -46,7 +46,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "This program": {
         "config": Entry("settingscmd", "Show or check the settings."),
         "completion": Entry("completion", "Print a shell's completion script."),
-        "version": Entry("fleet", "Print the version."),
+        "version": Entry("fleet", "Print the version of this program."),
     },
 }
 

@@ -35,6 +35,17 @@ def metavar(field: str) -> str:
     return next((word for ending, word in _METAVARS if field.endswith(ending)), "TEXT")
 
 
+def default_text(field: str, value: object) -> str:
+    """A default as a person would write it, "" where it means "none" or "automatic"."""
+    if isinstance(value, bool) or value in ("", 0):
+        return ""
+    if field.endswith("_bytes") and isinstance(value, int) and value % (1 << 20) == 0:
+        return f"{value >> 30}GiB" if value % (1 << 30) == 0 else f"{value >> 20}MiB"
+    if metavar(field) == "DURATION" and isinstance(value, int | float):
+        return f"{value / 86400:g}d" if value % 86400 == 0 else f"{value:g}s"
+    return str(value)
+
+
 def setting_options(
     kind: type[msgspec.Struct],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -48,9 +59,14 @@ def setting_options(
             if field.type is bool:
                 option = click.option(flag, is_flag=True, default=None, help=text)
             else:
-                shown = field.default if field.default not in ("", 0, 0.0) else None
-                text = text if shown is None else f"{text} [default: {shown}]"
-                option = click.option(flag, default=None, metavar=metavar(field.name), help=text)
+                shown = default_text(field.name, field.default)
+                text = f"{text} [default: {shown}]" if shown else text
+                word = (
+                    "NUMBER"
+                    if field.type is int and metavar(field.name) == "TEXT"
+                    else metavar(field.name)
+                )
+                option = click.option(flag, default=None, metavar=word, help=text)
             function = option(function)
         return function
 

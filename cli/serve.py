@@ -14,7 +14,7 @@ from p2pcache.tracker.settings import TrackerSettings
 @click.command(cls=Command)
 @setting_options(AgentSettings)
 @config_option
-def agent(config: str | None, **flags: Any) -> None:
+def agent(config: str | None, **flags: Any) -> int:
     """Run this node's agent in the foreground.
 
     The agent fetches models for local clients, serves chunks to its peers and keeps the cache.
@@ -28,13 +28,13 @@ def agent(config: str | None, **flags: Any) -> None:
     settings = _settings(AgentSettings, "agent", config, flags)
     from p2pcache.agent.main import run
 
-    run(settings)
+    return run(settings)
 
 
 @click.command(cls=Command)
 @setting_options(TrackerSettings)
 @config_option
-def tracker(config: str | None, **flags: Any) -> None:
+def tracker(config: str | None, **flags: Any) -> int:
     """Run the cluster's tracker in the foreground.
 
     The tracker knows the members, resolves refs, and grants each chunk's read from the origin
@@ -47,7 +47,7 @@ def tracker(config: str | None, **flags: Any) -> None:
     settings = _settings(TrackerSettings, "tracker", config, flags)
     from p2pcache.tracker.main import run
 
-    run(settings)
+    return run(settings)
 
 
 def _settings(

@@ -6,11 +6,9 @@ import click
 import pytest
 
 from p2pcache import __version__
-from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli import connect, main
 from p2pcache.cli.connect import Loaded
 from p2pcache.cli.embedded import agent_settings
-from p2pcache.cli.options import field_docs
 from p2pcache.cli.settings import ClientSettings
 from p2pcache.errors import UsageError
 from p2pcache.io import config
@@ -53,13 +51,6 @@ def test_version(run: Run) -> None:
 
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
     assert run("pul").exit_code == 2
-
-
-@pytest.mark.parametrize("kind", [ClientSettings, AgentSettings])
-def test_every_setting_says_what_it_is_for(kind: type[ClientSettings]) -> None:
-    docs = field_docs(kind)
-    assert set(docs) == set(kind.__struct_fields__)
-    assert all(text.endswith(".") for text in docs.values())
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
