@@ -5,7 +5,8 @@ begin while it's at work write into nameless scratch files. Whoever proves first
 others: their later puts do nothing and their running ones are waited for. Only then is the
 region filled (from the scratch file, if a second writer won), copied to the chunk's other
 places, and marked. So a proved region is never written again, and no byte of an unproved
-stream can follow a proof. Slots are kept by digest, since models share blobs and chunks.
+stream can follow a proof. Slots are kept by chunk (length and digest, since a manifest could
+lie about one of them), for models share blobs and chunks.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from typing import Protocol
 from blake3 import blake3
 
 from p2pcache.core.layout import Layout
+from p2pcache.core.manifest import Chunk
 from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError
 from p2pcache.io.blobfile import BlobFile, OpenFile
 from p2pcache.io.blobs import Blobs, hash_region
@@ -33,12 +35,12 @@ class Target(Protocol):
 
 
 class Slot:
-    """The writers of one digest. Guarded by the pool's lock."""
+    """The writers of one chunk, whichever model they write for. Guarded by the pool's lock."""
 
-    __slots__ = ("digest", "failure", "primary", "proving", "writers")
+    __slots__ = ("chunk", "failure", "primary", "proving", "writers")
 
-    def __init__(self, digest: bytes) -> None:
-        self.digest = digest
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
         self.writers: list[ChunkWriter] = []
         self.primary: ChunkWriter | None = None
         self.proving = False  # a winner is filling the places
@@ -50,7 +52,7 @@ class Writers:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self._slots: dict[bytes, Slot] = {}
+        self._slots: dict[Chunk, Slot] = {}
 
     def begin(self, model: Target, chunk: int) -> "ChunkWriter | None":
         """A writer for a chunk that isn't proved; None if it is.
@@ -59,12 +61,12 @@ class Writers:
             NoSpace, NotAllowed, P2PCacheError: the file can't be opened.
         """
         blobs = self.blobs
-        digest = model.layout.digest_of_chunk(chunk)
+        key = Chunk(model.layout.lengths[chunk], model.layout.digest_of_chunk(chunk))
         with blobs.lock:
             places = model.open_places(chunk)
             if not places:
                 return None
-            slot = self._slots.get(digest) or Slot(digest)
+            slot = self._slots.get(key) or Slot(key)
             blob, position = places[0]
             if slot.primary is None and not slot.proving:
                 writer = ChunkWriter(self, slot, model, chunk, blobs.writer(blob),
@@ -75,7 +77,7 @@ class Writers:
                     scratch = OpenFile(blobs.disk.open_scratch(blobs.folders.tmp))
                 writer = ChunkWriter(self, slot, model, chunk, scratch, 0)
             slot.writers.append(writer)
-            self._slots[digest] = slot
+            self._slots[key] = slot
             return writer
 
     def stop(self, model: Target) -> None:
@@ -95,7 +97,7 @@ class Writers:
         if slot.primary is writer:
             slot.primary = None
         if not slot.writers:
-            self._slots.pop(slot.digest, None)
+            self._slots.pop(slot.chunk, None)
 
     def prove(self, winner: "ChunkWriter") -> bool:
         """Fence the other writers, fill every place and mark them.
@@ -177,7 +179,7 @@ class ChunkWriter:
         self.chunk = chunk
         self.file = file
         self.base = base  # where in the file the chunk begins
-        self.length = int(model.layout.lengths[chunk])
+        self.length = slot.chunk.length
         self.fenced = False  # puts do nothing any more
         self._ended = False  # its owner finished or aborted it
         self._active = 0  # puts that run now
@@ -255,7 +257,7 @@ class ChunkWriter:
         try:
             if self._seen != self.length:
                 raise LocalProtocolError(f"chunk {self.chunk}: {self._seen} of {self.length} bytes")
-            return self._hasher.digest() == self.slot.digest and self._writers.prove(self)
+            return self._hasher.digest() == self.slot.chunk.digest and self._writers.prove(self)
         finally:
             self.abort()
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
+from p2pcache.core.layout import Layout
+from p2pcache.core.manifest import Chunk, encode, make_file, make_manifest
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.disk import Disk
 from p2pcache.io.modelstore import ModelStore
@@ -184,6 +187,29 @@ def test_two_models_write_one_chunk(store: Store) -> None:
     assert ours.finish()
     one.assert_proved(first)
     two.assert_proved(second)
+
+
+def test_a_manifest_that_lies_about_a_length_harms_no_other_model(store: Store) -> None:
+    """Digests are global, but only with their length: else a chunk would spill over its region."""
+    part = random.Random(4).randbytes(1000)
+    honest = Model({"a": part}, 1000)
+    digest = honest.layout.digest_of_chunk(0)
+    tail = Chunk(300, blake3(b"t" * 300).digest())
+    evil = make_manifest([make_file("b", [Chunk(500, digest), tail])])
+    layout = Layout(evil)
+    there = store.add_model(layout, encode(evil))
+    writer = begin(there, 1)
+    send(writer, b"t" * 300)
+    assert writer.finish()
+    waiting = begin(there, 0)
+    here = honest.add(store)
+    honest.fill(here)
+    assert not there.has_chunk(0)
+    assert read_chunk(there, 1) == b"t" * 300
+    waiting.abort()
+    there.copy_local()
+    assert not there.has_chunk(0)
+    assert here.has_chunk(0), "the good source isn't blamed for the lie"
 
 
 def test_every_place_of_a_repeated_chunk_is_filled(store: Store, tmp_path: Path) -> None:
