@@ -121,7 +121,7 @@ class Fabric:
         _ip("netns", "add", namespace)
         _ip("link", "add", "eth0", "netns", namespace, "type", "veth",
             "peer", "name", name, "netns", self._bridge)  # fmt: skip
-        _ip("-n", self._bridge, "link", "set", name, "master", "br0", "up")
+        _ip("-n", self._bridge, "link", "set", "dev", name, "master", "br0", "up")
         _ip("-n", namespace, "address", "add", f"{address}/16", "dev", "eth0")
         _ip("-n", namespace, "link", "set", "lo", "up")
         _ip("-n", namespace, "link", "set", "eth0", "up")
@@ -168,7 +168,7 @@ class Fabric:
             "-n", host.namespace, "link", "add", void, "type", "veth", "peer", "name", f"end{group}"
         )
         for device in (void, f"end{group}"):
-            _ip("-n", host.namespace, "link", "set", device, "arp", "off", "up")
+            _ip("-n", host.namespace, "link", "set", "dev", device, "arp", "off", "up")
         _ip("-n", host.namespace, "route", "add", f"{SUBNET}.{group}.0/24", "dev", void,
             "src", host.address)  # fmt: skip
 
