@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from p2pcache.core import chunkset
 from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import File
+from p2pcache.core.manifest import Chunk, File
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobfile import BlobFile, ChunkSource
@@ -172,16 +172,20 @@ class ModelStore:
         if not self._missing:
             return self._have_runs & ~before
         self._copy_within()
-        wanted = {self.layout.digest_of_chunk(c): c for c, bit in enumerate(self._have) if not bit}
+        wanted = {
+            Chunk(self.layout.lengths[c], self.layout.digest_of_chunk(c)): c
+            for c, bit in enumerate(self._have)
+            if not bit
+        }
         own = {b.id for b in self._files}
         for file in self._home.other_files(self.digest) if wanted else ():
-            hits = [p for p, c in enumerate(file.chunks) if c.digest in wanted]
+            hits = [p for p, c in enumerate(file.chunks) if c in wanted]
             if hits and file.blob_id not in own:
                 blob = self._blobs.peek(file.blob_id, file)
                 for position in hits:
-                    chunk = wanted.get(blob.digest(position))
-                    if chunk is not None and self._copy(blob, position, chunk):
-                        del wanted[blob.digest(position)]
+                    key = Chunk(blob.lengths[position], blob.digest(position))
+                    if key in wanted and self._copy(blob, position, wanted[key]):
+                        del wanted[key]
         return self._have_runs & ~before
 
     def _copy_within(self) -> None:
