@@ -1,0 +1,59 @@
+"""`python -m p2pcache.sim storm`: one storm in virtual time, its figures on stdout."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from p2pcache.sim.scenarios import Run, Storm
+
+
+def _sides(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(":")
+    return int(first), int(second)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m p2pcache.sim", description=__doc__)
+    storm = parser.add_subparsers(dest="what", required=True).add_parser("storm")
+    storm.add_argument("--nodes", type=int, default=50)
+    storm.add_argument("--chunks", type=int, default=512, help="runs of the model")
+    storm.add_argument("--chunk-bytes", type=int, default=Storm().run_bytes)
+    storm.add_argument("--rate", type=float, default=Storm().rate, help="bytes/s, each way")
+    storm.add_argument("--origin-rate", type=float, default=Storm().origin_rate, help="bytes/s")
+    storm.add_argument("--seed", type=int, default=1)
+    storm.add_argument("--slow", type=float, default=0.0, help="share of nodes at a tenth of it")
+    storm.add_argument("--crash", type=float, default=0.0, help="share of nodes killed")
+    storm.add_argument("--late", type=float, default=0.0, help="share of nodes that join at 50 %%")
+    storm.add_argument("--liars", type=int, default=0, help="nodes that serve garbage")
+    storm.add_argument("--no-tracker", action="store_true", help="none is configured")
+    storm.add_argument("--no-tracker-after", type=float, help="point at which it dies for good")
+    storm.add_argument("--tracker-restart", type=float, help="point at which it restarts")
+    storm.add_argument("--partition", type=_sides, metavar="A:B", help="sizes of two sides")
+    storm.add_argument("--partition-s", type=float, default=10.0)
+    storm.add_argument("--check-every", type=int, default=0, help="check invariants so often")
+    storm.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Run one storm; returns the exit code (1: a node that lives isn't complete)."""
+    args = _parse(argv)
+    storm = Storm(
+        nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
+        origin_rate=args.origin_rate, seed=args.seed, slow=args.slow, crash=args.crash,
+        late=args.late, liars=args.liars, tracker=not args.no_tracker,
+        no_tracker_after=args.no_tracker_after, tracker_restart=args.tracker_restart,
+        partition=args.partition, partition_s=args.partition_s, check_every=args.check_every,
+    )  # fmt: skip
+    result = Run(storm).go()
+    for key, value in result.as_dict().items():
+        text = f"{value:.4f}" if isinstance(value, float) else str(value)
+        sys.stdout.write(f"{key:12} {text}\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
+    return 0 if result.complete == result.alive else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""All that one simulated storm is made of, and what can be done to it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
+from p2pcache.sim.network import Link, Network
+from p2pcache.sim.node import STALL_S, SimNode
+from p2pcache.sim.tracker import SimTracker
+from p2pcache.sim.world import World
+
+QUANTA_PER_RUN = 4  # network solutions in the time that one link takes for one run
+LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent
+
+
+class Cluster:
+    """Origin, tracker and nodes on one network."""
+
+    def __init__(
+        self, *, seed: int, run_bytes: list[int], rate: float, origin_rate: float,
+        latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
+        uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
+        members: MemberSettings | None = None, tracker: bool = True, check_every: int = 0,
+    ) -> None:  # fmt: skip
+        """An origin and, if wanted, a tracker; no nodes yet.
+
+        Args:
+            seed: of every dice.
+            run_bytes: the model.
+            rate: of an ordinary node's link each way, bytes per second.
+            origin_rate: of the origin's uplink.
+            latency_s: one way, between nodes.
+            origin_latency_s: one way, to the origin.
+            settings: of every node's scheduler.
+            uploads: of every node's upload queue.
+            leases: of the tracker.
+            members: of the tracker.
+            tracker: whether there is one.
+            check_every: invariants are checked after every so many events of a node; 0: never.
+        """
+        self.seed = seed
+        self.world = World(seed)
+        self.net = Network(self.world, run_bytes[0] / rate / QUANTA_PER_RUN)
+        self.run_bytes = run_bytes
+        self.rate = rate
+        self.latency_s = latency_s
+        self.origin_latency_s = origin_latency_s
+        self.digest = "ab" * 32
+        self.settings = settings or SwarmSettings()
+        self.uploads = uploads or UploadSettings()
+        self.members = members or MemberSettings()
+        self.origin = Link(origin_rate)
+        self.origin_up = True
+        self.nodes: dict[int, SimNode] = {}
+        self.missing = 0  # nodes that aren't complete
+        self.stuck = 0  # Stuck notices
+        self._tracked = tracker
+        self._check_every = check_every
+        self._held: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.tracker = SimTracker(self, leases or LeaseSettings(), check_every=check_every)
+        if tracker:
+            self.tracker.start()
+
+    def add(self, *, rate: float | None = None, have: int = 0, liar: bool = False) -> SimNode:
+        """A node starts now."""
+        number = len(self.nodes) + 1
+        node = SimNode(
+            self, number * 7919, rate=rate or self.rate, run_bytes=self.run_bytes, have=have,
+            settings=self.settings, uploads=self.uploads, tracker=self._tracked,
+            check_every=self._check_every,
+        )  # fmt: skip
+        node.liar = liar
+        self.nodes[node.node] = node
+        self.missing += not node.scheduler.complete
+        if self._tracked:
+            node.link.connect()
+        node.redial()
+        wake = node.scheduler.next_wakeup()
+        if wake is not None:
+            node.wake(wake)
+        return node
+
+    def finished(self, _node: SimNode) -> None:
+        """A node has everything."""
+        self.missing -= 1
+
+    def kill(self, node: SimNode) -> None:
+        """A node dies."""
+        if node.alive:
+            self.missing -= not node.scheduler.complete
+            node.die()
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def send(self, a: SimNode, b: SimNode, what: Callable[..., None], *args: Any) -> None:
+        """A message from node to node."""
+        self.post(a.up.side, b.up.side, what, *args)
+
+    def post(self, side_a: int, side_b: int, what: Callable[..., None], *args: Any) -> None:
+        """A message; one that a partition stops arrives when it heals, as TCP would have it."""
+        if self.between(side_a, side_b):
+            self._held.append((side_a, side_b, what, args))
+        else:
+            self.world.after(self.latency_s, what, *args)
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    @staticmethod
+    def between(side_a: int, side_b: int) -> bool:
+        """Whether a partition lies between two places."""
+        return side_a * side_b != 0 and side_a != side_b
+
+    def cut(self, a: SimNode, b: SimNode) -> bool:
+        """Whether two nodes can't reach each other now."""
+        return self.between(a.up.side, b.up.side)
+
+    def partition(self, others: list[SimNode], seconds: float) -> None:
+        """Cut these nodes off from the rest and the tracker (not from the origin) for a while."""
+        self.tracker.side = 1
+        for node in self.nodes.values():
+            node.up.side = node.down.side = 1
+        for node in others:
+            node.up.side = node.down.side = 2
+        self.net.rewired()
+        if seconds > STALL_S:
+            self.world.after(STALL_S, self._give_up_peers)
+        if seconds > LINK_DEAD_S:
+            self.world.after(LINK_DEAD_S, self._give_up_tracker)
+        self.world.after(seconds, self._heal)
+
+    def _give_up_peers(self) -> None:
+        for node in self.nodes.values():
+            for other in list(node.askable.values()):
+                if self.cut(node, other):
+                    node.stalled(other)
+
+    def _give_up_tracker(self) -> None:
+        for node in self.nodes.values():
+            if self.between(node.up.side, self.tracker.side):
+                node.link.broken()
+
+    def _heal(self) -> None:
+        self.tracker.side = 0
+        for node in self.nodes.values():
+            node.up.side = node.down.side = 0
+        held, self._held = self._held, []
+        for _, _, what, args in held:
+            self.world.after(self.latency_s, what, *args)
+        self.net.rewired()

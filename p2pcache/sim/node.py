@@ -1,0 +1,389 @@
+"""One agent in virtual time: the real scheduler and upload queue, and a driver that pretends.
+
+What an agent's driver, data plane and store do with sockets and disks is done here with messages
+and flows: a request reaches the server after the latency, waits in the real `UploadQueue`, flows,
+and ends. Nothing in here decides what the daemon leaves to its core.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from p2pcache.core import chunkset, commands, events
+from p2pcache.core import messages as m
+from p2pcache.core.events import Outcome
+from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings, UploadSettings
+from p2pcache.core.uploads import UploadQueue
+from p2pcache.sim.agentlink import AgentLink
+from p2pcache.sim.network import Flow, Link, Network
+from p2pcache.sim.world import World
+
+if TYPE_CHECKING:
+    from p2pcache.sim.cluster import Cluster
+
+REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
+DIAL_TIMEOUT_S = 3.0  # of a dial into the void
+STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
+
+
+class Upload:
+    """One request at the node that serves it."""
+
+    __slots__ = ("asker", "flow", "number", "run")
+
+    def __init__(self, asker: "SimNode", number: int, run: int) -> None:
+        self.asker = asker
+        self.number = number  # the asker's
+        self.run = run
+        self.flow: Flow | None = None
+
+
+class SimNode:
+    """One agent that wants the model."""
+
+    def __init__(
+        self, cluster: "Cluster", node: int, *, rate: float, run_bytes: Sequence[int],
+        have: int = 0, settings: SwarmSettings, uploads: UploadSettings, tracker: bool,
+        check_every: int = 0,
+    ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.world: World = cluster.world
+        self.net: Network = cluster.net
+        self.node = node
+        self.up = Link(rate)
+        self.down = Link(rate)
+        self.run_bytes = run_bytes
+        self.queue: UploadQueue[Upload] = UploadQueue(uploads)
+        self.scheduler = Scheduler(
+            node=node, run_bytes=run_bytes, have=have, settings=settings,
+            seed=cluster.seed * 1_000_003 + node, tracker=tracker, now=self.world.now,
+        )  # fmt: skip
+        self.link = AgentLink(self)
+        self.alive = True
+        self.liar = False  # serves garbage
+        self.started = self.world.now
+        self.finished: float | None = None
+        self.askable: dict[int, SimNode] = {}  # whom we may request from
+        self.askers: dict[int, SimNode] = {}  # who may request from us
+        self.known: dict[int, int] = {}  # node -> what it told us that it has (bits)
+        self.wanted: list[int] = []  # neighbours that the tracker named
+        self.members: dict[int, None] = {}
+        self.corrupt = False  # gave up: the origin's bytes are wrong
+        self._dialling: set[int] = set()
+        self._asked: dict[int, tuple[SimNode, int]] = {}  # our requests in flight: server, run
+        self._serving: dict[tuple[int, int], Upload] = {}  # (asker, number) -> what we send
+        self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
+        self._timer = float("inf")
+        self._inbox: list[events.Event] = []
+        self._busy = False
+        self._check_every = check_every
+        self._events = 0
+        self.have = have
+
+    # -- the pump -----------------------------------------------------------------------------
+
+    def post(self, event: events.Event) -> None:
+        """Hand an event to the scheduler and perform what it says."""
+        if not self.alive:
+            return
+        self._inbox.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        while self._inbox:
+            out = self.scheduler.handle(self._inbox.pop(0), self.world.now)
+            self.have = self.scheduler.have
+            self._events += 1
+            if self._check_every and self._events % self._check_every == 0:
+                self.scheduler.check()
+                self.queue.check()
+            for command in out:
+                self._perform[type(command)](self, command)
+        self._busy = False
+        wake = self.scheduler.next_wakeup()
+        if wake is not None and wake < self._timer:
+            self.wake(wake)
+
+    def wake(self, when: float) -> None:
+        """Arm the one timer."""
+        self._timer = when
+        self.world.at(when, self._tick, when)
+
+    def _tick(self, armed_for: float) -> None:
+        if armed_for != self._timer:
+            return  # an earlier one was armed since
+        self._timer = float("inf")
+        self.post(events.Tick())
+
+    # -- peers: asking ------------------------------------------------------------------------
+
+    def dial(self, other_id: int) -> None:
+        """Open the connection on which we request; ends in PeerJoined or DialFailed."""
+        if other_id in self.askable or other_id in self._dialling or other_id == self.node:
+            return
+        self._dialling.add(other_id)
+        other = self.cluster.nodes.get(other_id)
+        if other is None or not other.alive:
+            self.world.after(2 * self.cluster.latency_s, self._dialled, None, other_id)
+        elif self.cluster.cut(self, other):
+            self.world.after(DIAL_TIMEOUT_S, self._dialled, None, other_id)
+        else:  # TCP, handshake, JOIN
+            self.world.after(6 * self.cluster.latency_s, self._dialled, other, other_id)
+
+    def _dialled(self, other: "SimNode | None", other_id: int) -> None:
+        self._dialling.discard(other_id)
+        if not self.alive:
+            return
+        if other is None or not other.alive or self.cluster.cut(self, other):
+            self.post(events.DialFailed(other_id))
+            return
+        self.askable[other_id] = other
+        self.known[other_id] = other.have
+        other.inbound(self)
+        self.post(events.PeerJoined(other_id, other.have))
+
+    def inbound(self, asker: "SimNode") -> None:
+        """Somebody may request from us; we dial back if we want something too."""
+        self.askers[asker.node] = asker
+        self.known[asker.node] = asker.have
+        if not self.scheduler.complete:
+            self.dial(asker.node)
+
+    def hang_up(self, other: "SimNode", outcome: Outcome) -> None:
+        """The connection on which we request broke: every request to it ends."""
+        if self.askable.pop(other.node, None) is None:
+            return
+        other.dropped_by(self)
+        for number, (server, _run) in list(self._asked.items()):
+            if server is other:
+                self.ended(number, outcome)
+        self.post(events.PeerLeft(other.node))
+
+    def stalled(self, other: "SimNode") -> None:
+        """No bytes for too long: what was asked has ended, the connection is given up."""
+        self.hang_up(other, Outcome.STALLED)
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        """The one end of a request of ours."""
+        if self._asked.pop(number, None) is None:
+            return
+        self.world.trace(2, self.node, number, outcome)
+        self.post(events.RequestEnded(number, outcome))
+
+    def _on_request(self, command: commands.Request) -> None:
+        server = self.askable.get(command.peer)
+        self.world.trace(1, self.node, command.peer, command.run)
+        if server is None:
+            self._asked[command.request] = (self, command.run)
+            self.world.after(0, self.ended, command.request, Outcome.LOST)
+            return
+        self._asked[command.request] = (server, command.run)
+        self.cluster.send(self, server, server.serve, self, command.request, command.run)
+
+    def _on_cancel(self, command: commands.Cancel) -> None:
+        if command.request in self._asked:
+            server, _ = self._asked[command.request]
+            self.cluster.send(self, server, server.unserve, self, command.request)
+
+    def _on_announce(self, command: commands.Announce) -> None:
+        load = self.queue.load
+        runs = command.runs
+        for other in {**self.askers, **self.askable}.values():
+            if not other.scheduler.complete and runs & ~self.known.get(other.node, 0):
+                self.cluster.send(self, other, other.told, self.node, runs, load)
+
+    def told(self, node: int, runs: int, load: int) -> None:
+        """A neighbour's HAVE."""
+        self.known[node] = self.known.get(node, 0) | runs
+        if node in self.askable:
+            self.post(events.PeerHas(node, runs, load))
+
+    # -- peers: serving -----------------------------------------------------------------------
+
+    def serve(self, asker: "SimNode", number: int, run: int) -> None:
+        """A request came in."""
+        if not self.alive or asker.node not in self.askers:
+            return
+        upload = Upload(asker, number, run)
+        if not self.have >> run & 1:
+            self.cluster.send(self, asker, asker.ended, number, Outcome.REFUSED)
+        elif not self.queue.offer(asker.node, upload):
+            self.cluster.send(self, asker, asker.ended, number, Outcome.BUSY)
+        else:
+            self._serving[asker.node, number] = upload
+            self._start_uploads()
+
+    def unserve(self, asker: "SimNode", number: int) -> None:
+        """A CANCEL came in: it helps only while the request waits."""
+        upload = self._serving.get((asker.node, number))
+        if upload is not None and self.queue.cancel(asker.node, upload):
+            del self._serving[asker.node, number]
+            self.cluster.send(self, asker, asker.ended, number, Outcome.CANCELLED)
+
+    def dropped_by(self, asker: "SimNode") -> None:
+        """The asker's connection is gone."""
+        self.askers.pop(asker.node, None)
+        for upload in self.queue.leave(asker.node):
+            del self._serving[asker.node, upload.number]
+        for key, upload in list(self._serving.items()):
+            if upload.asker is asker:
+                if upload.flow is not None:
+                    self.net.cancel(upload.flow)
+                del self._serving[key]
+                self.queue.ended(asker.node, upload)
+        self._start_uploads()
+
+    def _start_uploads(self) -> None:
+        while self.alive and (started := self.queue.start()) is not None:
+            _, upload = started
+            size = self.run_bytes[upload.run]
+            upload.flow = self.net.start(self.up, upload.asker.down, size, self._sent, upload)
+
+    def _sent(self, upload: Upload) -> None:
+        asker = upload.asker
+        del self._serving[asker.node, upload.number]
+        self.queue.ended(asker.node, upload)
+        outcome = Outcome.MISMATCH if self.liar else Outcome.DONE
+        self.cluster.send(self, asker, asker.ended, upload.number, outcome)
+        self._start_uploads()
+
+    # -- origin -------------------------------------------------------------------------------
+
+    def _on_fetch(self, command: commands.Fetch) -> None:
+        self.world.trace(3, self.node, command.fetch, command.run)
+        self._fetches[command.fetch] = None
+        delay = 2 * self.cluster.origin_latency_s
+        self.world.after(delay, self._origin_answers, command.fetch, command.run)
+
+    def _origin_answers(self, fetch: int, run: int) -> None:
+        if not self.alive or fetch not in self._fetches:
+            return
+        if not self.cluster.origin_up:
+            self._fetched(fetch, Outcome.UNAVAILABLE)
+            return
+        self._fetches[fetch] = self.net.start(
+            self.cluster.origin, self.down, self.run_bytes[run], self._fetched, fetch, Outcome.DONE
+        )
+
+    def _fetched(self, fetch: int, outcome: Outcome) -> None:
+        if self._fetches.pop(fetch, 0) == 0:
+            return
+        self.post(events.FetchEnded(fetch, outcome))
+
+    def _on_cancel_fetch(self, command: commands.CancelFetch) -> None:
+        if command.fetch not in self._fetches:
+            return
+        flow = self._fetches[command.fetch]
+        if flow is not None:
+            self.net.cancel(flow)
+        self.world.after(0, self._fetched, command.fetch, Outcome.CANCELLED)
+
+    # -- tracker ------------------------------------------------------------------------------
+
+    def state(self) -> m.SwarmState:
+        """What an announcement says of us."""
+        scheduler, count = self.scheduler, len(self.run_bytes)
+        have = b"" if scheduler.complete else chunkset.to_bytes(self.have, count)
+        leases = tuple(chunkset.members(scheduler.origin_runs))
+        return m.SwarmState(
+            self.cluster.digest, count, have, complete=scheduler.complete,
+            credit=scheduler.credit, leases=leases, known=tuple(self.members),
+        )  # fmt: skip
+
+    def from_tracker(self, message: m.ToAgent) -> None:
+        """A message of the tracker."""
+        match message:
+            case m.Grant(_, epoch, runs):
+                self.post(events.LeaseGranted(chunkset.of(runs), epoch))
+            case m.Revoke(_, runs):
+                self.post(events.LeaseRevoked(chunkset.of(runs)))
+            case m.Swarm():
+                self._swarm_changed(message)
+            case m.Poll():
+                self.link.tell(m.Heartbeat(swarms=(self.state(),)))
+            case m.Stop():
+                self.corrupt = True
+            case _:
+                pass
+
+    def _swarm_changed(self, message: m.Swarm) -> None:
+        if message.full and message.joined:
+            self.members = {}
+        for member in message.joined:
+            self.members[member.node] = None
+        for node in message.left:
+            self.members.pop(node, None)
+        if message.joined or message.left:
+            self.post(events.Members(tuple({**self.members, self.node: None})))
+        self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
+        if not self.scheduler.complete:
+            for node in message.neighbours:
+                self.dial(node)
+
+    def redial(self) -> None:
+        """The driver's slow loop: dial the neighbours that we lack."""
+        if self.alive and not self.scheduler.complete:
+            for node in self.wanted:
+                if node in self.members:
+                    self.dial(node)
+            self.world.after(REDIAL_S, self.redial)
+
+    def _on_lease_report(self, command: commands.LeaseReport) -> None:
+        done, failed, mismatched, returned = (
+            tuple(chunkset.members(bits))
+            for bits in (command.done, command.failed, command.mismatched, command.returned)
+        )
+        self.link.tell(m.LeaseReport(
+            self.cluster.digest, self.link.epoch, done, failed, mismatched, returned
+        ))  # fmt: skip
+
+    def _on_lease_credit(self, command: commands.LeaseCredit) -> None:
+        self.link.tell(m.LeaseReport(self.cluster.digest, self.link.epoch, credit=command.credit))
+
+    def _on_stuck(self, command: commands.Stuck) -> None:
+        self.cluster.stuck += 1
+        runs = tuple(chunkset.members(command.runs))
+        self.link.tell(m.Stuck(self.cluster.digest, runs))
+
+    def _on_blame(self, command: commands.Blame) -> None:
+        self.link.tell(m.Blame(command.peer, self.cluster.digest, command.run))
+        other = self.askable.get(command.peer)
+        if other is not None:
+            self.world.after(0, self.hang_up, other, Outcome.LOST)
+
+    def _on_finished(self, _command: commands.Finished) -> None:
+        self.finished = self.world.now
+        self.cluster.finished(self)
+        self.link.tell(m.Heartbeat(swarms=(self.state(),)))
+
+    def _on_dial(self, command: commands.Dial) -> None:
+        if command.peer in self.askable:
+            return
+        self.dial(command.peer)
+
+    def _on_corrupt(self, _command: commands.OriginCorrupt) -> None:
+        self.corrupt = True
+
+    def die(self) -> None:
+        """Killed: its sockets close, its flows stop."""
+        self.alive = False
+        self.link.broken()
+        for upload in self._serving.values():
+            if upload.flow is not None:
+                self.net.cancel(upload.flow)
+        for flow in self._fetches.values():
+            if flow is not None:
+                self.net.cancel(flow)
+        for other in list(self.askable.values()):
+            other.dropped_by(self)
+        for other in list(self.askers.values()):
+            self.cluster.send(self, other, other.hang_up, self, Outcome.LOST)
+
+    _perform: dict[type, Callable[..., Any]] = {  # noqa: RUF012 - a table, never changed
+        commands.Request: _on_request, commands.Cancel: _on_cancel,
+        commands.Announce: _on_announce, commands.Fetch: _on_fetch,
+        commands.CancelFetch: _on_cancel_fetch, commands.LeaseReport: _on_lease_report,
+        commands.LeaseCredit: _on_lease_credit, commands.Stuck: _on_stuck,
+        commands.Blame: _on_blame, commands.Finished: _on_finished, commands.Dial: _on_dial,
+        commands.OriginCorrupt: _on_corrupt,
+    }  # fmt: skip

@@ -1,0 +1,87 @@
+"""What a storm came to: the figures of merit of DESIGN section 1."""
+
+import math
+from dataclasses import asdict, dataclass
+
+from p2pcache.sim.cluster import Cluster
+from p2pcache.sim.node import SimNode
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of one storm. Times in virtual seconds from the first node's start."""
+
+    nodes: int
+    runs: int
+    model_bytes: int
+    complete: int  # of the nodes that live
+    alive: int
+    t_lb: float  # the bound
+    t_last: float  # the last ordinary node (not slow, not late) is done
+    t_median: float
+    eta: float  # t_lb / t_last
+    eta_median: float
+    alpha: float  # bytes that left the origin / model bytes
+    requests: int
+    busy: int
+    duplicates: int
+    bytes_twice: int
+    mismatched: int
+    stuck: int
+    messages: int  # that the tracker heard
+    steps: int
+    trace: str
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def lower_bound(model: float, origin: float, rates: list[float], run: float) -> float:
+    """T_LB: no schedule finishes all nodes sooner.
+
+    Args:
+        model: bytes.
+        origin: bytes per second.
+        rates: of each node's link, bytes per second.
+        run: bytes of one run.
+    """
+    count = len(rates)
+    flow = max(model / origin, model / min(rates), count * model / (origin + sum(rates)))
+    return flow + math.ceil(math.log2(count)) * run / max(rates)
+
+
+def report(cluster: Cluster, ordinary: list[SimNode]) -> Report:
+    """Sum a finished storm up; `ordinary`: the nodes whose times count."""
+    model = sum(cluster.run_bytes)
+    times = sorted(
+        math.inf if n.finished is None else n.finished - n.started for n in ordinary if n.alive
+    )
+    alive = [n for n in cluster.nodes.values() if n.alive]
+    counters = [n.scheduler.counters for n in cluster.nodes.values()]
+    bound = lower_bound(
+        model, cluster.origin.rate, [n.up.rate for n in ordinary], cluster.run_bytes[0]
+    )
+    last, median = times[-1], times[len(times) // 2]
+    return Report(
+        nodes=len(cluster.nodes),
+        runs=len(cluster.run_bytes),
+        model_bytes=model,
+        complete=sum(n.scheduler.complete for n in alive),
+        alive=len(alive),
+        t_lb=bound,
+        t_last=last,
+        t_median=median,
+        eta=bound / last,
+        eta_median=bound / median,
+        alpha=cluster.origin.carried / model,
+        requests=sum(c.requests for c in counters),
+        busy=sum(c.busy for c in counters),
+        duplicates=sum(c.duplicates for c in counters),
+        bytes_twice=sum(c.bytes_twice for c in counters),
+        mismatched=sum(c.mismatched for c in counters),
+        stuck=cluster.stuck,
+        messages=cluster.tracker.heard,
+        steps=cluster.world.steps,
+        trace=cluster.world.trace_hash,
+    )

@@ -1,0 +1,90 @@
+"""The tracker in virtual time: the real `Tracking` with messages for WebSockets."""
+
+from typing import TYPE_CHECKING
+
+from p2pcache.core import messages as m
+from p2pcache.core.settings import LeaseSettings
+from p2pcache.core.tracked import Output, Send
+from p2pcache.core.tracking import Tracking
+from p2pcache.sim.agentlink import AgentLink
+
+if TYPE_CHECKING:
+    from p2pcache.sim.cluster import Cluster
+    from p2pcache.sim.node import SimNode
+
+
+class SimTracker:
+    """One tracker that can be killed and started again without memory."""
+
+    def __init__(self, cluster: "Cluster", leases: LeaseSettings, *, check_every: int = 0) -> None:
+        self._cluster = cluster
+        self._leases = leases
+        self._check_every = check_every
+        self._mind: Tracking | None = None
+        self._links: dict[int, AgentLink] = {}
+        self._timer = float("inf")
+        self.side = 0  # of a partition
+        self.heard = 0  # messages
+
+    def start(self) -> None:
+        """A fresh process: it knows nothing."""
+        self._mind = Tracking(
+            epoch=self._cluster.world.dice.getrandbits(62),
+            members=self._cluster.members,
+            leases=self._leases,
+        )
+
+    def die(self) -> None:
+        """Killed: every connection breaks."""
+        self._mind = None
+        for link in list(self._links.values()):
+            self._cluster.world.after(self._cluster.latency_s, link.broken)
+        self._links.clear()
+
+    @property
+    def mind(self) -> Tracking | None:
+        """What it knows; None while it is dead."""
+        return self._mind
+
+    def reachable(self, agent: "SimNode") -> bool:
+        """Whether a connection can be made now."""
+        return self._mind is not None and not self._cluster.between(agent.up.side, self.side)
+
+    def hear(self, link: AgentLink, message: m.ToTracker) -> None:
+        """A message arrives."""
+        if self._mind is None or not link.connected:
+            return
+        self.heard += 1
+        self._links[link.node] = link
+        self._perform(self._mind.handle(link.node, message, self._cluster.world.now))
+
+    def lost(self, node: int) -> None:
+        """A connection broke."""
+        if self._mind is not None and self._links.pop(node, None) is not None:
+            self._perform(self._mind.disconnected(node, self._cluster.world.now))
+
+    def _perform(self, out: list[Output]) -> None:
+        cluster, mind = self._cluster, self._mind
+        for output in out:
+            link = self._links.get(output.node)
+            if link is None:
+                continue
+            if isinstance(output, Send):
+                cluster.post(self.side, link.side, link.hear, link.generation, output.message)
+            else:
+                cluster.post(self.side, link.side, link.broken)
+        if mind is None:
+            return
+        if self._check_every and self.heard % self._check_every == 0:
+            mind.check()
+        wake = mind.next_wakeup()
+        if wake is not None and wake < self._timer:
+            self._timer = wake
+            cluster.world.at(wake, self._tick, wake)
+
+    def _tick(self, armed_for: float) -> None:
+        if armed_for != self._timer:
+            return
+        self._timer = float("inf")
+        if self._mind is not None:
+            self._perform(self._mind.tick(self._cluster.world.now))
