@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import logging
 import os
 import tempfile
 import time
@@ -43,7 +44,10 @@ def pull_alone(
         UsageError: neither an origin nor a tracker is set.
         P2PCacheError: the agent can't start.
     """
-    log.setup("debug" if os.environ.get("P2PCACHE_DEBUG") else "error")
+    if os.environ.get("P2PCACHE_DEBUG"):
+        log.setup("debug")
+    else:  # what the user must know comes as an event or an error; the rest would tear the bar
+        logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
     # The socket isn't inside the cache: its path may have 107 bytes at most.
     with tempfile.TemporaryDirectory(prefix="p2pcache-") as private, cache_turn(cache):
