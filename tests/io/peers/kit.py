@@ -25,7 +25,7 @@ from p2pcache.io.peers.net import PeerNet
 KEY = Secret(b"k" * 32)
 # Deadlines in tenths of a second, so that tests of them are quick.
 QUICK = PeerLimits(
-    handshake_s=0.4, stall_s=0.4, ping_s=0.4, idle_s=1.2, request_s=1.0, ban_s=0.5, half_open=16
+    handshake_s=0.4, stall_s=0.4, ping_s=0.4, idle_s=2.0, request_s=1.0, ban_s=0.5, half_open=16
 )
 
 
@@ -61,7 +61,7 @@ class FileStore:
         self.offsets = [0]
         for chunk in model.chunks:
             self.offsets.append(self.offsets[-1] + len(chunk))
-        self.file = tempfile.TemporaryFile()
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `node`
         if full:
             self.file.write(b"".join(model.chunks))
             self.file.flush()

@@ -1,23 +1,294 @@
-"""Two real nodes on loopback: join, request, have, cancel, drop, stop."""
+"""Real nodes on loopback: join, request, have, busy, leave, caps, the orderly end, and leaks."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import uvloop
 
 from p2pcache.core import chunkset
 from p2pcache.core.events import Outcome
-from tests.io.peers.kit import make_model, node
+from p2pcache.core.settings import UploadSettings
+from p2pcache.errors import UsageError
+from p2pcache.io.peers.limits import PeerLimits
+from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files
 
 MIXED = [1, 5, 300_000, 262_144, 262_144, 70_000, 12, 13, 1_000_000]
+MODEL = make_model(MIXED)
+DIGEST = MODEL.layout.digest
+RUNS = MODEL.layout.run_count
+EVERYTHING = chunkset.full(RUNS)
+
+
+async def dialled(client: Node, port: Port, server: Node, have: int = EVERYTHING) -> None:
+    client.net.dial(port.layout.digest, server.number, server.address)
+    await port.heard("joined", server.number, have)
+
+
+async def fetch(client: Node, port: Port, server: Node) -> None:
+    for run in range(port.layout.run_count):
+        client.net.request(port.layout.digest, run, server.number, run)
+    for run in range(port.layout.run_count):
+        assert await port.end(run) is Outcome.DONE
+
+
+def check(model: Model, port: Port) -> None:
+    assert port.store.read() == b"".join(model.chunks)
+    assert not port.wants()
+    assert port.store.begun == port.store.finished + port.store.aborted
 
 
 async def test_everything_comes_over() -> None:
-    model = make_model(MIXED)
+    async with node(1) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        await fetch(client, port, server)
+        check(MODEL, port)
+        assert client.net.stats.bytes_received == sum(MIXED)
+        assert server.net.stats.bytes_served == sum(MIXED)
+        client.net.request(DIGEST, 1000, 1, 0)
+        assert await port.end(1000) is Outcome.DONE  # nothing is missing: no bytes needed
+        assert port.ends[1000] == (Outcome.DONE, 0)
+
+
+def test_it_works_on_uvloop_too() -> None:
+    uvloop.run(test_everything_comes_over())
+    uvloop.run(test_who_leaves_finishes_its_uploads())
+
+
+async def test_ten_thousand_small_files_in_a_few_requests() -> None:
+    model = make_model([40] * 10_000)
+    assert model.layout.run_count < 10
     async with node(1) as server, node(2) as client:
         server.swarm(model, full=True)
         port = client.swarm(model)
-        client.net.dial(model.layout.digest, 1, server.address)
-        await port.heard("joined", 1, chunkset.full(model.layout.run_count))
-        for run in range(model.layout.run_count):
-            client.net.request(model.layout.digest, 100 + run, 1, run)
-            assert await port.end(100 + run) is Outcome.DONE
-        assert port.store.read() == b"".join(model.chunks)
-        assert not port.wants()
-        assert client.net.stats.bytes_received == sum(MIXED)
-        assert server.net.stats.bytes_served == sum(MIXED)
+        await dialled(client, port, server, chunkset.full(model.layout.run_count))
+        await fetch(client, port, server)
+        check(model, port)
+
+
+async def test_only_missing_chunks_are_asked_for() -> None:
+    model = make_model([1000] * 20)
+    async with node(1) as server, node(2) as client:
+        server.swarm(model, full=True)
+        port = client.swarm(model)
+        for chunk in (0, 3, 4, 11):
+            port.store.have.add(chunk)
+        await dialled(client, port, server, 1)
+        client.net.request(model.layout.digest, 1, 1, 0)
+        assert await port.end(1) is Outcome.DONE
+        assert port.ends[1] == (Outcome.DONE, 16_000)
+
+
+async def test_two_models_share_a_connection_and_each_way_has_its_own() -> None:
+    other = make_model([200_000] * 4, seed=2)
+    async with node(1) as left, node(2) as right:
+        left_full, left_empty = left.swarm(MODEL, full=True), left.swarm(other)
+        right_empty, right_full = right.swarm(MODEL), right.swarm(other, full=True)
+        await dialled(right, right_empty, left)
+        await dialled(right, right_full, left, 0)
+        await dialled(left, left_empty, right, chunkset.full(other.layout.run_count))
+        assert left.net.stats.connections == right.net.stats.connections == 2
+        await left_full.heard("inbound", 2, right.address, True, 0)
+        await asyncio.gather(fetch(right, right_empty, left), fetch(left, left_empty, right))
+        check(MODEL, right_empty)
+        check(other, left_empty)
+
+
+async def test_dialling_twice_joins_once() -> None:
+    async with node(1) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        client.net.dial(DIGEST, 1, server.address)
+        await dialled(client, port, server)
+        client.net.dial(DIGEST, 1, server.address)
+        await fetch(client, port, server)
+        assert [told[0] for told in port.told].count("joined") == 1
+        assert server.net.stats.connections == 1
+
+
+# -- have -----------------------------------------------------------------------------------------
+
+
+async def test_haves_go_to_who_lacks_them_on_the_right_connection() -> None:
+    async with node(1) as a, node(2) as b, node(3) as c:
+        pa, pb, pc = a.swarm(MODEL), b.swarm(MODEL), c.swarm(MODEL, full=True)
+        await dialled(a, pa, b, 0)  # a requests from b: b's haves come as server
+        await dialled(a, pa, c)
+        b.net.announce(DIGEST, 0b101)
+        await pa.heard("has", 2, 0b101)
+        a.net.announce(DIGEST, 0b10)  # as requester; c has everything and isn't told
+        await pb.heard("has", 1, 0b10)
+        await dialled(b, pb, a, 0b10)  # JOINED says 0; what it announced before counts too
+        b.net.announce(DIGEST, 0b1000)  # now as requester
+        await pa.heard("has", 2, 0b1000)
+        assert not [told for told in pc.told if told[0] == "has"]
+
+
+async def test_after_a_break_the_other_connection_tells_it_all() -> None:
+    async with node(1) as a, node(2) as b:
+        pa, pb = a.swarm(MODEL), b.swarm(MODEL)
+        await dialled(a, pa, b, 0)
+        await dialled(b, pb, a, 0)
+        pb.store.have.update(range(len(MIXED)))
+        # b loses the connection on which it requests and announces.
+        requester = b.net._live.requesters[1]
+        requester.close(Outcome.LOST, "the cable was pulled")
+        await pa.heard("has", 2, EVERYTHING)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+async def test_busy_when_slots_and_queue_are_full() -> None:
+    uploads = UploadSettings(slots=1, queue=1, per_peer=2)
+    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        runs = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:3]
+        for run in runs:
+            client.net.request(DIGEST, run, 1, run)
+        assert await port.end(runs[2]) is Outcome.BUSY
+        client.net.cancel(DIGEST, runs[1])
+        assert await port.end(runs[1]) is Outcome.CANCELLED
+
+
+async def test_a_model_that_is_not_there_fails_the_dial() -> None:
+    async with node(1) as server, node(2) as client:
+        port = client.swarm(MODEL)
+        client.net.dial(DIGEST, 1, server.address)
+        await port.heard("failed", 1)
+        server.swarm(MODEL, full=True)
+        await dialled(client, port, server)  # on a new stream of the same connection
+
+
+async def test_a_removed_model_ends_on_both_sides() -> None:
+    async with node(1) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        server.net.remove_swarm(DIGEST)
+        await port.heard("left", 1)
+        client.net.request(DIGEST, 1, 1, 0)
+        assert await port.end(1) is Outcome.LOST
+        client.net.remove_swarm(DIGEST)
+        client.net.remove_swarm(DIGEST)
+
+
+async def test_a_model_that_we_remove_ends_its_requests() -> None:
+    async with node(1, up=100_000) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        client.net.request(DIGEST, 1, 1, RUNS - 1)
+        await asyncio.sleep(0.05)
+        client.net.remove_swarm(DIGEST)
+        assert await port.end(1) is Outcome.CANCELLED
+        async with asyncio.timeout(5):
+            while server.net.load:
+                await asyncio.sleep(0.02)
+
+
+async def test_who_is_dropped_is_refused_for_a_while() -> None:
+    async with node(1, limits=QUICK) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        server.net.drop(2, "sent bytes that don't match")
+        await port.heard("left", 1)
+        client.net.dial(DIGEST, 1, server.address)
+        await port.heard("failed", 1)
+        await asyncio.sleep(QUICK.ban_s)
+        port.told.clear()
+        await dialled(client, port, server)
+
+
+async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
+    limits = PeerLimits(ping_s=0.1, idle_s=0.4)
+    async with node(1, limits=limits) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        await asyncio.sleep(0.8)
+        assert server.net.stats.connections == 1
+        client.net._live.pump.remove(client.net._live.requesters[1].connection)  # type: ignore[arg-type]
+        async with asyncio.timeout(3):
+            while server.net.stats.connections:
+                await asyncio.sleep(0.02)
+
+
+# -- rates ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("up", "down"), [(4_000_000, None), (None, 4_000_000)])
+async def test_a_cap_holds_and_is_used(up: int | None, down: int | None) -> None:
+    async with node(1, up=up) as server, node(2, down=down) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        start = time.monotonic()
+        await fetch(client, port, server)
+        seconds = time.monotonic() - start
+        check(MODEL, port)
+        # 50 ms of burst; the receiver's kernel buffers take some more.
+        assert 0.7 * sum(MIXED) / 4e6 < seconds < 3 * sum(MIXED) / 4e6
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_finishes_its_uploads() -> None:
+    async with node(1, up=2_000_000) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        client.net.request(DIGEST, 1, 1, RUNS - 1)
+        await asyncio.sleep(0.05)
+        stopping = server.net.stop(drain_s=5)
+        asked_late = asyncio.get_running_loop().call_later(
+            0.05, client.net.request, DIGEST, 2, 1, 0
+        )
+        await stopping
+        assert await port.end(1) is Outcome.DONE
+        assert await port.end(2) is Outcome.BUSY
+        await port.heard("left", 1)
+        asked_late.cancel()
+
+
+async def test_the_drain_has_a_limit() -> None:
+    async with node(1, up=100_000) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        client.net.request(DIGEST, 1, 1, RUNS - 1)
+        await asyncio.sleep(0.05)
+        start = time.monotonic()
+        await server.net.stop(drain_s=0.1)
+        assert time.monotonic() - start < 1
+        assert await port.end(1) is Outcome.LOST
+
+
+async def test_an_address_in_use() -> None:
+    async with node(1) as first, node(2) as second:
+        await second.net.stop()
+        with pytest.raises(UsageError, match="can't listen"):
+            await second.net.start(*first.where)
+
+
+async def test_nothing_leaks() -> None:
+    await asyncio.to_thread(time.sleep, 0)  # the loop's own helper thread stays
+    before, threads = open_files(), threading.active_count()
+    for _ in range(3):
+        async with node(1) as server, node(2) as client:
+            server.swarm(MODEL, full=True)
+            port = client.swarm(MODEL)
+            await dialled(client, port, server)
+            client.net.request(DIGEST, 1, 1, RUNS - 1)
+        assert await port.end(1) in (Outcome.LOST, Outcome.DONE)
+        assert port.store.begun == port.store.finished + port.store.aborted
+    assert open_files() == before
+    names = [thread.name for thread in threading.enumerate()]
+    assert len([n for n in names if not n.startswith("asyncio")]) <= threads, names
