@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         plan = _plan(options)
         report = run(plan)
-    except (UsageError, FabricError, StartError) as error:
+    except (UsageError, FabricError, StartError, RuntimeError) as error:
         print(f"storm: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -54,7 +54,7 @@ def run(plan: Plan) -> Report:
             fault.prepare(arena)
         source = arena.push(plan.size_bytes)
         for fault in trouble.faults:
-            fault.corrupt(arena)
+            fault.corrupt(arena, source)
         arena.start()
         report = _storm(arena, trouble, links, total_bytes(source))
         _compare(arena, report, source)

@@ -59,7 +59,7 @@ class Arena:
             self.fabric.add(f"n{n}", rate_bytes_s=plan.rate, group=self._group(n))
             for n in range(plan.nodes)
         ]
-        self.origin = OriginServer(self.origin_host, self.work / "origin")
+        self.origin = OriginServer(self.origin_host, self.work / "origin", proxy=self._proxy)
         self._stack.enter_context(self.origin)
         self.environ = clean_environ(self.work) | self.origin.environ
         self._key = write_key(self.work / "cluster.key")

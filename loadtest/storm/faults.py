@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from loadtest.models import corrupt_file
 from loadtest.storm.arena import LEFT, RIGHT, Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
+from p2pcache.io.hashing import index_directory
 
 ORIGIN_FAULT_S = 5.0
 SPLIT_S = 10.0
@@ -40,7 +41,7 @@ class Fault:
     liar: bool = False
     late: bool = False
     prepare: Callable[[Arena], None] = lambda _arena: None
-    corrupt: Callable[[Arena], None] = lambda _arena: None
+    corrupt: Callable[[Arena, Path], None] = lambda _arena, _source: None
     acts: Callable[[Arena, float], list[Act]] = lambda _arena, _t_lb: []
 
 
@@ -64,7 +65,8 @@ def _lose_tracker(arena: Arena, t_lb: float) -> list[Act]:
 def _origin_fault(kind: str) -> Callable[[Arena, float], list[Act]]:
     def acts(arena: Arena, t_lb: float) -> list[Act]:
         return [
-            Act(t_lb / 4, f"the origin begins: {kind}", lambda: arena.origin.fault(kind, ORIGIN_FAULT_S))
+            Act(t_lb / 4, f"the origin begins: {kind}",
+                lambda: arena.origin.fault(kind, seconds=ORIGIN_FAULT_S))
         ]  # fmt: skip
 
     return acts
@@ -85,8 +87,10 @@ def _small_disk(arena: Arena) -> None:
     arena.small_disk(len(arena.agents) - 1, arena.plan.size_bytes // 2)
 
 
-def _corrupt_origin(arena: Arena) -> None:
-    arena.origin.corrupt_largest_blob(arena.work, corrupt_file)
+def _corrupt_origin(arena: Arena, source: Path) -> None:
+    manifest, _ = index_directory(source)
+    largest = max(manifest.files, key=lambda file: file.size)
+    arena.origin.fault("corrupt", key=largest.blob_id)
 
 
 FAULTS: dict[str, Fault] = {
@@ -95,13 +99,14 @@ FAULTS: dict[str, Fault] = {
     ),
     "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
     "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
-    "origin-503": Fault("the origin answers 503 for 5 s", proxy=True, acts=_origin_fault("503")),
+    "origin-503": Fault("the origin answers 503 for 5 s", proxy=True, acts=_origin_fault("busy")),
     "origin-reset": Fault("the origin resets connections in mid-body for 5 s", proxy=True, acts=_origin_fault("reset")),
     "origin-stall": Fault("the origin accepts and says nothing for 5 s", proxy=True, acts=_origin_fault("stall")),
     "origin-truncate": Fault("the origin ends bodies early for 5 s", proxy=True, acts=_origin_fault("truncate")),
+    "origin-freeze": Fault("the origin falls silent in mid-body for 5 s", proxy=True, acts=_origin_fault("freeze")),
     "liar": Fault("one node serves corrupt chunks, over the whole storm", unlucky=True, expect=None, liar=True),
     "corrupt-origin": Fault(
-        "one byte of the largest object is wrong: exit 6 everywhere", everywhere=6, corrupt=_corrupt_origin
+        "the largest object is corrupt: exit 6 everywhere", everywhere=6, proxy=True, corrupt=_corrupt_origin
     ),
     "late-join": Fault("one node starts at half of T_LB", unlucky=True, late=True),
     "slow-node": Fault("one node has a tenth of the rate", unlucky=True, prepare=_slow),

@@ -1,4 +1,4 @@
-"""The storm's storage: SeaweedFS in a namespace of its own."""
+"""The storm's storage: SeaweedFS in a namespace of its own, with the fault proxy before it if wanted."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -6,40 +6,64 @@ from typing import Self
 
 import psutil
 
+from loadtest.faultproxy import FaultProxy
 from loadtest.netns import Host
 from loadtest.seaweed import Seaweed
 
 BUCKET = "models"
 S3_PORT = 8333  # and its neighbours: the namespace is its own
+PROXY_PORT = 8000
 
 
 class OriginServer:
     """An S3 server on a host, with the faults it can have. A context manager."""
 
-    def __init__(self, host: Host, folder: Path) -> None:
-        """Describe it; `folder` is made and holds its data."""
+    def __init__(self, host: Host, folder: Path, *, proxy: bool) -> None:
+        """Describe it; `folder` is made and holds its data. Only with `proxy` can it fail."""
         self._stack = ExitStack()
         folder.mkdir(parents=True)
         self._s3 = Seaweed(
             folder, address=host.address, port=S3_PORT, prefix=host.prefix, buckets=[BUCKET]
         )
+        self._proxy = (
+            FaultProxy(folder, (host.address, S3_PORT), listen=(host.address, PROXY_PORT),
+                       prefix=host.prefix)
+            if proxy else None
+        )  # fmt: skip
         self.url = self._s3.url(BUCKET)
 
     @property
     def environ(self) -> dict[str, str]:
         """What its clients need in their environment."""
-        return self._s3.env()
+        found = self._s3.env()
+        return found | {"AWS_ENDPOINT_URL": self._proxy.endpoint} if self._proxy else found
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._s3)
+        try:
+            self._stack.enter_context(self._s3)
+            if self._proxy is not None:
+                self._stack.enter_context(self._proxy)
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def sent_bytes(self) -> int:
-        """Body bytes of object reads so far, by the server's own counter."""
+        """Body bytes of reads so far: by the server's own counter, or what the proxy let through.
+
+        Under faults only the proxy knows: the server also counts what the client never got.
+        """
+        if self._proxy is not None:
+            return int(self._proxy.counters()["blob_bytes"])
         return self._s3.counters().sent
+
+    def fault(self, kind: str, *, seconds: float | None = None, key: str = "") -> None:
+        """Begin to fail (see loadtest/faultproxy.py for the kinds)."""
+        assert self._proxy is not None, "this origin has no fault proxy"
+        self._proxy.fault(kind, seconds=seconds, key=key)
 
     def cpu_s(self) -> float:
         """CPU seconds of the server so far."""
