@@ -5,9 +5,11 @@ is soft: a new one learns it all from the members' announcements. Questions (`As
 business: they need the origin.
 """
 
+import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from p2pcache.core import messages as m
 from p2pcache.core.manifest import MAX_CHUNKS
@@ -19,6 +21,21 @@ from p2pcache.ids import is_digest
 
 MAX_SWARMS_PER_NODE = 4096  # models in one cache
 MAX_TEXT = 256  # bytes of an address, a rack, a site, a version
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a tracker did since it started."""
+
+    granted: int = 0  # leases
+    rescues: int = 0  # of them, for runs that a live node had
+    polls: int = 0
+
+    def add(self, swarm: TrackedSwarm) -> None:
+        """Count a swarm in."""
+        self.granted += swarm.book.granted
+        self.rescues += swarm.book.rescues
+        self.polls += swarm.audit.polls
 
 
 class Tracking:
@@ -54,6 +71,7 @@ class Tracking:
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
+        self._past = Totals()
 
     # -- the door ----------------------------------------------------------------------------------
 
@@ -117,6 +135,13 @@ class Tracking:
         return min((t for t in times if t is not None), default=None)
 
     # -- for people and records --------------------------------------------------------------------
+
+    def totals(self) -> Totals:
+        """Counts over all swarms, past ones included: they only ever grow."""
+        total = dataclasses.replace(self._past)
+        for swarm in self.swarms.values():
+            total.add(swarm)
+        return total
 
     def memory(self) -> dict[str, list[int]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
@@ -228,6 +253,7 @@ class Tracking:
         if len(swarm.roster):
             self._settle(swarm, now, out)
         else:
+            self._past.add(swarm)
             del self.swarms[digest]
 
     def _forget(self, node: int, now: float, out: list[Output]) -> None:

@@ -1,0 +1,60 @@
+"""The tracker's HTTP API: the members' door, and read-only views.
+
+Nothing here changes state without the members' handshake.
+"""
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from p2pcache.io.web import json_response, make_app
+from p2pcache.tracker.members import Members
+from p2pcache.tracker.metrics import TrackerMetrics
+from p2pcache.tracker.views import Views
+
+
+class Api:
+    """Routes and their handlers."""
+
+    def __init__(self, members: Members, views: Views, metrics: TrackerMetrics) -> None:
+        self._members = members
+        self._views = views
+        self._metrics = metrics
+
+    def application(self) -> web.Application:
+        """The routes, with error mapping and limits around them."""
+        app = make_app()
+        app.add_routes([
+            web.get("/v1/member", self._members.serve),
+            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics), web.get("/v1/nodes", self.nodes),
+            web.get("/v1/swarms", self.swarms), web.get("/v1/status", self.status),
+        ])  # fmt: skip
+        return app
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """The loop turns."""
+        return json_response({"ok": True})
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Whether refs can be resolved, and why not."""
+        reasons = self._views.reasons()
+        body = {"ready": not reasons, "reasons": reasons}
+        return json_response(body, status=503 if reasons else 200)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Prometheus text."""
+        body = generate_latest(self._metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def nodes(self, _: web.Request) -> web.Response:
+        """Every member."""
+        return json_response(self._views.nodes())
+
+    async def swarms(self, _: web.Request) -> web.Response:
+        """Every swarm."""
+        return json_response(self._views.swarms())
+
+    async def status(self, _: web.Request) -> web.Response:
+        """The tracker at a glance."""
+        return json_response(self._views.status())

@@ -1,0 +1,125 @@
+"""The tracker's composition root: its parts, in the order in which they start and stop."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.core.tracking import Tracking
+from p2pcache.errors import UsageError
+from p2pcache.io import web
+from p2pcache.io.auth import check_exposure, read_cluster_key
+from p2pcache.io.clock import SystemClock
+from p2pcache.io.tasks import Tasks
+from p2pcache.tracker.api import Api
+from p2pcache.tracker.asks import Asks
+from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.members import Members
+from p2pcache.tracker.memory import Memory
+from p2pcache.tracker.metrics import TrackerMetrics
+from p2pcache.tracker.settings import TrackerSettings
+from p2pcache.tracker.views import Views
+
+_log = logging.getLogger(__name__)
+
+PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
+NOTES_S = 5.0  # how often the members' lists are written down
+
+
+class TrackerApp:
+    """One tracker: `async with TrackerApp(...).running():` serves until the block ends."""
+
+    def __init__(
+        self,
+        settings: TrackerSettings,
+        *,
+        members: MemberSettings | None = None,
+        leases: LeaseSettings | None = None,
+    ) -> None:
+        """Build the parts; nothing listens yet. `members` and `leases`: other clocks, for tests.
+
+        Raises:
+            UsageError, NotAllowed: a setting can't work (address, key, origin, state dir).
+        """
+        for name in ("leases_in_flight", "neighbours"):
+            if getattr(settings, name) < 1:
+                raise UsageError(f"{name} must be at least 1")
+        self._secret = read_cluster_key(settings.cluster_key_file)
+        host, _ = web.parse_listen(settings.listen)
+        check_exposure(host, self._secret, insecure=settings.insecure)
+        self.settings = settings
+        self.address = settings.listen
+        self._clock = SystemClock()
+        self._memory = Memory(Path(settings.state_dir) if settings.state_dir else None)
+        self._tasks = Tasks()
+        self.catalog = Catalog(settings.origin, self._tasks)
+        self.tracking = Tracking(
+            epoch=secrets.randbits(63),
+            members=dataclasses.replace(
+                members or MemberSettings(), neighbours=settings.neighbours
+            ),
+            leases=dataclasses.replace(
+                leases or LeaseSettings(), in_flight=settings.leases_in_flight
+            ),
+            origin=settings.origin,
+            remembered=self._memory.load(self._clock.wall()),
+        )
+        self._views = Views(self.tracking, self.catalog, self._clock)
+        asks = Asks(self.catalog, self._views.nodes, self._views.status)
+        self.members = Members(
+            self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
+            tasks=self._tasks, clock=self._clock,
+        )  # fmt: skip
+        self._views.connected = lambda: len(self.members)
+        metrics = TrackerMetrics(
+            tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
+            ready=lambda: not self._views.reasons(),
+        )  # fmt: skip
+        self._api = Api(self.members, self._views, metrics)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listen, yield, then stop in order: no new members, goodbyes, notes.
+
+        Raises:
+            UsageError, NotAllowed: the address can't be listened on.
+        """
+        sock = web.listen_tcp(self.settings.listen)
+        self.address = web.bound_address(sock)
+        try:
+            async with self._tasks, web.serving(self._api.application(), [sock]):
+                self._tasks.every(PROBE_S, self._probe, name="probe")
+                self._tasks.every(NOTES_S, self._note, name="notes")
+                self._tasks.spawn_contained(self._probe(), name="first-probe")
+                self._say_hello()
+                yield
+                _log.info("stopping: saying goodbye to %d members", len(self.members))
+                memory = self.tracking.memory()  # before the goodbyes empty it
+                await self.members.close()
+                await self._save(memory)
+        finally:
+            self.catalog.close()
+
+    def _say_hello(self) -> None:
+        origin = self.settings.origin or "no origin"
+        _log.info("tracker listening on %s, %s", self.address, origin)
+        if not self._secret.key:
+            who = "anybody who reaches this port" if self.settings.insecure else "local processes"
+            _log.warning("no cluster key: %s can join and read every model", who)
+
+    async def _probe(self) -> None:
+        before = self._views.reasons()
+        await self.catalog.probe()
+        after = self._views.reasons()
+        if before != after:
+            _log.info("ready") if not after else _log.warning("not ready: %s", after[0])
+
+    async def _note(self) -> None:
+        await self._save(self.tracking.memory())
+
+    async def _save(self, memory: dict[str, list[int]]) -> None:
+        await asyncio.to_thread(self._memory.save, memory, self._clock.wall())

@@ -1,0 +1,151 @@
+"""One member's WebSocket: the handshake, a bounded outbox, a paced reader."""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from p2pcache.core import messages as m
+from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, Secret, accept
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.io.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+MAX_HANDSHAKE_BYTES = 1024  # docs/protocol.md
+MAX_NODE = 2**63 - 1
+SEND_S = 10.0  # who doesn't read for so long isn't a member any more
+CLOSE_S = 2.0  # for the other side's half of a goodbye
+MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
+RATE = 2000.0  # messages a second from one member on average; about 14 % of a core each ...
+BURST = 6000.0  # ... an announcement of 4 MiB costs 1,025 of them
+BYTES_PER_TOKEN = 4096
+
+
+async def greet(socket: web.WebSocketResponse, secret: Secret, node: int) -> int:
+    """The server's side of the handshake; returns the member's node id.
+
+    Raises:
+        NotAllowed: it holds another key.
+        RemoteProtocolError: it doesn't keep to the protocol.
+    """
+    challenge = Challenge(os.urandom(NONCE_BYTES), VERSIONS)
+    await socket.send_bytes(msgspec.msgpack.encode(challenge))
+    data = await receive(socket, MAX_HANDSHAKE_BYTES)
+    try:
+        said = msgspec.msgpack.decode(data, type=Hello)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"not a HELLO: {error}") from None
+    if not 0 <= said.node <= MAX_NODE:
+        raise RemoteProtocolError("a node id is a number of 63 bits")
+    welcome = accept(secret, challenge, said, node=node, role="agent")
+    await socket.send_bytes(msgspec.msgpack.encode(welcome))
+    return said.node
+
+
+async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
+    """The next binary message.
+
+    Raises:
+        RemoteProtocolError: too large, another kind, or the end.
+    """
+    frame = await socket.receive()
+    if frame.type is not aiohttp.WSMsgType.BINARY:
+        raise RemoteProtocolError("the connection ended before it was a member's")
+    data: bytes = frame.data
+    if len(data) > limit_bytes:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes during the handshake")
+    return data
+
+
+class Connection:
+    """A member's connection after the handshake.
+
+    Invariant: `_behind` is the sum of the sizes in `_outbox`.
+    """
+
+    def __init__(
+        self, node: int, socket: web.WebSocketResponse, request: web.Request, clock: Clock
+    ) -> None:
+        self.node = node
+        self.asks = 0  # unanswered questions
+        self._socket = socket
+        self._transport = request.transport
+        self._clock = clock
+        self._outbox: deque[bytes] = deque()
+        self._behind = 0
+        self._wake = asyncio.Event()
+        self._goodbye: tuple[int, bytes] | None = None
+        self._tokens = BURST
+        self._refilled = clock.now()
+
+    def put(self, data: bytes) -> None:
+        """Queue a message. A member that is too far behind is cut off: it will announce again."""
+        if self._goodbye is not None:
+            return
+        self._outbox.append(data)
+        self._behind += len(data)
+        if self._behind > MAX_BEHIND_BYTES:
+            _log.warning("member %016x reads too slowly; cutting it off", self.node)
+            self.close(aiohttp.WSCloseCode.TRY_AGAIN_LATER, "you read too slowly")
+            self._abort()
+        self._wake.set()
+
+    def close(self, code: int, reason: str) -> None:
+        """Say goodbye after what is queued; nothing more is queued then."""
+        if self._goodbye is None:
+            self._goodbye = (code, reason.encode()[:120])  # a close frame holds 123 bytes of it
+            self._wake.set()
+
+    async def write(self) -> None:
+        """Send what is queued until the goodbye is said or the connection breaks."""
+        try:
+            while True:
+                while self._outbox:
+                    data = self._outbox.popleft()
+                    self._behind -= len(data)
+                    async with asyncio.timeout(SEND_S):
+                        await self._socket.send_bytes(data)
+                if self._goodbye is not None:
+                    break
+                self._wake.clear()
+                await self._wake.wait()
+            async with asyncio.timeout(CLOSE_S):
+                await self._socket.close(code=self._goodbye[0], message=self._goodbye[1])
+        except (ConnectionError, TimeoutError, aiohttp.ClientError, RuntimeError) as error:
+            _log.debug("member %016x: %s", self.node, str(error) or type(error).__name__)
+        finally:
+            self._goodbye = self._goodbye or (aiohttp.WSCloseCode.GOING_AWAY, b"")
+            self._abort()
+
+    async def read(self) -> AsyncIterator[m.ToTracker]:
+        """Its messages until the connection ends, no faster than the rate allows.
+
+        Raises:
+            RemoteProtocolError: something that isn't a message of this protocol.
+        """
+        async for frame in self._socket:
+            if frame.type is not aiohttp.WSMsgType.BINARY:
+                raise RemoteProtocolError(f"unexpected {frame.type.name} frame")
+            await self._pace(len(frame.data))
+            yield m.decode_to_tracker(frame.data)
+
+    async def _pace(self, size: int) -> None:
+        """Not reading is the gentlest limit: TCP tells the sender to wait."""
+        self._tokens -= 1 + size / BYTES_PER_TOKEN
+        if self._tokens > 0:
+            return
+        now = self._clock.now()
+        self._tokens = min(BURST, self._tokens + (now - self._refilled) * RATE)
+        self._refilled = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / RATE)
+
+    def _abort(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()

@@ -1,0 +1,189 @@
+"""Who is connected, and the pump: messages into `Tracking`, what it decides out to the members.
+
+All of it runs on the loop's thread; `Tracking` is touched by nobody else.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+import aiohttp
+from aiohttp import web
+
+from p2pcache.core import messages as m
+from p2pcache.core.handshake import Secret
+from p2pcache.core.tracked import Output, Send
+from p2pcache.core.tracking import Tracking
+from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
+from p2pcache.ids import format_node
+from p2pcache.io.clock import Clock
+from p2pcache.io.tasks import Tasks
+from p2pcache.tracker.asks import Asks
+from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
+
+_log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
+MAX_STRANGERS = 256  # handshakes at once: each may make us buffer one message
+MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
+LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
+
+
+class Members:
+    """Everybody who is connected.
+
+    Invariants: `_live` holds the newest connection of each node, and `Tracking` has heard of
+    exactly these; the timer is set for no later than `Tracking.next_wakeup`.
+    """
+
+    def __init__(
+        self,
+        tracking: Tracking,
+        *,
+        node: int,
+        secret: Secret,
+        asks: Asks,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        """`node`: this tracker's own id, for the handshake."""
+        self.messages: dict[str, int] = {}  # taken in, by kind
+        self.refused = 0  # handshakes that failed
+        self._tracking = tracking
+        self._node = node
+        self._secret = secret
+        self._asks = asks
+        self._tasks = tasks
+        self._clock = clock
+        self._live: dict[int, Connection] = {}
+        self._strangers = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._closing = False
+        self._empty = asyncio.Event()  # set when the last one leaves during `close`
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/member`: one member's connection, from handshake to goodbye."""
+        if self._closing or self._strangers >= MAX_STRANGERS:
+            raise Unreachable("the tracker is busy; try again in a moment")
+        socket = web.WebSocketResponse(
+            max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
+        )
+        self._strangers += 1
+        try:
+            await socket.prepare(request)
+            async with asyncio.timeout(HANDSHAKE_S):
+                node = await greet(socket, self._secret, self._node)
+                first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
+            if not isinstance(first, m.Announce):
+                raise RemoteProtocolError("a member's first message is its announcement")
+        except (TimeoutError, ConnectionError, P2PCacheError) as error:
+            await self._refuse(request, socket, error)
+            return socket
+        finally:
+            self._strangers -= 1
+        await self._member(Connection(node, socket, request, self._clock), first)
+        return socket
+
+    async def close(self) -> None:
+        """Say goodbye to everybody; bounded."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in self._live.values():
+            connection.close(aiohttp.WSCloseCode.GOING_AWAY, "the tracker is stopping")
+        if self._live:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._empty.wait()
+
+    # -- one member --------------------------------------------------------------------------------
+
+    async def _refuse(
+        self, request: web.Request, socket: web.WebSocketResponse, error: Exception
+    ) -> None:
+        self.refused += 1
+        level = logging.WARNING if isinstance(error, NotAllowed) else logging.DEBUG
+        text = str(error) or "the handshake took too long"
+        _log.log(level, "refused a member from %s: %s", request.remote, text)
+        await socket.close(code=aiohttp.WSCloseCode.POLICY_VIOLATION, message=text.encode()[:120])
+
+    async def _member(self, connection: Connection, first: m.Announce) -> None:
+        node = connection.node
+        before = self._live.get(node)
+        if before is not None:
+            before.close(aiohttp.WSCloseCode.OK, "a newer connection of this node took over")
+        self._live[node] = connection
+        self._tasks.spawn_contained(connection.write(), name=f"member-{format_node(node)}")
+        try:
+            self._take(connection, first)
+            async for message in connection.read():
+                if self._live.get(node) is not connection:
+                    break
+                self._take(connection, message)
+        except RemoteProtocolError as error:
+            _log.warning("dropped member %s: %s", format_node(node), error)
+            connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, str(error))
+        finally:
+            connection.close(aiohttp.WSCloseCode.OK, "")
+            if self._live.get(node) is connection:
+                del self._live[node]
+                self._perform(self._tracking.disconnected(node, self._clock.now()))
+            if self._closing and not self._live:
+                self._empty.set()
+
+    def _take(self, connection: Connection, message: m.ToTracker) -> None:
+        kind = type(message).__name__
+        self.messages[kind] = self.messages.get(kind, 0) + 1
+        if isinstance(message, m.Ask):
+            self._ask(connection, message)
+        else:
+            now = self._clock.now()
+            self._perform(self._tracking.handle(connection.node, message, now))
+
+    def _ask(self, connection: Connection, ask: m.Ask) -> None:
+        if connection.asks >= MAX_ASKS:
+            refusal = m.Refusal(ask.id, Unreachable.exit_code, "too many questions at once")
+            connection.put(m.encode(refusal))
+            return
+        connection.asks += 1
+        self._tasks.spawn_contained(self._answer(connection, ask), name=f"ask-{ask.what[:20]}")
+
+    async def _answer(self, connection: Connection, ask: m.Ask) -> None:
+        try:
+            connection.put(m.encode(await self._asks.answer(ask)))
+        finally:
+            connection.asks -= 1
+
+    # -- the pump ----------------------------------------------------------------------------------
+
+    def _perform(self, outputs: list[Output]) -> None:
+        last, data = None, b""
+        for output in outputs:
+            connection = self._live.get(output.node)
+            if connection is None:
+                continue  # it is reconnecting, and will announce itself
+            if not isinstance(output, Send):
+                connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, output.reason)
+                continue
+            if output.message is not last:  # one delta goes to thousands: encode it once
+                last, data = output.message, m.encode(output.message)
+            connection.put(data)
+        self._arm()
+
+    def _arm(self) -> None:
+        wakeup = self._tracking.next_wakeup()
+        if wakeup is None or wakeup >= self._timer_at or self._closing:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wakeup
+        wait = max(LEAST_WAIT_S, wakeup - self._clock.now())
+        self._timer = asyncio.get_running_loop().call_later(wait, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self._perform(self._tracking.tick(self._clock.now()))

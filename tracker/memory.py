@@ -1,0 +1,89 @@
+"""The tracker's notes in its state dir: who was in which swarm. Only a restart reads them.
+
+They make a restarted tracker wait for members that it would otherwise not know of; losing them
+loses nothing, because the members tell it too.
+"""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.ids import format_node, is_digest, parse_node
+
+_log = logging.getLogger(__name__)
+
+FILE = "members.json"
+MAX_FILE_BYTES = 64 << 20  # 10,000 members in 300 swarms
+STALE_S = 600.0  # a storm that was under way so long ago is over
+
+
+class _Notes(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    saved: float  # unix seconds
+    swarms: dict[str, list[str]]
+
+
+class Memory:
+    """The notes of one tracker. `root` None: none are kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        """Make the directory if it isn't there.
+
+        Raises:
+            UsageError, NotAllowed: it can't be one, or can't be written.
+        """
+        self._path = None if root is None else root / FILE
+        self._saved: dict[str, list[int]] = {}
+        if root is None:
+            return
+        try:
+            root.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            kind = NotAllowed if isinstance(error, PermissionError) else UsageError
+            raise kind(f"can't use the state dir {root}: {error.strerror}") from None
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise NotAllowed(f"can't write into the state dir {root}")
+
+    def load(self, wall: float) -> dict[str, list[int]]:
+        """Members by manifest digest as of the last `save`; empty if that is too long ago.
+
+        Notes that can't be read are worth a warning, not an end.
+        """
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            with self._path.open("rb") as file:
+                notes = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_Notes)
+            known = {d: [parse_node(n) for n in nodes] for d, nodes in notes.swarms.items()}
+        except (OSError, msgspec.MsgspecError, UsageError, UnicodeDecodeError) as error:
+            _log.warning("ignoring %s: %s", self._path, error)
+            return {}
+        if not 0 <= wall - notes.saved <= STALE_S:
+            return {}
+        return {digest: nodes for digest, nodes in known.items() if is_digest(digest)}
+
+    def save(self, swarms: dict[str, list[int]], wall: float) -> None:
+        """Write the notes, atomically. Blocking; problems are logged.
+
+        An unchanged list is written again too: its age counts when it is read.
+        """
+        if self._path is None or (not swarms and not self._saved):
+            return
+        lists = {digest: [format_node(n) for n in nodes] for digest, nodes in swarms.items()}
+        fresh = self._path.with_name(FILE + ".new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(_Notes(1, wall, lists)))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(self._path)
+        except OSError as error:
+            _log.warning("can't write %s: %s", self._path, error.strerror)
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            return
+        self._saved = swarms

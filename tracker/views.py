@@ -1,0 +1,69 @@
+"""What the tracker tells people: nodes, swarms, status, as plain JSON-ready objects."""
+
+from collections.abc import Callable
+
+import p2pcache
+from p2pcache.core.tracked import TrackedSwarm
+from p2pcache.core.tracking import Tracking
+from p2pcache.ids import format_node
+from p2pcache.io.clock import Clock
+from p2pcache.tracker.catalog import Catalog
+
+
+class Views:
+    """Read-only views of the tracker's state."""
+
+    def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
+        self.connected: Callable[[], int] = lambda: 0
+        self._tracking = tracking
+        self._catalog = catalog
+        self._clock = clock
+        self._started = clock.now()
+
+    def reasons(self) -> list[str]:
+        """Why the tracker isn't ready; empty when it is."""
+        trouble = self._catalog.trouble
+        return [] if trouble is None else [f"origin: {trouble}"]
+
+    def nodes(self) -> dict[str, object]:
+        """Every member, by id."""
+        now = self._clock.now()
+        rows = [
+            {
+                "node": format_node(node), "address": n.member.address, "rack": n.member.rack,
+                "site": n.member.site, "version": n.version, "models": len(n.digests),
+                "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
+                "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
+            }
+            for node, n in sorted(self._tracking.registry.nodes.items())
+        ]  # fmt: skip
+        return {"nodes": rows}
+
+    def swarms(self) -> dict[str, object]:
+        """Every swarm, by digest."""
+        now = self._clock.now()
+        rows = [_row(swarm, now) for _, swarm in sorted(self._tracking.swarms.items())]
+        return {"swarms": rows}
+
+    def status(self) -> dict[str, object]:
+        """Everything about the tracker that fits a screen."""
+        totals = self._tracking.totals()
+        return {
+            "version": p2pcache.__version__, "epoch": self._tracking.epoch,
+            "uptime_s": round(self._clock.now() - self._started, 1),
+            "ready": not self.reasons(), "reasons": self.reasons(),
+            "origin": self._catalog.url, "members": len(self._tracking.registry.nodes),
+            "connected": self.connected(), "swarms": len(self._tracking.swarms),
+            "leases_granted": totals.granted, "rescues": totals.rescues, "polls": totals.polls,
+        }  # fmt: skip
+
+
+def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
+    book, roster = swarm.book, swarm.roster
+    return {
+        "digest": swarm.digest, "members": len(roster), "complete": len(roster.complete),
+        "wanting": book.wanting, "runs": book.run_count, "free": book.free.bit_count(),
+        "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
+        "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
+        "holding": swarm.hold.holds(now),
+    }  # fmt: skip
