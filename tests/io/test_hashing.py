@@ -14,6 +14,7 @@ from p2pcache.core.manifest import decode, digest_of, encode
 from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.io import hashing
 from p2pcache.io.hashing import Progress, index_directory
+from tests.core import golden_kit
 from tests.io.store_kit import REF, Model, model, open_store
 
 MB = 1 << 20
@@ -43,6 +44,13 @@ def test_a_directory_gives_the_manifest_of_its_bytes(folder: Path) -> None:
     total = sum(map(len, files.values()))
     assert seen[-1] == (total, total, len(files))
     assert [s.bytes_done for s in seen] == sorted(s.bytes_done for s in seen)
+
+
+@pytest.mark.parametrize("name", golden_kit.NAMES)
+def test_golden(folder: Path, name: str) -> None:
+    golden = golden_kit.load(name)
+    write(folder, golden.files)
+    assert encode(index_directory(folder)[0]) == golden.manifest
 
 
 def test_the_digest_depends_on_nothing_but_names_and_bytes(tmp_path: Path) -> None:

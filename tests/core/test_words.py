@@ -1,0 +1,113 @@
+"""Refs, node ids, chunk sets, errors: floor 0 and its neighbours."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache import errors
+from p2pcache.core import chunkset
+from p2pcache.errors import RemoteProtocolError, UsageError
+from p2pcache.ids import Ref, format_node, is_digest, parse_node
+
+HEX = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("llama", ("library", "llama", "latest", None)),
+        ("llama:v3", ("library", "llama", "v3", None)),
+        ("team/llama", ("team", "llama", "latest", None)),
+        ("team/llama:V_3.1-rc", ("team", "llama", "V_3.1-rc", None)),
+        (f"team/llama@blake3:{HEX}", ("team", "llama", "latest", HEX)),
+        (f"a/b:c@blake3:{HEX}", ("a", "b", "c", HEX)),
+        ("0/1:_", ("0", "1", "_", None)),
+        ("a.b-c_d", ("library", "a.b-c_d", "latest", None)),
+        ("a" * 80 + "/" + "b" * 80 + ":" + "c" * 128, ("a" * 80, "b" * 80, "c" * 128, None)),
+    ],
+)
+def test_refs(text: str, parsed: tuple[str, str, str, str | None]) -> None:
+    ref = Ref.parse(text)
+    assert ref == parsed
+    assert Ref.parse(str(ref)) == ref
+    assert Ref.parse(ref.short) == ref._replace(digest=None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "/", "a/", "/a", "a:", "A", "a/B", "a:.x", "a:-x", ".a", "-a", "_a", "..", "../x",
+     "a/../b", "a//b", "a/b/c", "a:b:c", "a b", "a\n", "a:b\n", "a@", "a@blake3:", "a" * 81,
+     "a:" + "b" * 129, f"a@sha256:{HEX}", f"a@blake3:{HEX.upper()}", f"a@blake3:{HEX[:-1]}", "ä",
+     "a:@x", "a\0b", "٣"],
+)  # fmt: skip
+def test_not_refs(text: str) -> None:
+    with pytest.raises(UsageError, match="not a model ref"):
+        Ref.parse(text)
+
+
+@given(st.text(max_size=30))
+def test_a_ref_is_a_safe_path_or_no_ref(text: str) -> None:
+    try:
+        ref = Ref.parse(text)
+    except UsageError:
+        return
+    for part in ref.tag_key:
+        assert "/" not in part
+        assert not part.startswith((".", "@"))
+        assert part.isascii()
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_node_ids(node: int) -> None:
+    assert parse_node(format_node(node)) == node
+
+
+@pytest.mark.parametrize("text", ["", "0" * 15, "0" * 17, "8" + "0" * 15, "G" * 16, "0" * 15 + "A"])
+def test_not_node_ids(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_node(text)
+
+
+def test_digests() -> None:
+    assert is_digest(HEX)
+    assert not any(
+        map(is_digest, ("", HEX[:-1], HEX + "0", HEX.upper(), HEX[:-1] + "\n", HEX + "\n"))
+    )
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_chunk_sets(members: set[int]) -> None:
+    bits = chunkset.of(members)
+    assert list(chunkset.members(bits)) == sorted(members)
+    assert chunkset.first(bits) == min(members, default=-1)
+    assert chunkset.from_bytes(chunkset.to_bytes(bits, 301), 301) == bits
+    assert bits | chunkset.full(301) == chunkset.full(301)
+
+
+@given(st.binary(max_size=20), st.integers(0, 170))
+def test_untrusted_chunk_sets(data: bytes, count: int) -> None:
+    try:
+        bits = chunkset.from_bytes(data, count)
+    except RemoteProtocolError:
+        return
+    assert chunkset.to_bytes(bits, count) == data
+    assert bits & ~chunkset.full(count) == 0
+
+
+def test_chunk_sets_refuse_other_lengths_and_high_bits() -> None:
+    for data, count in ((b"", 1), (b"\0\0", 8), (b"\x02", 1), (b"\0\x80", 15)):
+        with pytest.raises(RemoteProtocolError):
+            chunkset.from_bytes(data, count)
+    assert chunkset.from_bytes(b"", 0) == chunkset.full(0) == 0
+    assert chunkset.to_bytes(0, 0) == b""
+
+
+def test_errors_survive_the_way_through_a_code() -> None:
+    for kind in (errors.UsageError, errors.NotFound, errors.NotAllowed, errors.NoSpace,
+                 errors.IntegrityError, errors.OriginUnavailable, errors.Unreachable,
+                 errors.TimedOut, errors.Conflict, errors.P2PCacheError):  # fmt: skip
+        again = errors.from_code(kind.exit_code, "why")
+        assert type(again) is kind
+        assert str(again) == "why"
+    assert type(errors.from_code(77, "?")) is errors.P2PCacheError
+    assert errors.InvalidManifest.exit_code == errors.OriginChanged.exit_code == 6
