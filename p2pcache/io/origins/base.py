@@ -148,7 +148,10 @@ class Origin(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix` (which ends with "/" or is ""), by key."""
+        """Every object whose key starts with `prefix` (which ends with "/" or is "").
+
+        Each once, in no certain order: some S3 stores sort by directory.
+        """
 
     @abstractmethod
     def delete(self, key: str) -> None:

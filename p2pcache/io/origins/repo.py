@@ -109,7 +109,7 @@ class OriginRepo:
     def list_tags(
         self, namespace: str | None = None, name: str | None = None
     ) -> Iterator[tuple[Ref, TagRecord]]:
-        """Every tag (of a namespace, of a name) with its record, by key."""
+        """Every tag (of a namespace, of a name) with its record, in no certain order."""
         prefix = f"{ROOT}/tags/"
         if namespace is not None:
             prefix += f"{namespace}/"

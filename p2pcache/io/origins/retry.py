@@ -146,14 +146,14 @@ class Retrying(Origin):
         self.inner.put_file(key, source, size, progress=progress)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As `Origin.list`; a listing that breaks starts again after the last key seen."""
+        """As `Origin.list`; a listing that breaks starts again and leaves out what was seen."""
         attempt = Attempts(self._policy, never)
-        last = ""
+        seen: set[str] = set()
         while True:
             try:
                 for info in self.inner.list(prefix):
-                    if info.key > last:
-                        last = info.key
+                    if info.key not in seen:
+                        seen.add(info.key)
                         attempt.progressed()
                         yield info
                 return
