@@ -243,6 +243,8 @@ class Blobs:
         return self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns)
 
     def _gone(self, blob: BlobFile) -> None:
+        """Somebody deleted the file: nothing that was said of it may outlive it."""
+        self.disk.unlink(self.folders.partial, f"{blob.id}.have")
         self._published.pop(blob.id, None)
         blob.published = blob.on_disk = False
         blob.allocated = 0

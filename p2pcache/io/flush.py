@@ -39,10 +39,12 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
         try:
             with disk_errors(f"flush of {blobs.root}"):
                 _sync(blobs, [s.blob for s in taken])
+                done = []
                 for snapshot in taken:
-                    if 0 in snapshot.bits:
+                    if 0 not in snapshot.bits:
+                        done.append(snapshot.blob)
+                    elif not _lost_any(blobs, snapshot):
                         blobs.write_bitmap(*snapshot)
-                done = [s.blob for s in taken if 0 not in s.bits]
                 for i in range(0, len(done), BATCH_FILES):
                     _publish(blobs, done[i : i + BATCH_FILES])
                 blobs.disk.sync(blobs.folders.partial)
@@ -68,6 +70,13 @@ def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
             blob.dirty = False
             taken.append(_Snapshot(blob, bytearray(blob.bits), blob.done_bytes))
     return taken
+
+
+def _lost_any(blobs: Blobs, snapshot: _Snapshot) -> bool:
+    """Whether a bit of the snapshot was taken back meanwhile; then the next flush tells the truth."""
+    with blobs.lock:
+        now = int.from_bytes(snapshot.blob.bits, "little")
+        return int.from_bytes(snapshot.bits, "little") & ~now != 0
 
 
 def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:

@@ -175,6 +175,8 @@ class Store:
 
     def get(self, digest: str) -> ModelStore | None:
         """An open model, or one opened from its stored manifest; None if it isn't known here."""
+        if (model := self._models.get(digest)) is not None:
+            return model  # without waiting for a flush that may be running
         with self._blobs.maintenance:
             model = self._models.get(digest)
             if model is None:

@@ -1,7 +1,6 @@
 """The store as the agent uses it: add, fill, publish, share, tag, remove, prune."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io.store import Store
-from tests.io.store_kit import REF, Model, model, open_fds, open_store, read_chunk
+from tests.io.store_kit import REF, Model, model, open_fds, open_store
 
 
 @pytest.fixture
@@ -72,80 +71,9 @@ def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
     assert (cache / "partial").stat().st_mode & 0o777 == 0o700
 
 
-def test_progress_survives_a_restart_of_the_store(tmp_path: Path) -> None:
-    wanted = model()
-    opened = open_store(tmp_path)
-    node = opened.node_id
-    here = wanted.add(opened)
-    half = range(wanted.layout.chunk_count // 2)
-    wanted.fill(here, half)
-    done = here.bytes_done
-    opened.close()
-
-    opened = open_store(tmp_path)
-    assert opened.node_id == node
-    info = opened.models()[0]
-    assert (info.complete, info.bytes_done > 0) == (False, True)
-    again = opened.get(wanted.digest)
-    assert again is not None
-    assert again.bytes_done == done
-    assert all(again.has_chunk(c) for c in half)
-    wanted.assert_proved(again)
-    wanted.fill(again)
-    again.publish(REF, 1)
-    opened.close()
-
-    opened = open_store(tmp_path)
-    info = opened.models()[0]
-    assert info.complete
-    assert info.tags == [REF]
-    assert info.bytes_done == info.bytes_total
-    assert opened.tag_of(REF) == (wanted.digest, 1)
-    whole = opened.get(wanted.digest)
-    assert whole is not None
-    assert whole.complete
-    wanted.assert_proved(whole)
-    opened.close()
-
-
 def test_only_one_process_uses_a_cache_dir(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"used by another agent \\(pid {os.getpid()}\\)"):
         open_store(tmp_path)
-
-
-def test_a_newer_cache_is_refused(tmp_path: Path) -> None:
-    opened = open_store(tmp_path)
-    opened.close()
-    db = sqlite3.connect(tmp_path / "cache/agent.db")
-    db.execute("pragma user_version=99")
-    db.close()
-    with pytest.raises(UsageError, match="newer release"):
-        open_store(tmp_path)
-
-
-def test_a_damaged_database_says_what_to_do_and_its_loss_costs_no_bytes(tmp_path: Path) -> None:
-    wanted = model()
-    opened = open_store(tmp_path)
-    here = wanted.add(opened)
-    wanted.fill(here)
-    here.publish(REF, 3)
-    opened.close()
-    database = tmp_path / "cache/agent.db"
-    database.write_bytes(b"garbage, not a database" * 100)
-    with pytest.raises(P2PCacheError, match="remove it: models stay"):
-        open_store(tmp_path)
-    database.unlink()
-    opened = open_store(tmp_path)
-    again = opened.get(wanted.digest)
-    assert again is not None
-    assert again.have_runs() == 0, "no proof record: nothing is believed"
-    assert opened.tag_of(REF) == (wanted.digest, 0), "the link tells"
-    with pytest.raises(NotFound):
-        again.source(0)
-    assert again.copy_local() == chunkset.full(wanted.layout.run_count)
-    wanted.assert_tree(tmp_path / "cache/models/team/llama/v1")
-    again.publish(REF, 3)
-    opened.close()
 
 
 def test_wrong_bytes_are_refused_and_leave_no_trace(store: Store) -> None:
@@ -240,22 +168,6 @@ def test_chunks_of_other_models_are_copied(tmp_path: Path) -> None:
     assert got == there.have_runs()
     new.assert_proved(there)
     opened.close()
-
-
-def test_a_rotten_source_is_not_copied(store: Store, tmp_path: Path) -> None:
-    data = os.urandom(3000)
-    old = Model({"a": data}, 1000)
-    new = Model({"b": data[:2000]}, 1000)
-    here = old.add(store)
-    old.fill(here)
-    blob = tmp_path / "cache/partial" / old.layout.blobs[0].id
-    with blob.open("r+b") as file:
-        file.write(b"rotten")
-    there = new.add(store)
-    there.copy_local()
-    assert [there.has_chunk(c) for c in (0, 1)] == [False, True]
-    assert not here.has_chunk(0), "nor believed where it came from"
-    new.assert_proved(there)
 
 
 def test_tags_and_generations(store: Store, tmp_path: Path) -> None:
@@ -393,134 +305,6 @@ def test_removal_waits_for_running_writers(store: Store) -> None:
     assert again.have_runs() == 0
     wanted.fill(again)
     wanted.assert_proved(again)
-
-
-def test_verify_finds_what_rotted_and_a_pull_mends_it(store: Store, tmp_path: Path) -> None:
-    wanted = model()
-    here = wanted.add(store)
-    wanted.fill(here)
-    path = tmp_path / "cache/models" / here.publish(REF, 1)
-    seen: list[tuple[int, int]] = []
-    assert here.verify(lambda done, total: seen.append((done, total))) == []
-    assert seen[-1][0] == seen[-1][1] > 0
-    place = wanted.layout.places(here.layout.chunk_count - 1)[0]
-    blob = wanted.layout.blobs[place.blob]
-    file = tmp_path / "cache/blobs" / blob.id
-    file.chmod(0o644)
-    with file.open("r+b") as damage:
-        damage.seek(place.offset)
-        damage.write(b"bit rot")
-    lost: list[int] = []
-    here.on_lost = lost.append
-    bad = here.verify()
-    assert bad == [here.layout.chunk_count - 1]
-    assert lost == [chunkset.full(wanted.layout.run_count) & ~here.have_runs()]
-    assert not path.exists(), "a path is complete or absent"
-    assert file.exists() is False
-    with pytest.raises(NotFound):
-        here.source(bad[0])
-    wanted.assert_proved(here)
-    store.close()
-    again = open_store(tmp_path)
-    mended = again.get(wanted.digest)
-    assert mended is not None
-    assert not mended.has_chunk(bad[0])
-    wanted.fill(mended)
-    mended.publish(REF, 1)
-    wanted.assert_tree(path)
-    assert mended.verify() == []
-    again.close()
-
-
-def test_a_changed_file_is_not_served(tmp_path: Path) -> None:
-    wanted = Model({"a": os.urandom(3000)}, 1000)
-    opened = open_store(tmp_path)
-    here = wanted.add(opened)
-    wanted.fill(here)
-    path = tmp_path / "cache/models" / here.publish(REF, 1)
-    opened.close()
-    target = path / "a"
-    target.chmod(0o644)
-    with target.open("r+b") as file:
-        file.write(b"evil")
-    opened = open_store(tmp_path)
-    again = opened.get(wanted.digest)
-    assert again is not None
-    assert again.have_runs() == 0
-    with pytest.raises(NotFound):
-        again.source(1)
-    again.copy_local()
-    assert [again.has_chunk(c) for c in range(3)] == [False, True, True]
-    assert not path.exists()
-    wanted.fill(again)
-    again.publish(REF, 1)
-    wanted.assert_tree(path)
-    opened.close()
-
-
-def test_a_file_changed_while_the_store_is_open_is_noticed_when_it_is_opened(
-    store: Store, tmp_path: Path
-) -> None:
-    wanted = Model({"a": os.urandom(3000)}, 1000)
-    here = wanted.add(store)
-    wanted.fill(here)
-    here.publish(REF, 1)
-    file = tmp_path / "cache/blobs" / wanted.layout.blobs[0].id
-    os.utime(file, ns=(1, 1))
-    with pytest.raises(NotFound, match="changed on disk"):
-        here.source(0)
-    assert here.have_runs() == 0
-    assert here.begin(0) is None, "proved again where it lies"
-    here.copy_local()
-    assert read_chunk(here, 0) == wanted.chunk(0)
-    file.unlink()
-    store._blobs.files.clear()
-    with pytest.raises(NotFound):
-        here.source(0)
-    wanted.fill(here)
-    wanted.assert_proved(here)
-
-
-def test_a_truncated_blob_is_mended(tmp_path: Path) -> None:
-    wanted = Model({"a": os.urandom(3000)}, 1000)
-    opened = open_store(tmp_path)
-    here = wanted.add(opened)
-    wanted.fill(here)
-    here.publish(REF, 1)
-    opened.close()
-    os.truncate(tmp_path / "cache/blobs" / wanted.layout.blobs[0].id, 1500)
-    opened = open_store(tmp_path)
-    again = wanted.add(opened)
-    again.copy_local()
-    assert [again.has_chunk(c) for c in range(3)] == [True, False, False]
-    wanted.fill(again)
-    again.publish(REF, 1)
-    wanted.assert_tree(tmp_path / "cache/models/team/llama/v1")
-    opened.close()
-
-
-@pytest.mark.parametrize("damage", ["tear", "foreign", "gone", "count"])
-def test_a_torn_bitmap_costs_a_proof_not_the_bytes(tmp_path: Path, damage: str) -> None:
-    wanted = Model({"a": os.urandom(5000)}, 1000)
-    opened = open_store(tmp_path)
-    here = wanted.add(opened)
-    wanted.fill(here, [0, 3])
-    opened.close()
-    bitmap = tmp_path / "cache/partial" / f"{wanted.layout.blobs[0].id}.have"
-    good = bitmap.read_bytes()
-    if damage == "gone":
-        bitmap.unlink()
-    else:
-        bad = {"tear": good[:-1], "foreign": b"\xff" * len(good), "count": good + b"\0"}[damage]
-        bitmap.write_bytes(bad)
-    opened = open_store(tmp_path)
-    again = wanted.add(opened)
-    assert again.have_runs() == 0
-    again.copy_local()
-    assert [again.has_chunk(c) for c in range(5)] == [True, False, False, True, False]
-    wanted.fill(again)
-    wanted.assert_proved(again)
-    opened.close()
 
 
 def test_sources_outlive_the_cache_of_open_files(store: Store) -> None:
