@@ -56,7 +56,7 @@ class S3Origin(Origin):
         Raises:
             UsageError: a URL, profile or endpoint that isn't understood.
         """
-        bucket, _, prefix = url.removeprefix("s3://").strip("/").partition("/")
+        bucket, _, prefix = url.removeprefix("s3://").rstrip("/").partition("/")
         if not _BUCKET.fullmatch(bucket):
             raise UsageError(
                 f"not a bucket URL: {url.rpartition('@')[2]!r}; expected s3://BUCKET[/PREFIX], with "

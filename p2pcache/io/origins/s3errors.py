@@ -111,7 +111,7 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
         return UsageError(
             f"bucket {bucket!r} is in another region ({said}); set AWS_REGION to its region"
         )
-    if code in _BUSY or status in (408, 429) or status >= 500:
+    if code in _BUSY or status in (408, 429) or (status >= 500 and status != 501):
         return OriginUnavailable(f"{what}: {endpoint} answers {status} {said}")
     if status in (401, 403):
         return NotAllowed(_denied(what, said))
