@@ -8,6 +8,7 @@ records a trace that is replayed with unsynced writes dropped.
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,8 +70,11 @@ class Disk:
         return _regular(os.open(name, flags, 0o600, dir_fd=parent))
 
     def open_scratch(self, parent: int) -> int:
-        """A nameless file that is gone when its fd is closed."""
-        return os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        """A nameless file that is gone when its fd is closed (not every file system has O_TMPFILE)."""
+        name = f"scratch-{secrets.token_hex(8)}"
+        fd = self.open_write(parent, name, create=True)
+        self.unlink(parent, name)
+        return fd
 
     def write_at(self, fd: int, data: memoryview | bytes, offset: int) -> None:
         """Write all of `data` at `offset`."""

@@ -18,7 +18,7 @@ from p2pcache.io.disk import Disk
 from p2pcache.io.records import Records
 
 STEPS = (
-    "ensure_directory", "open_write", "open_scratch", "write_at", "copy_range", "allocate",
+    "ensure_directory", "open_write", "write_at", "copy_range", "allocate",
     "truncate", "chmod", "rename", "link", "symlink", "unlink", "rmdir", "sync", "sync_data",
     "sync_all",
 )  # fmt: skip
@@ -113,11 +113,6 @@ class RecordingDisk(Disk):
         if not there:
             number = self.number(fd, fresh=True)
             self.trace.append(Op("create", (self.number(parent),), (name, number)))
-        return fd
-
-    def open_scratch(self, parent: int) -> int:
-        fd = super().open_scratch(parent)
-        self.number(fd, fresh=True)
         return fd
 
     def write_at(self, fd: int, data: memoryview | bytes, offset: int) -> None:
