@@ -35,18 +35,20 @@ class Loaded(NamedTuple):
     file: config.ConfigFile
 
 
+_TABLE = (
+    ("agent", "--agent", "ADDRESS", "unix:///PATH or http://HOST:PORT [default: the local one]."),
+    ("token_file", "--token-file", "FILE", "Token that a remote agent asks for."),
+    ("timeout_s", "--timeout", "DURATION", "Give up (exit 9) after so long, e.g. 90 or 10m."),
+    ("origin", "--origin", "URL", "Work without a daemon, from this storage: s3://.. or file:///.."),
+    ("tracker", "--tracker", "URL", "Work without a daemon, in this tracker's swarm."),
+    ("cache_dir", "--cache-dir", "DIR", "Work without a daemon, in this cache."),
+    ("linger_s", "--linger", "DURATION",
+     "Without a daemon: stay at most so long to serve others [default: 30]."),
+)  # fmt: skip
 _OPTIONS = {
-    name: click.option(flag, name, metavar=metavar, help=text)
-    for name, flag, metavar, text in (
-        ("agent", "--agent", "ADDRESS", "unix:///PATH or http://HOST:PORT [default: the local one]."),
-        ("token_file", "--token-file", "FILE", "Token that a remote agent asks for."),
-        ("timeout_s", "--timeout", "DURATION", "Give up (exit 9) after so long, e.g. 90 or 10m."),
-        ("origin", "--origin", "URL", "Work without a daemon, from this storage: s3://.. or file:///.."),
-        ("tracker", "--tracker", "URL", "Work without a daemon, in this tracker's swarm."),
-        ("cache_dir", "--cache-dir", "DIR", "Work without a daemon, in this cache."),
-        ("linger_s", "--linger", "DURATION", "Without a daemon: stay at most so long to serve others [default: 30]."),
-    )
-}  # fmt: skip
+    name: click.option(flag, name, metavar=word, help=text) for name, flag, word, text in _TABLE
+}
+_FLAG_NAMES = {name: flag for name, flag, _, _ in _TABLE}
 _ALWAYS = ("agent", "token_file", "timeout_s")
 
 
@@ -74,7 +76,7 @@ def load(path: str | None, flags: Mapping[str, Any]) -> Loaded:
     """The client's settings."""
     file = config.read_file(config.find_file(path, os.environ))
     settings, sources = config.load(
-        ClientSettings, "client", file=file, environ=os.environ, flags=flags
+        ClientSettings, "client", file=file, environ=os.environ, flags=flags, flag_names=_FLAG_NAMES
     )
     return Loaded(settings, sources, file)
 

@@ -16,6 +16,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.connect import Loaded, cache_dir
 from p2pcache.cli.local import cache_turn
 from p2pcache.cli.output import note
+from p2pcache.core.units import format_duration
 from p2pcache.errors import OriginUnavailable, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
@@ -30,13 +31,15 @@ _ALONE_LISTEN = "127.0.0.1:0"
 _SWARM_LISTEN = "0.0.0.0:0"  # only with a cluster key, or where `insecure` was asked for
 
 
+JOIN_S = 5.0  # a live tracker takes a member in well under a second
+
 Linger = Callable[[str], None]
 """Called with a digest when the pull is done: what to do for the swarm before leaving."""
 
 
 @contextmanager
 def pull_alone(
-    loaded: Loaded, ref: Ref, *, force_generation: bool
+    loaded: Loaded, ref: Ref, *, force_generation: bool, quiet: bool
 ) -> Iterator[tuple[Events, Linger]]:
     """The events of a pull by an agent that lives as long as the block.
 
@@ -63,9 +66,16 @@ def pull_alone(
             client = AgentClient(f"unix://{socket}")
 
             def linger(digest: str) -> None:
+                if not quiet:
+                    limit = format_duration(loaded.settings.linger_s)
+                    note(
+                        f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
+                    )
                 with contextlib.suppress(P2PCacheError):  # the pull is done; staying on is a favour
                     client.linger(digest, loaded.settings.linger_s)
 
+            if settings.tracker:
+                _wait_for_tracker(client)
             events = client.pull(str(ref), force_generation=force_generation)
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
 
@@ -126,6 +136,13 @@ def _tag(repo: "OriginRepo", store: "Store", ref: Ref) -> tuple[str, int | None,
             raise
         return known.digest, known.generation, True
     return record.digest, record.generation, False
+
+
+def _wait_for_tracker(client: AgentClient) -> None:
+    """Give a fresh agent the time to become a member; if it takes too long, the pull says why."""
+    deadline = time.monotonic() + JOIN_S
+    while not client.status().get("tracker", {}).get("connected") and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _leave(_digest: str) -> None:

@@ -80,6 +80,21 @@ class Commands(click.Group):
                 return command
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a guess at what was meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not close:
+                raise
+            guess = f"{error.message.rstrip('.')}, did you mean {close[0]!r}?"
+            raise click.UsageError(guess, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by task, without importing any of them."""
         for title, entries in COMMANDS.items():
@@ -113,6 +128,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
     except P2PCacheError as error:
         return _fail(args, error.exit_code, str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 0
     except click.UsageError as error:
         return _fail(args, 2, _usage_message(error))
     except click.ClickException as error:
@@ -122,8 +140,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
-        print(f"p2pcache: {name}", file=sys.stderr)
-        return 128 + interruption.number
+        return _fail(args, 128 + interruption.number, name)
     except Exception as error:
         if os.environ.get("P2PCACHE_DEBUG"):
             raise

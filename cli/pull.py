@@ -63,7 +63,10 @@ def pull(
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
     wanted = Ref.parse(ref)
-    with _pulling(loaded, wanted, force_generation=force_generation) as (events, linger):
+    with _pulling(loaded, wanted, force_generation=force_generation, quiet=quiet) as (
+        events,
+        linger,
+    ):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = _follow(events, reporter)
         tree = _tree(loaded, done)
@@ -112,7 +115,7 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
 
 @contextmanager
 def _pulling(
-    loaded: Loaded, ref: Ref, *, force_generation: bool
+    loaded: Loaded, ref: Ref, *, force_generation: bool, quiet: bool
 ) -> "Iterator[tuple[Events, Linger]]":
     """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
     client = find_agent(loaded)
@@ -121,7 +124,7 @@ def _pulling(
         return
     from p2pcache.cli.embedded import pull_alone
 
-    with pull_alone(loaded, ref, force_generation=force_generation) as alone:
+    with pull_alone(loaded, ref, force_generation=force_generation, quiet=quiet) as alone:
         yield alone
 
 

@@ -89,6 +89,7 @@ def load(
     file: ConfigFile,
     environ: Mapping[str, str] = os.environ,
     flags: Mapping[str, Any] | None = None,
+    flag_names: Mapping[str, str] | None = None,
 ) -> Loaded[S]:
     """The settings of one room.
 
@@ -98,6 +99,7 @@ def load(
         file: from `read_file`.
         environ: variables; an empty value counts as not set.
         flags: values from the command line by field name; None counts as not given.
+        flag_names: how messages name those flags whose name isn't the field's.
 
     Raises:
         UsageError: an unknown key or a bad value; says where it came from.
@@ -115,7 +117,7 @@ def load(
         variable = PREFIX + name.upper()
         if flags and flags.get(name) is not None:
             where, raw = "flag", flags[name]
-            label = f"--{name.replace('_', '-')}"
+            label = (flag_names or {}).get(name) or f"--{name.replace('_', '-')}"
         elif environ.get(variable):
             where, raw = f"environment {variable}", environ[variable]
             label = variable

@@ -1,5 +1,8 @@
 import json
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -50,7 +53,52 @@ def test_version(run: Run) -> None:
 
 
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
-    assert run("pul").exit_code == 2
+    result = run("pul")
+    assert result.exit_code == 2
+    assert "did you mean 'pull'?" in result.stderr
+
+
+@pytest.mark.parametrize("args", [[], ["config"]])
+def test_a_bare_group_helps(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with keeping_signals():
+        assert main.main(args) == 0
+    assert capsys.readouterr().out.startswith("Usage: p2pcache")
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    with keeping_signals():
+        with pytest.raises(main.Interrupted):
+            main._interrupt(signal.SIGINT, None)
+        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is main._force
+
+
+def test_a_bug_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(main.cli, "main", broken)
+    with keeping_signals():
+        assert main.main(["ls"]) == 1
+        assert "this is a bug: KeyError: 'x'" in capsys.readouterr().err
+        monkeypatch.setenv("P2PCACHE_DEBUG", "1")
+        with pytest.raises(KeyError):
+            main.main(["ls"])
+
+
+@contextmanager
+def keeping_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_bad_value_names_the_flag_as_it_was_typed(run: Run) -> None:
+    assert str(run("ls", "--timeout", "soon").exception).startswith("--timeout: not a duration")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
