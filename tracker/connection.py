@@ -80,6 +80,7 @@ class Connection:
         self._outbox: deque[bytes] = deque()
         self._behind = 0
         self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
         self._goodbye: tuple[int, bytes] | None = None
         self._tokens = BURST
         self._refilled = clock.now()
@@ -122,6 +123,11 @@ class Connection:
         finally:
             self._goodbye = self._goodbye or (aiohttp.WSCloseCode.GOING_AWAY, b"")
             self._abort()
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the goodbye is said, or is hopeless."""
+        await self._ended.wait()
 
     async def read(self) -> AsyncIterator[m.ToTracker]:
         """Its messages until the connection ends, no faster than the rate allows.
@@ -131,7 +137,8 @@ class Connection:
         """
         async for frame in self._socket:
             if frame.type is not aiohttp.WSMsgType.BINARY:
-                raise RemoteProtocolError(f"unexpected {frame.type.name} frame")
+                cause = f": {frame.data}" if frame.type is aiohttp.WSMsgType.ERROR else ""
+                raise RemoteProtocolError(f"unexpected {frame.type.name} frame{cause}")
             await self._pace(len(frame.data))
             yield m.decode_to_tracker(frame.data)
 

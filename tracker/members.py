@@ -132,6 +132,7 @@ class Members:
             if self._live.get(node) is connection:
                 del self._live[node]
                 self._perform(self._tracking.disconnected(node, self._clock.now()))
+            await connection.ended()  # when this returns, aiohttp closes in its own words
             if self._closing and not self._live:
                 self._empty.set()
 

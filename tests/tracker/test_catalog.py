@@ -1,0 +1,206 @@
+"""Refs and manifests through a member connection, from real directories."""
+
+import asyncio
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2pcache.core import messages as m
+from p2pcache.core.tags import TagRecord
+from p2pcache.errors import Conflict, NotFound, OriginUnavailable, Unreachable, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.tracker import catalog
+from tests.tracker.fake_agent import FakeAgent
+from tests.tracker.kit import REF, get, publish, tracker
+
+
+def record(answer: m.Answer) -> TagRecord:
+    return msgspec.json.decode(answer.data, type=TagRecord)
+
+
+async def test_resolve_and_manifest(tmp_path: Path) -> None:
+    digest, encoded = publish(tmp_path)
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        assert (await agent.wait_for(m.Settled)).origin == f"file://{tmp_path}"
+        assert record(await agent.ask("resolve", str(REF))) == TagRecord(digest, 1)
+        answer = await agent.ask("manifest", digest)
+        assert (answer.data, answer.total) == (encoded, len(encoded))
+
+
+async def test_a_large_manifest_comes_in_parts(tmp_path: Path) -> None:
+    digest, encoded = publish(tmp_path, files=20_000)
+    assert len(encoded) > 2 * m.MANIFEST_PART_BYTES
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        data = b""
+        while len(data) < len(encoded):
+            answer = await agent.ask("manifest", digest, len(data))
+            assert answer.total == len(encoded)
+            data += answer.data
+        assert data == encoded
+        assert app.catalog.reads["manifest"] == 1
+        with pytest.raises(UsageError):
+            await agent.ask("manifest", digest, len(encoded))
+        with pytest.raises(UsageError):
+            await agent.ask("manifest", digest, -1)
+
+
+@pytest.mark.slow
+async def test_a_thousand_resolves_cost_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, _ = publish(tmp_path)
+    inside = OriginRepo.get_tag
+
+    def slow(self: OriginRepo, ref: Ref) -> TagRecord:
+        time.sleep(0.1)
+        return inside(self, ref)
+
+    monkeypatch.setattr(OriginRepo, "get_tag", slow)
+    async with tracker(tmp_path) as app:
+        records = await asyncio.gather(*(app.catalog.tag(REF) for _ in range(1000)))
+        assert {r.digest for r in records} == {digest}
+        manifests = await asyncio.gather(*(app.catalog.manifest(digest) for _ in range(1000)))
+        assert len(set(manifests)) == 1
+        assert app.catalog.reads == {"tag": 1, "manifest": 1}
+
+
+async def test_a_tag_is_at_most_two_seconds_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = publish(tmp_path)
+    monkeypatch.setattr(catalog, "TAG_TTL_S", 0.1)
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        assert record(await agent.ask("resolve", str(REF))).digest == first
+        second, _ = publish(tmp_path, files=2)
+        await asyncio.sleep(0.12)
+        assert record(await agent.ask("resolve", str(REF))).digest == second
+
+
+async def test_moved_forgets_at_once(tmp_path: Path) -> None:
+    publish(tmp_path)
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        await agent.ask("resolve", str(REF))
+        second, _ = publish(tmp_path, files=2)
+        await agent.ask("moved", str(REF))
+        assert record(await agent.ask("resolve", str(REF))).digest == second
+
+
+async def test_moved_also_overtakes_a_read_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path)
+    inside, go, begun = OriginRepo.get_tag, threading.Event(), threading.Event()
+
+    def slow(self: OriginRepo, ref: Ref) -> TagRecord:
+        found = inside(self, ref)
+        begun.set()
+        go.wait(5)
+        return found
+
+    monkeypatch.setattr(OriginRepo, "get_tag", slow)
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        early = asyncio.get_running_loop().create_task(app.catalog.tag(REF))
+        await asyncio.to_thread(begun.wait, 5)
+        second, _ = publish(tmp_path, files=2)
+        await agent.ask("moved", str(REF))
+        go.set()
+        await early
+        assert record(await agent.ask("resolve", str(REF))).digest == second
+
+
+async def test_what_is_missing(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        for _ in range(3):
+            with pytest.raises(NotFound):
+                await agent.ask("resolve", "no/such:thing")
+        assert app.catalog.reads["tag"] == 1
+        with pytest.raises(NotFound):
+            await agent.ask("manifest", "ab" * 32)
+        for text in ("", "x" * 64, "../../etc/passwd"):
+            with pytest.raises(UsageError):
+                await agent.ask("manifest", text)
+        for text in ("", "UPPER", "a" * 3000):
+            with pytest.raises(UsageError):
+                await agent.ask("resolve", text)
+        with pytest.raises(UsageError):
+            await agent.ask("weather")
+        assert (await get(app.address, "/readyz"))[0] == 200
+
+
+async def test_without_an_origin() -> None:
+    async with tracker() as app, FakeAgent(1).member(app.address) as agent:
+        with pytest.raises(Unreachable, match="--origin"):
+            await agent.ask("resolve", str(REF))
+
+
+async def test_a_lost_origin_is_told_quickly_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(self: OriginRepo, ref: Ref) -> TagRecord:
+        time.sleep(0.5)
+        raise OriginUnavailable("nobody there")
+
+    monkeypatch.setattr(OriginRepo, "get_tag", hang)
+    monkeypatch.setattr(catalog, "TAG_WAIT_S", 0.1)
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        began = time.monotonic()
+        with pytest.raises(OriginUnavailable):
+            await agent.ask("resolve", str(REF))
+        assert time.monotonic() - began < 0.4
+        await asyncio.sleep(0.6)
+        status, body = await get(app.address, "/readyz")
+        assert status == 503
+        assert "nobody there" in body["reasons"][0]
+
+
+async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
+    root = tmp_path / "mounted-later"
+    async with tracker(root) as app, FakeAgent(1).member(app.address) as agent:
+        status, body = await get(app.address, "/readyz")
+        assert status == 503
+        assert "mounted-later" in body["reasons"][0]
+        root.mkdir()
+        digest, _ = publish(root)
+        await app.catalog.probe()
+        assert (await get(app.address, "/readyz"))[0] == 200
+        assert record(await agent.ask("resolve", str(REF))).digest == digest
+        shutil.rmtree(root)
+
+
+async def test_tag_put(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path)
+    other = "team/other:v1"
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+
+        async def put(**wish: object) -> TagRecord:
+            return record(await agent.ask("tag_put", json.dumps({"ref": other, **wish})))
+
+        assert await put(digest=digest, expect_generation=0) == TagRecord(digest, 1)
+        assert record(await agent.ask("resolve", other)).generation == 1
+        second, _ = publish(tmp_path, files=2)
+        assert await put(digest=second) == TagRecord(second, 2, digest)
+        with pytest.raises(Conflict):
+            await put(digest=digest, expect_generation=1)
+        with pytest.raises(NotFound):
+            await put(digest="ab" * 32)
+        for bad in ({"digest": "x"}, {}, {"digest": digest, "more": 1}):
+            with pytest.raises(UsageError):
+                await put(**bad)
+
+
+async def test_manifests_leave_the_cache_by_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, encoded = publish(tmp_path)
+    second, _ = publish(tmp_path, files=2)
+    monkeypatch.setattr(catalog, "MANIFEST_CACHE_BYTES", len(encoded) + 10)
+    async with tracker(tmp_path) as app:
+        for digest in (first, first, second, second, first):
+            await app.catalog.manifest(digest)
+        assert app.catalog.reads["manifest"] >= 3
