@@ -29,8 +29,7 @@ class Hold:
     def knows(self, known: Iterable[int], present: AbstractSet[int], now: float) -> None:
         """A member that announced tells whom it last knew; `present` are the cluster's members."""
         if now < self.until:
-            self._awaited.update(known)
-            self._awaited -= present
+            self._awaited.update(node for node in known if node not in present)
 
     def arrived(self, node: int) -> None:
         """A node announced itself (with this model or without it)."""
