@@ -1,6 +1,7 @@
 """The local HTTP API on the unix sockets: what docs/api.md says, and nothing decided here."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -327,22 +328,21 @@ async def _stream(
     request: web.Request, events: AsyncIterator[dict[str, object]]
 ) -> web.StreamResponse:
     """NDJSON. An error before the first event is a plain HTTP error; later it is the last event."""
-    response: web.StreamResponse | None = None
-    try:
-        async for event in events:
-            if response is None:
-                response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-                await response.prepare(request)
-            await response.write(msgspec.json.encode(event) + b"\n")
-    except P2PCacheError as error:
-        if response is None:
-            raise
-        last = {"event": "error", "code": error.exit_code, "message": str(error)}
-        await response.write(msgspec.json.encode(last) + b"\n")
-    finally:
-        await events.aclose()  # type: ignore[attr-defined] # an async generator: its finally must run now
-    assert response is not None
-    await response.write_eof()
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    with contextlib.suppress(ConnectionResetError):  # the client left: it stops waiting, no more
+        try:
+            async for event in events:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(msgspec.json.encode(event) + b"\n")
+        except P2PCacheError as error:
+            if not response.prepared:
+                raise
+            last = {"event": "error", "code": error.exit_code, "message": str(error)}
+            await response.write(msgspec.json.encode(last) + b"\n")
+        finally:
+            await events.aclose()  # type: ignore[attr-defined] # an async generator: its finally must run now
+        await response.write_eof()
     return response
 
 
