@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from p2pcache.core import chunkset
+from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
+from p2pcache.ids import format_node
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.limits import PeerLimits
 from p2pcache.io.peers.ports import SwarmPort
@@ -74,10 +76,21 @@ class Hub:
 
     def wronged(self, node: int, text: str) -> None:
         """Count a broken rule, and ban who is known to have broken it."""
-        _log.warning("peer %016x broke the protocol: %s", max(node, 0), text)
         self.totals.violations += 1
-        if node >= 0:
-            self.ban(node)
+        if node < 0:  # anybody can connect: no line in the log for each
+            _log.debug("a stranger broke the protocol: %s", text)
+            return
+        _log.warning("peer %s broke the protocol: %s", format_node(node), text)
+        self.inbox.post(self.hang_up, node, text)
+
+    def hang_up(self, node: int, text: str) -> None:
+        """End both connections with a node, and refuse it for a while."""
+        self.ban(node)
+        requester, serving = self.requesters.get(node), self.serving.get(node)
+        if requester is not None:
+            requester.close(Outcome.LOST, text)
+        if serving is not None:
+            serving.connection.close(Outcome.LOST, text)
 
     def folded(self, connection: Connection) -> None:
         """A connection has closed: keep its byte counts."""

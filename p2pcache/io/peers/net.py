@@ -18,7 +18,7 @@ from typing import NamedTuple
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.hub import Hub
@@ -31,6 +31,7 @@ from p2pcache.io.peers.uploads import Uploads
 from p2pcache.io.peers.workers import Inbox, Workers
 
 MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
+ACCEPT_AGAIN_S = 1.0  # after running out of descriptors
 BACKLOG = 512  # a storm of nodes dials at the same moment
 
 _log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class PeerNet:
             pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down),
             uploads=Uploads(self._upload_settings, inbox, self._up),
         )  # fmt: skip
-        loop.add_reader(listener.fileno(), self._accept)
+        self._listen()
         self._tick()
         return str(bound[0]), int(bound[1])
 
@@ -168,7 +169,7 @@ class PeerNet:
         Does nothing where that is done or under way.
         """
         hub = self._live
-        port = hub.swarms[digest]
+        port = self._port(digest)
         if node == hub.node or hub.banned(node) or self._listener is None:
             hub.inbox.post(port.dial_failed, node)
             return
@@ -180,7 +181,7 @@ class PeerNet:
     def request(self, digest: str, request: int, node: int, run: int) -> None:
         """Ask a joined node for what is missing of a run; ends in one `request_ended`."""
         hub = self._live
-        port = hub.swarms[digest]
+        port = self._port(digest)
         try:
             spans = _spans(port.store.missing_chunks(run))
         except (P2PCacheError, OSError) as error:
@@ -206,13 +207,7 @@ class PeerNet:
 
     def drop(self, node: int, reason: str) -> None:
         """Hang up on a node, and refuse it for a while."""
-        hub = self._live
-        hub.ban(node)
-        requester, serving = hub.requesters.get(node), hub.serving.get(node)
-        if requester is not None:
-            requester.close(Outcome.LOST, reason)
-        if serving is not None:
-            serving.connection.close(Outcome.LOST, reason)
+        self._live.hang_up(node, reason)
 
     # -- facts -----------------------------------------------------------------------------------
 
@@ -239,10 +234,20 @@ class PeerNet:
     @property
     def _live(self) -> Hub:
         if self._hub is None:
-            raise RuntimeError("the peer network is not started")
+            raise LocalProtocolError("the peer network is not started")
         return self._hub
 
+    def _port(self, digest: str) -> SwarmPort:
+        port = self._live.swarms.get(digest)
+        if port is None:
+            raise LocalProtocolError(f"model {digest} was not added to the peer network")
+        return port
+
     # -- the loop --------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            self._live.loop.add_reader(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         hub, listener = self._live, self._listener
@@ -253,8 +258,10 @@ class PeerNet:
                 sock, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors: the backlog waits for better times
-                _log.warning("can't accept a peer: %s", error)
+            except OSError as error:  # out of descriptors; asked again at once, it would spin
+                _log.warning("can't accept peers: %s; trying again in a second", error)
+                hub.loop.remove_reader(listener.fileno())
+                hub.loop.call_later(ACCEPT_AGAIN_S, self._listen)
                 return
             if len(hub.serving) >= self._limits.connections:
                 sock.close()

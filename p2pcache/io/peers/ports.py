@@ -39,7 +39,7 @@ class ChunkWriter(Protocol):
         ...
 
     def abort(self) -> None:
-        """No more will come."""
+        """No more will come; puts that are still under way do nothing."""
 
 
 class ChunkStore(Protocol):

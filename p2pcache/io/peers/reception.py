@@ -78,14 +78,10 @@ class Reception:
 
     def feed(self, part: memoryview, held: Slice) -> None:
         """The next bytes of the payload, which lie in `held`; never more than `remaining`."""
-        if self._incoming.dropped:
+        if self._incoming.dropped and self._verdict is Outcome.DONE:
             self._verdict = Outcome.CANCELLED
-        if self._writer is not None and self._verdict is Outcome.DONE:
-            try:
-                self._writer.update(part)
-                self._put(self._writer, part, held)
-            except (P2PCacheError, OSError) as error:
-                self._fail(error)
+        if self._writer is not None:
+            self._take(self._writer, part, held)
         self._offset += len(part)
         self.remaining -= len(part)
         if not self.remaining:
@@ -95,6 +91,17 @@ class Reception:
         """The connection is gone in the middle of the payload."""
         self._verdict = Outcome.CANCELLED
         self._share_done()
+
+    def _take(self, writer: ChunkWriter, part: memoryview, held: Slice) -> None:
+        try:
+            if self._verdict is Outcome.DONE:
+                writer.update(part)
+                self._put(writer, part, held)
+            else:  # let go of the chunk now: what is left of the payload may take long
+                self._writer = None
+                writer.abort()
+        except (P2PCacheError, OSError) as error:
+            self._fail(error)
 
     def _put(self, writer: ChunkWriter, part: memoryview, held: Slice) -> None:
         offset = self._offset

@@ -203,7 +203,8 @@ class Requester:
             raise RemoteProtocolError("WELCOME out of order")
         welcome = wire.parse_greeting(frame, Welcome)
         if welcome.node != self.node:
-            raise RemoteProtocolError("another node answers at this address")
+            self.close(Outcome.LOST, "another node answers at its address")
+            return
         confirm(self._hub.secret, *self._said, welcome)
         self.ready = True
         connection.accepts = wire.REQUESTER_HEARS

@@ -209,8 +209,8 @@ class Serving:
     def closed(self, outcome: Outcome, text: str) -> None:
         """The connection is gone (see `connection.Owner`)."""
         hub = self._hub
-        _log.info("connection from peer %s ended: %s (%s)",
-                  format_node(max(self.node, 0)), text, outcome.name)  # fmt: skip
+        if self.node >= 0:
+            _log.info("connection from peer %s ended: %s", format_node(self.node), text)
         for upload in self._uploads.values():
             upload.cancelled = True
         hub.uploads.leave(self.connection)
