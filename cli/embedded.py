@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
@@ -17,14 +17,10 @@ from p2pcache.cli.connect import Loaded, cache_dir
 from p2pcache.cli.local import cache_turn
 from p2pcache.cli.output import note
 from p2pcache.core.units import format_duration
-from p2pcache.errors import OriginUnavailable, P2PCacheError, UsageError
+from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.client import AgentClient, Events
-
-if TYPE_CHECKING:
-    from p2pcache.io.origins.repo import OriginRepo
-    from p2pcache.io.store import Store
 
 # Free ports and a private socket: nothing here may get in the way of a real agent of this host.
 _ALONE_LISTEN = "127.0.0.1:0"
@@ -56,6 +52,8 @@ def pull_alone(
     with tempfile.TemporaryDirectory(prefix="p2pcache-") as private, cache_turn(cache):
         settings = agent_settings(loaded, Path(private) / "agent.sock", dict(os.environ))
         if not settings.tracker:
+            from p2pcache.cli.warm import from_cache
+
             cached = from_cache(cache, settings.origin, ref, force_generation=force_generation)
             if cached is not None:
                 yield cached, _leave
@@ -78,64 +76,6 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), force_generation=force_generation)
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
-
-
-def from_cache(cache: Path, origin: str, ref: Ref, *, force_generation: bool) -> Events | None:
-    """The events of a pull of a model that is whole in the cache; None: it takes an agent.
-
-    Saves the second pull the start of an agent, which costs more than everything else it does.
-
-    Raises:
-        NotFound: no such tag, or no such storage.
-        OriginUnavailable: the storage doesn't answer, and the tag was never seen here.
-    """
-    from p2pcache.io.origins import open_origin
-    from p2pcache.io.origins.repo import OriginRepo
-    from p2pcache.io.store import Store
-
-    began = time.monotonic()
-    repo = OriginRepo(open_origin(origin)) if origin else None
-    if not (cache / "agent.db").exists() or (repo is None and ref.digest is None):
-        return None
-    store = Store.open(cache)
-    try:
-        tag = None if ref.digest or repo is None else _tag(repo, store, ref)
-        digest, generation, stale = tag or (ref.digest or "", None, False)
-        if (
-            generation is not None
-            and generation < store.generation_seen(ref)
-            and not force_generation
-        ):
-            return None  # the agent says what is wrong with it
-        model = store.get(digest)
-        if model is None or not model.complete:
-            return None
-        path = model.publish(ref, generation)
-        size, files = model.layout.manifest.size_bytes, len(model.layout.manifest.files)
-    finally:
-        store.close()
-    named = {"ref": str(ref), "digest": digest, "bytes": size}
-
-    def events() -> Events:
-        yield {"event": "resolved", **named, "files": files, "stale": stale}
-        yield {
-            "event": "done", **named, "path": path, "models_dir": str(cache / "models"), "bytes_origin": 0,
-            "bytes_peers": 0, "bytes_local": size, "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
-
-    return events()
-
-
-def _tag(repo: "OriginRepo", store: "Store", ref: Ref) -> tuple[str, int | None, bool]:
-    """What the tag means now; when the storage can't say, what this cache last knew."""
-    try:
-        record = repo.get_tag(ref)
-    except OriginUnavailable:
-        known = store.tag_of(ref)
-        if known is None:
-            raise
-        return known.digest, known.generation, True
-    return record.digest, record.generation, False
 
 
 def _wait_for_tracker(client: AgentClient) -> None:

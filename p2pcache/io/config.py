@@ -106,28 +106,23 @@ def load(
     """
     fields = {f.name: f for f in msgspec.structs.fields(kind)}
     table = file.sections.get(section, {})
-    for key in table:
-        if key not in fields:
-            raise UsageError(
-                f"{file.path}: [{section}] has an unknown key {key!r}{_nearest(key, fields)}"
-            )
+    _refuse_unknown(file.path, section, table, fields)
     values: dict[str, Any] = {}
     sources = dict.fromkeys(fields, "default")
+    names = flag_names or {}
     for name, field in fields.items():
         variable = PREFIX + name.upper()
         if flags and flags.get(name) is not None:
-            where, raw = "flag", flags[name]
-            label = (flag_names or {}).get(name) or f"--{name.replace('_', '-')}"
+            sources[name], raw = "flag", flags[name]
+            label = names.get(name) or f"--{name.replace('_', '-')}"
         elif environ.get(variable):
-            where, raw = f"environment {variable}", environ[variable]
-            label = variable
+            sources[name], raw, label = f"environment {variable}", environ[variable], variable
         elif name in table:
-            where, raw = str(file.path), table[name]
+            sources[name], raw = str(file.path), table[name]
             label = f"{file.path}: [{section}] {name}"
         else:
             continue
         values[name] = _convert(label, name, raw, field.type)
-        sources[name] = where
     try:
         return Loaded(kind(**values), sources)
     except (ValueError, TypeError) as error:
@@ -182,6 +177,16 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")
     return value
+
+
+def _refuse_unknown(
+    path: Path | None, section: str, table: Mapping[str, Any], known: Mapping[str, object]
+) -> None:
+    for key in table:
+        if key not in known:
+            raise UsageError(
+                f"{path}: [{section}] has an unknown key {key!r}{_nearest(key, known)}"
+            )
 
 
 def _nearest(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
