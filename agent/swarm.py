@@ -6,6 +6,7 @@ and performs the commands that come back.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -68,6 +69,8 @@ class Swarm:
         self._epoch = 0
         self._last_progress = parts.now()
         self._last_fetch = e.Outcome.DONE
+        self._loop = asyncio.get_running_loop()
+        store.on_lost = self._lost_on_disk
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -176,6 +179,11 @@ class Swarm:
         self._have = now_have
         if self.scheduler is not None and gone:
             self._post(e.RunsLost(gone))
+
+    def _lost_on_disk(self, _runs: int) -> None:
+        # The store tells from whichever thread found out, also while the agent ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.lost)
 
     # -- from the tracker --------------------------------------------------------------------------
 
