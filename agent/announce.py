@@ -53,7 +53,11 @@ class TrackerHandler(Protocol):
 
 
 class TrackerLink:
-    """One member connection. `connected` is true between `tracker_up` and `tracker_down`."""
+    """One member connection.
+
+    `connected` is true between `tracker_up` and `tracker_down`; `epoch` is the tracker's of the
+    last connection. `tried` is set once the first attempt to connect is over.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,8 @@ class TrackerLink:
     ) -> None:
         self.url = url.rstrip("/")
         self.connected = False
+        self.epoch = 0
+        self.tried = asyncio.Event()
         self.last_error = "not connected yet"
         self._node = node
         self._secret = secret
@@ -150,7 +156,8 @@ class TrackerLink:
                 settled = m.decode_to_agent(await _binary(socket, m.MAX_MESSAGE_BYTES))
             if not isinstance(settled, m.Settled):
                 raise RemoteProtocolError("the tracker's first message isn't Settled")
-            self._socket, self.connected = socket, True
+            self._socket, self.connected, self.epoch = socket, True, settled.epoch
+            self.tried.set()
             self._outbox = asyncio.Queue()
             log.info("member of the cluster at %s", self.url)
             writers = [
@@ -230,6 +237,7 @@ class TrackerLink:
             log.warning("lost the tracker at %s; going on without it, reconnecting", self.url)
 
     def _note(self, error: Exception) -> None:
+        self.tried.set()
         text = str(error) or type(error).__name__
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING

@@ -110,7 +110,6 @@ class AgentApp:
                 yield
                 await self._stop()
         finally:
-            self.origin.close()
             self.store.close()
 
     async def _stop(self) -> None:
@@ -119,6 +118,7 @@ class AgentApp:
         for download in list(self.downloads.running.values()):
             download.swarm.pause()
         await self.net.stop(drain_s=self.settings.shutdown_s)
+        await self.origin.drained(self.settings.shutdown_s)
         if self.link is not None:
             await self.link.close()
         self.downloads.stop()
@@ -136,7 +136,7 @@ class AgentApp:
 
     async def _use_origin(self, url: str) -> None:
         """Open the storage; when it can't be had, say so and try again later."""
-        self._origin_url = url
+        self._opening(url)
         try:
             repo = OriginRepo(await asyncio.to_thread(open_origin, url))
         except UsageError:
@@ -146,10 +146,17 @@ class AgentApp:
             self.resolver.origin_error = error
             self.queries.origin_trouble = str(error)
             self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
-            return
-        self.queries.origin_trouble = ""
-        self.resolver.origin_error = None
-        self.resolver.repo = self.origin.repo = repo
+        else:
+            self.queries.origin_trouble = ""
+            self.resolver.origin_error = None
+            self.resolver.repo = self.origin.repo = repo
+        finally:
+            self.origin.settled.set()
+
+    def _opening(self, url: str) -> None:
+        self._origin_url = url
+        self.origin.settled.clear()
+        self.queries.origin_trouble = f"{url} is being opened"
 
     async def _retry_origin(self, url: str) -> None:
         await asyncio.sleep(ORIGIN_RETRY_S)
@@ -181,6 +188,7 @@ class AgentApp:
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
         if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
+            self._opening(settled.origin)  # at once: a lease may be granted before the task runs
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)

@@ -1,10 +1,11 @@
 """What every swarm of an agent shares, passed by constructor."""
 
 import asyncio
+import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from p2pcache.agent.announce import TrackerLink
@@ -17,23 +18,34 @@ from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
-from p2pcache.io.tasks import Tasks
+from p2pcache.io.tasks import Tasks, Threads
 
+OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
 ORIGIN_THREADS = 16  # S3 gives about 100 MB/s a connection; leases bound the rest
 
 
 class OriginReads:
-    """Reads leased runs from the origin on threads of its own."""
+    """Reads leased runs from the origin on threads of its own.
+
+    `settled` is clear while the origin is being opened.
+    """
 
     def __init__(self, bytes_per_s: int) -> None:
         self.repo: OriginRepo | None = None
+        self.settled = asyncio.Event()
+        self.settled.set()
         self._limiter = TokenBucket(bytes_per_s) if bytes_per_s else None
-        self._threads = ThreadPoolExecutor(ORIGIN_THREADS, thread_name_prefix="origin")
+        self._threads = Threads(ORIGIN_THREADS, name="origin")
+        self._reading = 0
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
     ) -> Outcome:
         """Read, prove and store one run; never raises for what the origin does."""
+        # A lease that comes while the origin is being opened must not be given back as failed.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                await self.settled.wait()
         repo = self.repo
         if repo is None:
             return Outcome.UNAVAILABLE
@@ -44,11 +56,17 @@ class OriginReads:
                 on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
             )  # fmt: skip
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        self._reading += 1
+        try:
+            return await self._threads.run(read)
+        finally:
+            self._reading -= 1
 
-    def close(self) -> None:
-        """Wait for nothing: reads in flight end with their cancelled flag."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    async def drained(self, limit_s: float) -> None:
+        """Wait until cancelled reads have ended, so that none writes into a closed store."""
+        deadline = time.monotonic() + limit_s
+        while self._reading and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(0.02)
 
 
 @dataclass(slots=True)

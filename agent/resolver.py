@@ -1,6 +1,7 @@
 """From a ref to a manifest: asked of the tracker, else of the origin, else of our own cache."""
 
 import asyncio
+import contextlib
 import logging
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.store import Store
 
 log = logging.getLogger(__name__)
+
+FIRST_CONTACT_S = 5.0  # an agent that just started meets its tracker within milliseconds
 
 
 class Resolved(NamedTuple):
@@ -68,6 +71,10 @@ class Resolver:
 
     async def _ask(self, ref: Ref) -> Resolved:
         trouble: P2PCacheError | None = None
+        if self._link is not None and not self._link.tried.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_CONTACT_S):
+                    await self._link.tried.wait()
         if self._link is not None and self._link.connected:
             try:
                 answer = await self._link.ask("resolve", ref.short)

@@ -66,7 +66,6 @@ class Swarm:
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._redial: asyncio.TimerHandle | None = None
-        self._epoch = 0
         self._last_progress = parts.now()
         self._last_fetch = e.Outcome.DONE
         self._loop = asyncio.get_running_loop()
@@ -92,7 +91,7 @@ class Swarm:
         if parts.link is None:
             self._post(e.Members((parts.node,)))
         elif parts.link.connected:
-            self._post(e.TrackerUp(self._epoch))
+            self._post(e.TrackerUp(parts.link.epoch))
             parts.link.send(m.Enter(self.state()))
         self._post(e.Tick())
         self._redial_later()
@@ -189,7 +188,6 @@ class Swarm:
 
     def tracker_up(self, epoch: int) -> None:
         """Member again; our state went along with the announcement."""
-        self._epoch = epoch
         self._post(e.TrackerUp(epoch))
 
     def tracker_down(self) -> None:
@@ -350,9 +348,9 @@ class Swarm:
                     link.send(m.Blame(peer, self.digest, run))
             case c.LeaseReport(done, failed, mismatched, returned) if link is not None:
                 sets = (tuple(chunkset.members(b)) for b in (done, failed, mismatched, returned))
-                link.send(m.LeaseReport(self.digest, self._epoch, *sets))  # type: ignore[arg-type]
+                link.send(m.LeaseReport(self.digest, link.epoch, *sets))  # type: ignore[arg-type]
             case c.LeaseCredit(credit) if link is not None:
-                link.send(m.LeaseReport(self.digest, self._epoch, credit=credit))
+                link.send(m.LeaseReport(self.digest, link.epoch, credit=credit))
             case c.Stuck(runs) if link is not None:
                 link.send(m.Stuck(self.digest, tuple(chunkset.members(runs))))
             case c.OriginCorrupt(run):
