@@ -18,8 +18,8 @@ _STALL_PAUSE_MAX_S = 30.0
 class Peer:
     """One connected neighbour that we can ask for runs."""
 
-    __slots__ = ("asked", "clock", "have", "load", "node", "rated_bytes", "rated_s", "rest_until",
-                 "slow", "stalls")  # fmt: skip
+    __slots__ = ("asked", "clock", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
+                 "rest_until", "slow", "stalls")  # fmt: skip
 
     def __init__(self, node: int, have: int, now: float) -> None:
         self.node = node
@@ -32,6 +32,7 @@ class Peer:
         self.rated_s = 0.0
         self.slow = False
         self.stalls = 0  # in a row
+        self.refusals = 0  # BUSY in a row
 
     def owes(self, now: float) -> None:
         """A request goes out to it."""
@@ -46,7 +47,7 @@ class Peer:
         self.rated_s = self.rated_s * _FADE + now - self.clock
         self.clock = now
         if nbytes:
-            self.stalls = 0
+            self.stalls = self.refusals = 0
 
     def excused(self, now: float) -> None:
         """One of its requests ended in a way that says nothing about its speed."""

@@ -118,7 +118,10 @@ class PeerSide:
                 jitter = (
                     0.6 + 0.8 * self._dice.random()
                 )  # or all who were refused come back at once
-                peer.rest_until = now + self._settings.busy_backoff_s * jitter
+                settings = self._settings
+                pause = min(settings.busy_backoff_max_s, settings.busy_backoff_s * 2**peer.refusals)
+                peer.refusals += 1
+                peer.rest_until = now + pause * jitter
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1
                 self._book.lacks(peer, 1 << asked.run)

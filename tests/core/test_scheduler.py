@@ -140,7 +140,7 @@ def test_done_is_announced_at_once_and_then_in_batches() -> None:
 
 def test_finishes_once_and_wants_no_more_leases() -> None:
     desk = Desk(runs=2)
-    assert desk.up() == [LeaseCredit(SETTINGS.origin_fetches)]
+    assert desk.up() == [LeaseCredit(2)]
     asked = of(Request, desk.do(PeerJoined(2, 3)))
     for a in asked:
         desk.do(RequestEnded(a.request, Outcome.DONE))
