@@ -4,6 +4,7 @@ After each attack the node must still serve an honest peer (`still_serves`).
 """
 
 import asyncio
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from p2pcache.core import chunkset, handshake
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Challenge, Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.io.peers import wire
+from p2pcache.io.peers import net, wire
 from p2pcache.io.peers.limits import PeerLimits
 from p2pcache.io.peers.wire import Kind
 from tests.io.peers import raw
@@ -132,6 +133,23 @@ async def test_a_thousand_connections_that_say_nothing(server: Node) -> None:
         sock.close()
     assert open_files() <= before + 2
     assert server.net.stats.connections == 0
+
+
+async def test_out_of_descriptors_it_waits_instead_of_spinning(
+    server: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(net, "ACCEPT_AGAIN_S", 0.1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(server.where) as waiting:  # in the backlog: the loop is here
+        resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
+        try:
+            await asyncio.sleep(0.25)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        refusals = [r for r in caplog.records if "can't accept" in r.message]
+        assert 1 <= len(refusals) <= 4
+        await asyncio.sleep(0.1)
+        await still_serves(server)
 
 
 # -- frames ---------------------------------------------------------------------------------------
