@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from p2pcache.core.tags import TagRecord
 from p2pcache.errors import (
+    IntegrityError,
     NotFound,
     OriginUnavailable,
     P2PCacheError,
@@ -31,6 +32,7 @@ MANIFEST_CACHE_BYTES = 512 << 20  # two of the largest, thousands of usual ones
 MAX_TAGS = 10_000  # remembered for their two seconds, before the expired ones are swept
 THREADS = 8  # reads at once; each is for a different ref or manifest
 TAG_WAIT_S = 8.0  # an agent waits 15 s for an answer and goes on with what it knows
+TROUBLE_WAIT_S = 1.0  # while storage doesn't answer anyway: nobody should wait for it
 MANIFEST_WAIT_S = 50.0  # 256 MiB over a slow link; the agent waits 60 s
 RETRY_FOR_S = 4.0  # shorter than an agent's own retries: a refusal lets it look elsewhere
 PROBE_KEY = manifest_key("0" * 64)  # never there; asking for it shows whether storage answers
@@ -84,7 +86,8 @@ class Catalog:
         key = ref.tag_key
         known = self._tags.get(key)
         if known is None or known[0] <= time.monotonic():
-            record = await self._once(("tag", *key), lambda: self._read_tag(ref), TAG_WAIT_S)
+            wait_s = TAG_WAIT_S if self.trouble is None else TROUBLE_WAIT_S
+            record = await self._once(("tag", *key), lambda: self._read_tag(ref), wait_s)
         else:
             record = known[1]
         if isinstance(record, P2PCacheError):
@@ -207,8 +210,9 @@ class Catalog:
                 del self._flights[key]
 
     def _note(self, error: P2PCacheError | None) -> None:
-        """Missing objects are an answer too; anything else is trouble."""
-        self.trouble = None if isinstance(error, NotFound) else error
+        """A missing or corrupt object says nothing about the storage as a whole."""
+        if not isinstance(error, NotFound | IntegrityError | UsageError):
+            self.trouble = error
 
     def _keep(self, key: tuple[str, ...], result: object) -> None:
         if isinstance(result, TagRecord | P2PCacheError):

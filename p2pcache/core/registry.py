@@ -38,12 +38,11 @@ class Registry:
     def announce(self, node: int, said: Announce, now: float) -> Node:
         """A connection stands: a new member, or one that came back with fresh words."""
         member = Member(node, said.address, said.rack, said.site)
-        before = self.nodes.get(node)
-        record = Node(member, said.version, now, now)
-        if before is not None:
-            record.since = before.since
-            record.digests = before.digests
-        self.nodes[node] = record
+        record = self.nodes.get(node)
+        if record is None:
+            record = self.nodes[node] = Node(member, said.version, now, now)
+        record.member, record.version = member, said.version
+        record.last_seen, record.connected = now, True
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)

@@ -12,7 +12,14 @@ import pytest
 
 from p2pcache.core import messages as m
 from p2pcache.core.tags import TagRecord
-from p2pcache.errors import Conflict, NotFound, OriginUnavailable, Unreachable, UsageError
+from p2pcache.errors import (
+    Conflict,
+    IntegrityError,
+    NotFound,
+    OriginUnavailable,
+    Unreachable,
+    UsageError,
+)
 from p2pcache.ids import Ref
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.tracker import catalog
@@ -157,6 +164,30 @@ async def test_a_lost_origin_is_told_quickly_and_shown(
         status, body = await get(app.address, "/readyz")
         assert status == 503
         assert "nobody there" in body["reasons"][0]
+
+
+async def test_while_storage_is_away_nobody_waits_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: time.sleep(2))
+    monkeypatch.setattr(catalog, "TROUBLE_WAIT_S", 0.05)
+    async with tracker(tmp_path) as app:
+        app.catalog.trouble = OriginUnavailable("503")
+        began = time.monotonic()
+        with pytest.raises(OriginUnavailable):
+            await app.catalog.tag(REF)
+        assert time.monotonic() - began < 0.5
+
+
+async def test_one_corrupt_manifest_is_not_a_lost_origin(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path)
+    (path,) = tmp_path.rglob(f"manifests/{digest}")
+    path.chmod(0o644)
+    path.write_bytes(b"{}")
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        with pytest.raises(IntegrityError):
+            await agent.ask("manifest", digest)
+        assert (await get(app.address, "/readyz"))[0] == 200
 
 
 async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
