@@ -1,0 +1,92 @@
+"""The first second of an agent's life: the tracker isn't met yet, the origin isn't open yet."""
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2pcache.agent import app as agent_app
+from p2pcache.core import messages as m
+from p2pcache.io import origins
+from tests.agent.kit import agent, client, make_model, pull, push
+from tests.tracker.kit import tracker
+
+SLOW_OPEN_S = 0.4
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    files = {"weights.bin": random.Random(3).randbytes(2_000_000)}
+    push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
+    return tmp_path / "origin"
+
+
+async def test_a_pull_may_come_before_the_tracker_is_met(tmp_path: Path, origin: Path) -> None:
+    async with (
+        tracker(origin) as one,
+        agent(tmp_path, tracker=f"http://{one.address}") as app,
+    ):
+        done = await pull(app, "team/m:v1")  # at once: nobody waited for the connection
+        assert done["event"] == "done"
+
+
+async def test_an_absent_tracker_is_said_at_once_once_it_was_tried(tmp_path: Path) -> None:
+    async with agent(tmp_path, tracker="http://127.0.0.1:1") as app:
+        await pull(app, "team/m:v1")
+        start = time.monotonic()
+        refused = await pull(app, "team/m:v1")
+        assert refused["code"] == 8
+        assert time.monotonic() - start < 1
+
+
+async def test_leases_wait_for_an_origin_that_is_being_opened(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were given back as failed, and the tracker let a storm wait for their expiry."""
+    quick_open = origins.open_origin
+
+    def slow_open(url: str) -> Any:
+        time.sleep(SLOW_OPEN_S)
+        return quick_open(url)
+
+    monkeypatch.setattr(agent_app, "open_origin", slow_open)
+    async with (
+        tracker(origin) as one,
+        agent(tmp_path, tracker=f"http://{one.address}") as app,
+        client(app) as session,
+    ):
+        pulling = asyncio.create_task(pull(app, "team/m:v1"))  # noqa: TID251 - the test's own
+        async with session.get("/readyz") as answer:
+            assert answer.status == 503
+        done = await pulling
+        assert done["event"] == "done"
+        assert done["seconds"] < 4 * SLOW_OPEN_S
+        async with session.get("/readyz") as answer:
+            assert answer.status == 200
+
+
+async def test_lease_reports_carry_the_trackers_epoch(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swarm that is younger than the connection said epoch 0, and its failures weren't heard."""
+    sent: list[m.LeaseReport] = []
+    async with (
+        tracker(origin) as one,
+        agent(tmp_path, tracker=f"http://{one.address}") as app,
+    ):
+        assert app.link is not None
+        send = app.link.send
+
+        def record(message: m.ToTracker) -> None:
+            if isinstance(message, m.LeaseReport):
+                sent.append(message)
+            send(message)
+
+        monkeypatch.setattr(app.link, "send", record)
+        await pull(app, "team/m:v1")
+        assert sent
+        assert {report.epoch for report in sent} == {app.link.epoch}
+        assert app.link.epoch != 0
