@@ -122,11 +122,8 @@ class Daemon:
         Returns:
             Its exit code; negative for a signal that it didn't handle.
         """
-        if self.process is None:
-            return 0
-        if self.alive:
-            self._signal(signal.SIGTERM)
-        return self._reap(limit_s)
+        self.terminate()
+        return self.await_end(limit_s)
 
     def terminate(self) -> None:
         """SIGTERM without waiting."""
@@ -137,7 +134,20 @@ class Daemon:
         """SIGKILL: the daemon gets no chance to tidy up."""
         if self.alive:
             self._signal(signal.SIGKILL)
-        self._reap(STOP_S)
+        self.await_end(STOP_S)
+
+    def await_end(self, limit_s: float) -> int:
+        """Wait until it has ended, SIGKILL after `limit_s`; its exit code, 0 if it never ran."""
+        if self.process is None:
+            return 0
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            code = self.process.wait(STOP_S)
+        if self in _running:
+            _running.remove(self)
+        return code
 
     def log(self) -> str:
         """Everything that it logged."""
@@ -175,17 +185,6 @@ class Daemon:
             else:
                 os.kill(self.pid, number)
 
-    def _reap(self, limit_s: float) -> int:
-        assert self.process is not None
-        try:
-            code = self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            code = self.process.wait(STOP_S)
-        if self in _running:
-            _running.remove(self)
-        return code
-
 
 def stop_all(daemons: Sequence[Daemon], limit_s: float = STOP_S) -> None:
     """Stop several at once: SIGTERM to all, then wait for each."""
@@ -193,7 +192,7 @@ def stop_all(daemons: Sequence[Daemon], limit_s: float = STOP_S) -> None:
         daemon.terminate()
     deadline = time.monotonic() + limit_s
     for daemon in daemons:
-        daemon.stop(max(0.1, deadline - time.monotonic()))
+        daemon.await_end(max(0.1, deadline - time.monotonic()))
 
 
 def wait_until(true: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> None:

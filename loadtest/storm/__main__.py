@@ -74,7 +74,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     late = any(fault.late for fault in trouble.faults)
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     result = race(
-        arena.agents, arena.cpu_s, acts,
+        arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
         delays=dict.fromkeys(unlucky, t_lb / 2) if late else {},
         limit_s=LIMIT_FACTOR * t_lb + LIMIT_EXTRA_S, say=say,
     )  # fmt: skip
@@ -103,6 +103,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         rivals=tuple(options.rival),
         faults=tuple(options.fault),
         seed=options.seed,
+        logs=options.logs,
         agent_flags=tuple(f for flag in options.agent_flag for f in flag.split(" ", 1)),
     )
 
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         help="see below; may be repeated",
     )
     add("--json", metavar="FILE", help="write all numbers here")
+    add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
     add("--seed", type=int, default=0, help="of the model's bytes [0]")
     add(
         "--agent-flag",

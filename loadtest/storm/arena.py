@@ -12,7 +12,6 @@ from loadtest.models import make_model
 from loadtest.netns import Fabric, Host, in_namespace, mount_small_disk
 from loadtest.storm.origin import OriginServer
 from loadtest.storm.plan import Links, Plan
-from p2pcache.errors import P2PCacheError
 
 TRACKER_PORT = 7400
 AGENT_PORT = 7401
@@ -65,7 +64,15 @@ class Arena:
         self._key = write_key(self.work / "cluster.key")
         self.tracker = self._tracker()
         self.agents = [self._agent(n, host) for n, host in enumerate(self.node_hosts)]
+        self._stack.callback(self._save_logs)
         self._stack.callback(stop_all, [*self.agents, self.tracker], STOP_S)
+
+    def _save_logs(self) -> None:
+        if self.plan.logs:
+            folder = Path(self.plan.logs)
+            folder.mkdir(parents=True, exist_ok=True)
+            for daemon in (self.tracker, *self.agents):
+                (folder / f"{daemon.name}.log").write_text(daemon.log())
 
     def _group(self, node: int) -> int:
         return LEFT if node < (self.plan.nodes + 1) // 2 else RIGHT
@@ -93,19 +100,13 @@ class Arena:
         return agent
 
     def start(self) -> None:
-        """Start tracker and agents, and wait until the tracker knows them all."""
+        """Start tracker and agents, and wait until each has met the tracker and opened the origin."""
         self.tracker.start()
         for agent in self.agents:
             agent.start(wait=False)
         for agent in self.agents:
             agent.wait_ready(READY_S)
-        wait_until(self._all_known, READY_S)
-
-    def _all_known(self) -> bool:
-        try:
-            return len(self.agents[0].client.nodes()) == len(self.agents)
-        except P2PCacheError:
-            return False
+        wait_until(lambda: all(agent.ready() for agent in self.agents), READY_S)
 
     def push(self, size_bytes: int, ref: str = REF) -> Path:
         """Make a model and push it from the origin's own host, past the shaper; its directory."""

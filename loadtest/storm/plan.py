@@ -22,6 +22,7 @@ class Plan:
     faults: tuple[str, ...] = ()
     seed: int = 0
     agent_flags: tuple[str, ...] = ()
+    logs: str = ""  # directory that gets every daemon's log; "": they go away
 
     @property
     def chunk_bytes(self) -> int:

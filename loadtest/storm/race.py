@@ -11,7 +11,8 @@ from loadtest.cluster import Agent
 from loadtest.storm.arena import REF
 from p2pcache.errors import P2PCacheError
 
-SAMPLE_S = 0.2  # of the main thread: timetable, memory, CPU
+SAMPLE_S = 0.2  # of the main thread: timetable, memory
+CURVE_S = 0.9  # progress comes about four times a second
 
 
 @dataclass(slots=True)
@@ -26,8 +27,17 @@ class Outcome:
     path: str = ""
     bytes_origin: int = 0
     bytes_peers: int = 0
-    half_s: float = 0.0  # when it had half of the bytes
+    curve: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # (seconds, bytes), about each second
     equal: bool | None = None  # every file equals the source; None: not compared
+
+    @property
+    def half_s(self) -> float:
+        """When it had about half of the bytes."""
+        if not self.curve:
+            return 0.0
+        return next(t for t, done in self.curve if done * 2 >= self.curve[-1][1])
 
     @property
     def ok(self) -> bool:
@@ -43,6 +53,7 @@ class Race:
     cpu_busy: float  # share of all cores, 0 to 1
     cpu_s: dict[str, float]  # per daemon, of those that lived through it
     rss_anon_bytes: int  # the largest of any agent at any sample
+    origin_curve: list[tuple[float, int]] = field(default_factory=list)  # as a node's, on its link
     story: list[str] = field(default_factory=list)
 
 
@@ -58,6 +69,7 @@ class Act:
 def race(
     agents: Sequence[Agent],
     cpu_s: Callable[[], dict[str, float]],
+    origin_sent: Callable[[], int],
     acts: Sequence[Act],
     *,
     delays: dict[int, float],
@@ -69,6 +81,7 @@ def race(
     Args:
         agents: the nodes.
         cpu_s: CPU seconds so far of every part that lives, by name.
+        origin_sent: bytes on the origin's link so far.
         acts: the timetable.
         delays: nodes that start later, and when.
         limit_s: whoever isn't done by then has failed (code 9).
@@ -95,7 +108,7 @@ def race(
             result.story.append(f"{now:.1f} s: {act.text}")
             say(f"  {result.story[-1]}")
             act.perform()
-        _sample(agents, result)
+        _sample(agents, result, now, origin_sent)
         time.sleep(SAMPLE_S)
     result.cpu_busy = _busy(stat_before, psutil.cpu_times())
     # A daemon that was started again has a younger counter.
@@ -117,19 +130,24 @@ def _pull(agent: Agent, outcome: Outcome, start: float, delay_s: float) -> None:
 
 
 def _note(outcome: Outcome, event: dict[str, object], now: float) -> None:
-    if event["event"] == "progress" and not outcome.half_s:
-        done, total = event["bytes_done"], event["bytes_total"]
-        assert isinstance(done, int)
-        assert isinstance(total, int)
-        outcome.half_s = now if done * 2 >= total else 0.0
+    if (
+        event["event"] == "progress"
+        and now >= (outcome.curve[-1][0] if outcome.curve else 0) + CURVE_S
+    ):
+        outcome.curve.append((round(now, 2), int(str(event["bytes_done"]))))
     if event["event"] == "done":
         outcome.code, outcome.message = 0, ""
         outcome.path = str(event["path"])
+        outcome.curve.append((round(now, 2), int(str(event["bytes"]))))
         outcome.bytes_origin = int(str(event["bytes_origin"]))
         outcome.bytes_peers = int(str(event["bytes_peers"]))
 
 
-def _sample(agents: Sequence[Agent], result: Race) -> None:
+def _sample(
+    agents: Sequence[Agent], result: Race, now: float, origin_sent: Callable[[], int]
+) -> None:
+    if now >= (result.origin_curve[-1][0] if result.origin_curve else -CURVE_S) + CURVE_S:
+        result.origin_curve.append((round(now, 2), origin_sent()))
     for agent in agents:
         if agent.alive:
             result.rss_anon_bytes = max(result.rss_anon_bytes, _anon_bytes(agent))

@@ -105,6 +105,7 @@ class Report:
             "plan": asdict(self.plan),
             "counted_nodes": [o.node for o in self.counted],
             "nodes": [asdict(o) for o in self.race.outcomes],
+            "origin_curve": self.race.origin_curve,
             "story": self.race.story,
             "failures": self.failures(),
             "rivals": self.rivals,
