@@ -116,17 +116,23 @@ class Queries:
             nonlocal done
             done = so_far
 
-        work = asyncio.gather(asyncio.to_thread(model.verify, note))
+        def prove() -> int:
+            model.copy_local()  # files that changed behind our back are settled first
+            return len(model.verify(note))
+
+        work = asyncio.gather(asyncio.to_thread(prove))
         while not work.done():
             await asyncio.wait([work], timeout=PROGRESS_S)
             yield {"event": "progress", "bytes_done": done, "bytes_total": total}
         (bad,) = work.result()
+        layout = model.layout
+        missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
         swarm = self._downloads.swarms.get(model.digest)
         if swarm is not None:
             swarm.lost()
         yield {
             "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
-            "chunks": model.layout.chunk_count, "chunks_bad": len(bad),
+            "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
@@ -208,7 +214,7 @@ def _row(known: ModelInfo) -> dict[str, object]:
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": tags, "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
+        "tags": tags, "refs": [ref.short for ref in known.tags], "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
         "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip
 

@@ -50,7 +50,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     flush_interval_s: float = 2.0
     """Proved chunks become durable at least so often while a pull runs."""
     flush_bytes: int = 256 << 20
-    """... and after so many bytes."""
+    """Proved chunks also become durable after so many bytes."""
     scrub_interval_s: float = 7 * 86400.0
     """Every complete model is proved again about so often, in the background; 0: never."""
     log_level: str = "info"
