@@ -75,6 +75,7 @@ class OriginSide:
         self._rotten = 0  # runs that the origin has wrong (bits)
         self._failures = 0  # in a row, without a tracker
         self._rest_until = now
+        self._rested_at = -math.inf  # when the last rest began
         self._looked = now  # when we last looked at the runs that nobody has
         self._look_at = now  # ... and when to look again
         self.halted = False
@@ -152,7 +153,7 @@ class OriginSide:
             if outcome is not Outcome.MISMATCH:
                 self._report.failed |= leased
             if not self._up:
-                self._rest(now)
+                self._rest(reading, now)
         return reading.run
 
     def halt(self, out: list[Command]) -> None:
@@ -283,7 +284,10 @@ class OriginSide:
             self._rotten |= 1 << run
             out.append(OriginCorrupt(run))
 
-    def _rest(self, now: float) -> None:
+    def _rest(self, reading: Reading, now: float) -> None:
+        if reading.started <= self._rested_at:
+            return  # reads in flight together see one failure together: it counts once
+        self._rested_at = now
         pause = min(_REST_MAX_S, _REST_S * 2**self._failures)
         self._failures += 1
         self._rest_until = now + pause * (

@@ -492,6 +492,16 @@ def test_an_origin_that_fails_is_left_in_peace_longer_and_longer() -> None:
     assert gaps[-1] > 2 * gaps[0] > 0.5
 
 
+@pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.MISMATCH])
+def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
+    desk = Desk(runs=8, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    assert len(fetches) > 4
+    for fetch in fetches:
+        desk.do(FetchEnded(fetch.fetch, outcome))
+    assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"
+
+
 # -- other ends -------------------------------------------------------------------------------
 
 
