@@ -170,6 +170,8 @@ class Swarm:
         else:
             self._have |= fresh
             self._parts.net.announce(self.digest, fresh)
+            if fresh and self.complete:
+                self._tell_tracker()  # else it would have the next node read the origin for it
 
     def lost(self) -> None:
         """The store found bad bytes: believe only what it still calls proved."""
