@@ -84,7 +84,6 @@ class TrackerLink:
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
         self._next_question = 1
         self._closing = asyncio.Event()
-        self._up = asyncio.Event()  # set while connected
 
     async def run(self) -> None:
         """Stay connected until `close`."""
@@ -100,13 +99,6 @@ class TrackerLink:
                     async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.5)):
                         await self._closing.wait()
                 pause = min(LAST_RETRY_S, pause * 2)
-
-    async def connected_within(self, limit_s: float) -> bool:
-        """Whether the link stands, waiting a little for one that is on its way (start, restart)."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._up.wait()
-        return self.connected
 
     async def close(self) -> None:
         """Say goodbye, so that the tracker forgets us at once."""
@@ -236,7 +228,6 @@ class TrackerLink:
 
     def _went_down(self) -> None:
         self._socket, self.connected = None, False
-        self._up.clear()
         self.last_error = "connection lost"
         for future in self._questions.values():
             if not future.done():

@@ -214,7 +214,8 @@ def _row(known: ModelInfo) -> dict[str, object]:
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": tags, "refs": [ref.short for ref in known.tags], "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
+        "tags": tags, "refs": [ref.short for ref in known.tags], "digest": known.digest,
+        "bytes": known.size_bytes, "files": known.files,
         "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip
 

@@ -22,7 +22,6 @@ from p2pcache.io.store import Store
 
 log = logging.getLogger(__name__)
 
-RECONNECT_S = 5.0  # a tracker that restarts is back by then; a pod's start may wait so long
 
 FIRST_CONTACT_S = 5.0  # an agent that just started meets its tracker within milliseconds
 
@@ -96,11 +95,6 @@ class Resolver:
             return Resolved(known.digest, known.generation, stale=True)
         raise self._nobody(f"can't resolve {ref.short}")
 
-    @property
-    def _patience_s(self) -> float:
-        # With an origin of our own there is somebody else to ask at once.
-        return RECONNECT_S if self.repo is None else 0.0
-
     async def manifest(self, digest: str) -> bytes:
         """The manifest's proved bytes.
 
@@ -110,7 +104,7 @@ class Resolver:
             Unreachable, OriginUnavailable: nobody answered.
         """
         trouble: P2PCacheError | None = None
-        if self._link is not None and await self._link.connected_within(self._patience_s):
+        if self._link is not None and self._link.connected:
             try:
                 return await self._from_tracker(self._link, digest)
             except (Unreachable, OriginUnavailable, NotFound) as error:
