@@ -176,7 +176,7 @@ class AgentApp:
         """All that we are and have."""
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
-            tuple(swarm.state() for swarm in self.downloads.swarms.values()),
+            tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
         )  # fmt: skip
 
     def heartbeat(self) -> m.Heartbeat:

@@ -151,14 +151,14 @@ class Swarm:
             "look at `p2pcache status`, then pull again: it resumes"
         )
 
-    def state(self) -> m.SwarmState:
-        """What the tracker must know of us in this swarm."""
+    def state(self, *, announcing: bool = False) -> m.SwarmState:
+        """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""
         have = b"" if self.complete else chunkset.to_bytes(self._have, self.layout.run_count)
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
             self.digest, self.layout.run_count, have, complete=self.complete,
             credit=self.scheduler.credit if self.scheduler is not None else 0,
-            leases=tuple(chunkset.members(leases)), known=self.neighbours.ids,
+            leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
         )  # fmt: skip
 
     def proved(self, runs: int, source: e.Source) -> None:
