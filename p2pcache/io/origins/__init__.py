@@ -5,6 +5,8 @@ repo = OriginRepo(origin)                      # tags, manifests, blobs (repo.py
 fetch_run(repo, layout, store, run, ...)       # leased reads into the cache (fetch.py)
 """
 
+import re
+
 from p2pcache.errors import UsageError
 from p2pcache.io.origins.base import Origin, OriginSettings
 from p2pcache.io.origins.retry import Retrying, RetryPolicy
@@ -39,4 +41,5 @@ def open_origin(url: str, settings: OriginSettings | None = None) -> Retrying:
         from p2pcache.io.origins.s3 import S3Origin  # botocore costs 0.2 s to import
 
         return Retrying(S3Origin(url, settings, policy), policy)
-    raise UsageError(f"no origin of this kind: {url!r}; expected one of {_SCHEMES}")
+    shown = re.sub(r"//[^/@]*@", "//", url)  # somebody may have typed a password into it
+    raise UsageError(f"no origin of this kind: {shown!r}; expected one of {_SCHEMES}")

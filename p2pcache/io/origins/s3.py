@@ -119,7 +119,7 @@ class S3Origin(Origin):
                 Key=self._key(key),
                 Range=f"bytes={start}-{start + length - 1}",
             )
-            body = _S3Body(self, key, answer["Body"], length)
+            body = _S3Body(self, key, answer, length)
             try:
                 self._check_range(key, answer, start, length)
             except P2PCacheError:
@@ -238,11 +238,12 @@ class S3Origin(Origin):
 class _S3Body(Body):
     """Reads the HTTP response's own buffer; a body read to its end gives the connection back."""
 
-    def __init__(self, origin: S3Origin, key: str, stream: Any, length: int) -> None:
+    def __init__(self, origin: S3Origin, key: str, answer: dict[str, Any], length: int) -> None:
         self._origin = origin
         self._key = key
         self._left = length
-        self._raw = stream._raw_stream  # noqa: SLF001 - urllib3's response
+        self._counted = "ContentLength" in answer
+        self._raw = answer["Body"]._raw_stream  # noqa: SLF001 - urllib3's response
         # urllib3's own readinto reads into bytes and copies them: twice the memory traffic
         below = getattr(self._raw, "_fp", None)
         self._source = below if isinstance(below, http.client.HTTPResponse) else self._raw
@@ -262,8 +263,10 @@ class _S3Body(Body):
         return count
 
     def close(self) -> None:
-        if self._left:
-            self._raw.close()  # the rest of the body is on its way: nobody can use this connection
+        # Where the rest of the body (or the end mark of one without a length) is still on its way,
+        # nobody else can use the connection.
+        if self._left or not self._counted:
+            self._raw.close()
         else:
             self._raw.release_conn()
 

@@ -7,8 +7,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 
+import botocore.loaders
 import pytest
 
 from loadtest.faultproxy import FaultProxy
@@ -18,6 +20,14 @@ from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 SETTINGS = OriginSettings(
     retry_for_s=10.0, read_timeout_s=1.0, part_bytes=5 << 20  # 5 MiB: the least that S3 allows
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_loader() -> Iterator[None]:
+    """botocore parses its service descriptions once, not once per client: half of these tests' CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.loaders.create_loader", cache(botocore.loaders.create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")

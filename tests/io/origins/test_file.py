@@ -45,6 +45,12 @@ def test_unknown_scheme_lists_the_known_ones() -> None:
             open_origin(url)
 
 
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_origin("https://me:hush@host/x")
+    assert "hush" not in str(caught.value)
+
+
 def test_directory_must_exist(root: Path) -> None:
     with pytest.raises(NotFound, match="mkdir"):
         open_origin(f"file://{root}/missing", ONCE)

@@ -45,7 +45,8 @@ class Stub(http.server.BaseHTTPRequestHandler):
         status, headers, body = self.answers.get(key) or self.answers[self.command]
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
+            if value:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -273,6 +274,21 @@ def test_range_requests_ignored(s3_env: pytest.MonkeyPatch) -> None:
         body = open_origin("s3://models", QUICK).open("x", 10, 5)
         with body, pytest.raises(UsageError, match="range"):
             body.readinto(memoryview(bytearray(5)))
+
+
+def test_bodies_without_a_length(s3_env: pytest.MonkeyPatch) -> None:
+    chunked = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    headers = {"Transfer-Encoding": "chunked", "Content-Length": "", "ETag": '"1"'}
+    with stub({"GET": (206, headers, chunked)}) as (endpoint, _):
+        s3_env.setenv("AWS_ENDPOINT_URL", endpoint)
+        origin = open_origin("s3://models", QUICK)
+        for _ in range(3):
+            buffer, found = memoryview(bytearray(10)), b""
+            with origin.open("x", 0, 5) as body:
+                while count := body.readinto(buffer):
+                    found += buffer[:count]
+            assert found == b"abcde"
+            assert origin.get("x", limit=5)[0] == b"abcde"
 
 
 @pytest.mark.parametrize(
