@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 SLICE_BYTES = 1 << 20  # larger slices fall out of the L2 cache between recv, hash and write
+# Writes to one file wait for each other in the kernel; meanwhile its connection goes on receiving.
+# Measured at 2 threads: 8 waiting take 1.1 s per GiB where 2 take 1.5.
+MAX_WAITING = 8
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +54,6 @@ class Workers:
     """A few threads for short jobs. Jobs must not raise; what they raise is logged."""
 
     def __init__(self, count: int, name: str) -> None:
-        self.count = count
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
@@ -62,8 +64,8 @@ class Workers:
 
     @property
     def behind(self) -> bool:
-        """Whether jobs wait for each thread already: then the caller had better do its own."""
-        return self._jobs.qsize() >= self.count
+        """Whether so many jobs wait that the caller had better do its own."""
+        return self._jobs.qsize() >= MAX_WAITING
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run `job` on one of the threads."""
@@ -118,8 +120,8 @@ class Slice:
 class SlicePool:
     """Reused receive buffers, the last used first (it is still in the cache).
 
-    No more are ever made than threads and queued writes hold at once: about
-    `pump threads + 3 x write threads`, 16 of 1 MiB on a large machine. Idle connections hold none.
+    No more are ever made than threads and waiting writes hold at once: receiving threads, writing
+    threads and `MAX_WAITING`, 16 of 1 MiB on a large machine. Idle connections hold none.
     """
 
     def __init__(self) -> None:
