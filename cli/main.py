@@ -106,8 +106,13 @@ class Commands(click.Group):
 @click.version_option(
     __version__, "-V", "--version", prog_name="p2pcache", message="%(prog)s %(version)s"
 )
-def cli() -> None:
+@click.option("--agent", metavar="ADDRESS", help="As each command's --agent, said once in front.")
+@click.option("--config", metavar="FILE", help="As each command's --config, said once in front.")
+@click.pass_context
+def cli(ctx: click.Context, agent: str | None, config: str | None) -> None:
     """Models from storage to every node, each chunk read from storage once."""
+    given = {k: v for k, v in (("agent", agent), ("config", config)) if v is not None}
+    ctx.default_map = {name: given for entries in COMMANDS.values() for name in entries}
 
 
 class Interrupted(BaseException):

@@ -228,3 +228,9 @@ def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixtur
 def test_on_one_machine_no_key_is_needed(host: str) -> None:
     settings = agent_settings(loaded(tracker=f"http://{host}:7400"), SOCKET, {})
     assert (settings.listen, settings.tracker) == ("127.0.0.1:0", f"http://{host}:7400")
+
+
+def test_agent_and_config_may_stand_in_front_of_the_command(tmp_path: Path) -> None:
+    address = f"unix://{tmp_path}/no.sock"
+    assert main.main(["--agent", address, "ls"]) == main.main(["ls", "--agent", address]) == 8
+    assert main.main(["--config", str(tmp_path / "none.toml"), "ls"]) == 2
