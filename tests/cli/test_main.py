@@ -233,4 +233,4 @@ def test_on_one_machine_no_key_is_needed(host: str) -> None:
 def test_agent_and_config_may_stand_in_front_of_the_command(tmp_path: Path) -> None:
     address = f"unix://{tmp_path}/no.sock"
     assert main.main(["--agent", address, "ls"]) == main.main(["ls", "--agent", address]) == 8
-    assert main.main(["--config", str(tmp_path / "none.toml"), "ls"]) == 2
+    assert main.main(["--config", str(tmp_path / "none.toml"), "ls"]) == 3
