@@ -9,6 +9,7 @@ import logging
 import os
 from typing import NamedTuple
 
+import msgspec
 from aiohttp import StreamReader
 
 from p2pcache.agent.downloads import Downloads
@@ -18,6 +19,7 @@ from p2pcache.core import chunkset
 from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.core.layout import Layout
+from p2pcache.core.tags import TagRecord, decode_tag
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
@@ -157,7 +159,19 @@ class Pushes:
         def open_blob(number: int) -> int:
             return os.open(blobs / store.layout.blobs[number].id, os.O_RDONLY | os.O_CLOEXEC)
 
-        return repo.push(store.layout, ref, open_blob=open_blob, force=force, on_bytes=push.count)
+        link, loop = self._parts.link, push.ended.get_loop()
+
+        def through_tracker(ref: Ref, digest: str, expected: int | None) -> TagRecord:
+            assert link is not None
+            wish = {"ref": ref.short, "digest": digest, "expect_generation": expected}
+            asking = link.ask("tag_put", msgspec.json.encode(wish).decode(), timeout_s=60)
+            answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
+            return decode_tag(answer.data)
+
+        return repo.push(
+            store.layout, ref, open_blob=open_blob, force=force, on_bytes=push.count,
+            write_tag=through_tracker if link is not None else None,
+        )  # fmt: skip
 
 
 class Push:

@@ -24,6 +24,10 @@ ROOT = "p2pcache/v1"
 _PUT_TAG_TRIES = 20  # a forced put races only with other people, who are slower than this
 
 
+WriteTag = Callable[[Ref, str, int | None], TagRecord]
+"""Let a tag mean a digest, if it still has that generation (None: whatever it has)."""
+
+
 class OriginRepo:
     """Tags, manifests and blobs on any origin. Thread-safe; blocking."""
 
@@ -200,6 +204,7 @@ class OriginRepo:
         open_blob: OpenBlob,
         force: bool = False,
         on_bytes: Callable[[int], None] | None = None,
+        write_tag: WriteTag | None = None,
     ) -> PushResult:
         """Upload what the origin lacks of a model, then let `ref`'s tag mean it.
 
@@ -211,6 +216,7 @@ class OriginRepo:
             force: take the tag even if somebody else moves it meanwhile.
             on_bytes: told how many bytes more the origin has (blobs that it had count at once);
                 one call at a time, from several threads.
+            write_tag: who writes the tag where the storage can't put conditionally (the tracker).
 
         Raises:
             Conflict: the tag moved meanwhile.
@@ -219,7 +225,10 @@ class OriginRepo:
         seen = None if force else self._tag(ref)[0].generation
         missing = upload_blobs(self, layout, open_blob, progress=on_bytes)
         self.put_manifest(layout.digest, encode(layout.manifest))
-        tag = self.put_tag(ref, layout.digest, expect_generation=seen)
+        if write_tag is not None and not self.origin.conditional_put:
+            tag = write_tag(ref, layout.digest, seen)
+        else:
+            tag = self.put_tag(ref, layout.digest, expect_generation=seen)
         uploaded = sum(layout.blobs[i].size for i in missing)
         return PushResult(layout.digest, tag.generation, uploaded, len(missing))
 
