@@ -203,6 +203,7 @@ async def test_a_drip_inside_data_is_no_stall(client: Node) -> None:
         assert await port.end(5) is Outcome.DONE
 
 
+@pytest.mark.slow
 async def test_no_answer_at_all_ends_the_request_only(client: Node) -> None:
     port = client.swarm(MODEL)
     cancelled = asyncio.Event()

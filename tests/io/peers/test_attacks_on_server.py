@@ -285,7 +285,7 @@ async def test_pings_whose_answers_nobody_reads() -> None:
         peer = await raw.member(server, 7)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.transport.set_write_buffer_limits(1 << 16)
-        pings = wire.pack(Kind.PING) * 4096
+        pings = wire.pack(Kind.PING) * 32_768
         async with asyncio.timeout(10):
             while server.net.stats.connections:
                 peer.writer.write(pings)

@@ -206,6 +206,7 @@ async def test_who_is_dropped_is_refused_for_a_while() -> None:
         await dialled(client, port, server)
 
 
+@pytest.mark.slow
 async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
     limits = PeerLimits(ping_s=0.1, idle_s=0.4)
     async with node(1, limits=limits) as server, node(2) as client:
