@@ -58,6 +58,7 @@ class PeerSide:
         self._per_peer = settings.outstanding_few_peers
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._typical_s = math.inf  # median of `_durations`
+        self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._review_at = now
         self.look_at = math.inf  # when a full look at all neighbours is due
         self.halted = False  # our own disk failed: nothing more is asked for
@@ -161,8 +162,10 @@ class PeerSide:
             and not self.halted
         )
 
-    def offer(self, peer: Peer, now: float, out: list[Command]) -> None:
-        """One neighbour has something new; all others have been asked for what they can give."""
+    def offer(self, peer: Peer, news: int, now: float, out: list[Command]) -> None:
+        """One neighbour has news (bits); all others have been asked for what they can give."""
+        if news & self._overdue:
+            self.look_at = now
         if peer.rest_until > now:
             self.look_at = min(self.look_at, peer.rest_until)
             return
@@ -203,8 +206,8 @@ class PeerSide:
             now: seconds.
             out: commands are added here.
         """
-        settings = self._settings
-        limit_s = max(settings.duplicate_min_s, settings.duplicate_after * self._typical_s)
+        self._overdue = 0
+        limit_s = self._patience_s
         if self._mine.free:
             limit_s *= 2  # not the endgame: what is missing will come into reach soon
         slow_ones: list[Asked | Reading] = [*self._requests.values()]
@@ -225,10 +228,17 @@ class PeerSide:
             )
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
+                self._overdue |= 1 << one.run
                 continue
             one.twin = True
             self._diary.counters.duplicates += 1
             self._ask(peer, one.run, now, out, twin=True)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a request may take in the endgame before it gets a twin."""
+        settings = self._settings
+        return max(settings.duplicate_min_s, settings.duplicate_after * self._typical_s)
 
     @property
     def idle(self) -> bool:
@@ -260,6 +270,7 @@ class PeerSide:
         self._mine.asked |= 1 << run
         self._live += 1
         self._live_bytes += self._run_bytes[run]
+        self.look_at = min(self.look_at, now + self._patience_s)
         peer.owes(now)
         self._diary.counters.requests += 1
         self._diary.note(now, run, "asked of", peer.node)

@@ -178,10 +178,11 @@ class Scheduler:
         if peer is None:
             return  # barred, or the news overtook the end of its connection
         peer.load = event.load
-        if self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing:
+        news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
+        if news:
             self._progress_at = now
             self._origin.look_soon()
-            self._peers.offer(peer, now, self._out)
+            self._peers.offer(peer, news, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
         run = self._peers.ended(event.request, event.outcome, now, self._out)

@@ -243,6 +243,36 @@ def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
     assert desk.s.counters.bytes_twice == MB
 
 
+def test_a_second_holder_that_comes_late_is_asked_at_once() -> None:
+    desk = Desk(runs=40)
+    desk.do(PeerJoined(3, 0))
+    desk.do(PeerJoined(2, desk.full))
+    open_ = of(Request, desk.out)
+    while desk.s.have.bit_count() < 39:
+        one = open_.pop(0)
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
+    assert of(Request, desk.sleep(10)) == [], "nobody else has it"
+    (twin,) = of(Request, desk.do(PeerHas(3, desk.full, 0)))
+    assert (twin.run, twin.peer) == (open_[0].run, 3)
+
+
+def test_a_request_made_on_a_hint_gets_a_twin_too() -> None:
+    desk = Desk(runs=40)
+    desk.do(PeerJoined(2, desk.full >> 1))
+    desk.do(PeerJoined(3, 0))
+    open_ = of(Request, desk.out)
+    while open_:
+        one = open_.pop(0)
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
+    (last,) = of(Request, desk.do(PeerHas(2, desk.full, 0)))
+    desk.now += 0.1
+    assert of(Request, desk.do(PeerHas(3, desk.full, 0))) == []
+    (twin,) = of(Request, desk.sleep(5))
+    assert (twin.run, twin.peer) == (last.run, 3)
+
+
 def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:
     desk = Desk(runs=400)
     peers = {2: 0.1, 3: 0.1, 4: 0.1, 5: 3.0}  # seconds per run
