@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
@@ -57,14 +58,19 @@ class RawPeer:
         await self.close()
 
 
-async def connect(node: Node) -> RawPeer:
-    """A bare TCP connection to a node."""
-    return RawPeer(*await asyncio.open_connection(*node.where))
+async def connect(node: Node, *, window: int = 0) -> RawPeer:
+    """A bare TCP connection to a node; `window` bytes of receive buffer (0: the system's way)."""
+    sock = socket.socket()
+    if window:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    sock.settimeout(0.0)
+    await asyncio.get_running_loop().sock_connect(sock, node.where)
+    return RawPeer(*await asyncio.open_connection(sock=sock))
 
 
-async def challenged(node: Node) -> RawPeer:
+async def challenged(node: Node, *, window: int = 0) -> RawPeer:
     """As `connect`, with the CHALLENGE read."""
-    peer = await connect(node)
+    peer = await connect(node, window=window)
     peer.challenge = wire.parse_greeting(await peer.frame(Kind.CHALLENGE), Challenge)
     return peer
 
@@ -75,9 +81,9 @@ def hello(challenge: Challenge, number: int, secret: Secret = KEY) -> bytes:
     return wire.greeting(Kind.HELLO, said)
 
 
-async def member(node: Node, number: int) -> RawPeer:
+async def member(node: Node, number: int, *, window: int = 0) -> RawPeer:
     """A requester whose handshake is over."""
-    peer = await challenged(node)
+    peer = await challenged(node, window=window)
     await peer.send(hello(peer.challenge, number))
     await peer.frame(Kind.WELCOME)
     return peer

@@ -282,10 +282,10 @@ async def test_pings_whose_answers_nobody_reads() -> None:
     limits = PeerLimits(frames_per_s=1e9, frames_burst=1e9, outbox_bytes=100_000)
     async with node(1, limits=limits) as server:
         server.swarm(MODEL, full=True)
-        peer = await raw.member(server, 7)
+        peer = await raw.member(server, 7, window=4096)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.transport.set_write_buffer_limits(1 << 16)
-        pings = wire.pack(Kind.PING) * 32_768
+        pings = wire.pack(Kind.PING) * 4096
         async with asyncio.timeout(10):
             while server.net.stats.connections:
                 peer.writer.write(pings)
