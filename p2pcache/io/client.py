@@ -184,6 +184,7 @@ class _Exchange:
         self._client = client
         self._answer_s = answer_s
         self._connection = client.connection()
+        self._response: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -194,6 +195,8 @@ class _Exchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._response is not None:
+            self._response.close()  # after "Connection: close" it, not the connection, holds the socket
         self._connection.close()
         if isinstance(error, OSError | http.client.HTTPException):
             raise self._translated(error) from None
@@ -229,7 +232,7 @@ class _Exchange:
 
     def document(self) -> Json:
         """The answer as one JSON object."""
-        response = self._connection.getresponse()
+        response = self._response = self._connection.getresponse()
         data = response.read(MAX_ANSWER_BYTES + 1)
         value = _parse(data) if len(data) <= MAX_ANSWER_BYTES else None
         if response.status >= 400:
@@ -242,7 +245,7 @@ class _Exchange:
 
     def events(self) -> Iterator[Json]:
         """The answer as NDJSON; an `error` event is raised."""
-        response = self._connection.getresponse()
+        response = self._response = self._connection.getresponse()
         if response.status >= 400:
             raise self._refusal(response.status, _parse(response.read(MAX_EVENT_BYTES)))
         while line := response.readline(MAX_EVENT_BYTES):

@@ -1,3 +1,4 @@
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -221,3 +222,15 @@ def test_tokens(tmp_path: Path) -> None:
         read_token(str(path))
     with pytest.raises(NotAllowed, match="No such file"):
         read_token(str(tmp_path / "none"))
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_abandoned_or_failed_stream_leaves_no_socket(agent: fakes.FakeAgent) -> None:
+    events: list[object] = [{"event": "progress"}, {"event": "error", "code": 7, "message": "no"}]
+    agent.stream("POST /v1/pull", events)
+    stream = AgentClient(agent.address).pull("a:b")
+    next(stream)
+    stream.close()
+    with pytest.raises(P2PCacheError):
+        list(AgentClient(agent.address).pull("a:b"))
+    gc.collect()
