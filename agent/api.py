@@ -268,6 +268,7 @@ class Api:
     async def remove(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
         ref = _ref(request)
+        self._downloads.refuse_while_pulled(ref)
         digest = await self._queries.local_digest(ref)
         tags = await asyncio.to_thread(self._store.tags_of, digest)
         if ref.digest is not None or len(tags) <= 1:

@@ -117,6 +117,16 @@ class Downloads:
                 self._parts.link.send(Enter(swarm.state()))
         return swarm
 
+    def refuse_while_pulled(self, ref: Ref) -> None:
+        """A model's first pull gives it its tag only at the end; until then the ref is taken.
+
+        Raises:
+            Conflict: this very ref is being pulled.
+        """
+        for digest, download in self.running.items():
+            if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
+                raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
+
     async def forget(self, digest: str) -> None:
         """Leave a model's swarm, before its bytes go.
 
