@@ -138,7 +138,7 @@ EXIT_CODES = [
     (2, ["pull", "Not A Ref"]),
     (2, ["pull"]),
     (2, ["frobnicate"]),
-    (2, ["push", "/nonexistent-directory", "team/x:v1"]),
+    (3, ["push", "/nonexistent-directory", "team/x:v1"]),
     (8, ["pull", "team/one:v1", "--agent", "unix:///nonexistent/agent.sock"]),
 ]
 
