@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Daemons": {
         "agent": Entry("serve", "Run this node's agent in the foreground."),
         "tracker": Entry("serve", "Run the cluster's tracker in the foreground."),
+        "ca": Entry("ca", "Make certificates for a cluster in mTLS mode."),
     },
     "This program": {
         "config": Entry("settingscmd", "Show or check the settings."),

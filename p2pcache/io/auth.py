@@ -31,7 +31,7 @@ def read_cluster_key(path: str) -> Secret:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            _check_file(path, os.fstat(fd))
+            check_secret_file(path, os.fstat(fd), "the cluster key file")
             data = os.read(fd, MAX_KEY_BYTES + 3)
         finally:
             os.close(fd)
@@ -47,18 +47,26 @@ def read_cluster_key(path: str) -> Secret:
     return Secret(key)
 
 
-def _check_file(path: str, info: os.stat_result) -> None:
+def check_secret_file(path: str, info: os.stat_result, what: str) -> None:
+    """The rule for files with secrets: regular, closed to others, root's or ours.
+
+    Args:
+        path: for the message.
+        info: of the open file.
+        what: how the message calls it ("the cluster key file").
+
+    Raises:
+        NotAllowed, UsageError: the rule is broken; says how to mend it.
+    """
     if not stat.S_ISREG(info.st_mode):
-        raise UsageError(f"the cluster key file {path} is not a regular file")
+        raise UsageError(f"{what} {path} is not a regular file")
     if info.st_mode & 0o027:
         raise NotAllowed(
-            f"the cluster key file {path} has mode {stat.S_IMODE(info.st_mode):04o}: others could "
+            f"{what} {path} has mode {stat.S_IMODE(info.st_mode):04o}: others could "
             f"read or change it; run: chmod 600 {path}"
         )
     if info.st_uid not in (0, os.geteuid()):
-        raise NotAllowed(
-            f"the cluster key file {path} belongs to user {info.st_uid}; it must be root's or yours"
-        )
+        raise NotAllowed(f"{what} {path} belongs to user {info.st_uid}; it must be root's or yours")
 
 
 def is_loopback(host: str) -> bool:
