@@ -50,6 +50,7 @@ class Announce(_Message, tag=1, frozen=True):
     rack: str = ""
     site: str = ""
     swarms: tuple[SwarmState, ...] = ()
+    name: str = ""  # what people call the node, for example its Kubernetes node name
 
 
 class Heartbeat(_Message, tag=2, frozen=True):

@@ -15,6 +15,7 @@ class Node:
     version: str
     since: float
     last_seen: float
+    name: str = ""
     connected: bool = True
     load: int = 0
     free_bytes: int = 0
@@ -41,7 +42,7 @@ class Registry:
         record = self.nodes.get(node)
         if record is None:
             record = self.nodes[node] = Node(member, said.version, now, now)
-        record.member, record.version = member, said.version
+        record.member, record.version, record.name = member, said.version, said.name
         record.last_seen, record.connected = now, True
         self._broken.pop(node, None)
         self._heard[node] = now

@@ -175,7 +175,7 @@ class Tracking:
         return self.registry.nodes.keys()
 
     def _announce(self, node: int, said: m.Announce, now: float, out: list[Output]) -> None:
-        for text in (said.address, said.version, said.rack, said.site):
+        for text in (said.address, said.version, said.rack, said.site, said.name):
             if len(text) > MAX_TEXT:
                 raise RemoteProtocolError(f"an announcement with a text of {len(text)} characters")
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
