@@ -6,6 +6,9 @@ A peer's requests are served one after the other (they share one connection, so 
 only delay the first), and slots go round the peers that wait. What is admitted at once is slots +
 queue over all peers: a short queue and an early BUSY let the requester find a peer with a free
 slot, where a long queue would hold it.
+
+How many flow at once follows how long they take: a node with a slow uplink that sends a rare run to
+twelve peers in parallel keeps the whole swarm waiting, while two at a time are soon many holders.
 """
 
 from collections import deque
@@ -14,6 +17,10 @@ from typing import Generic, TypeVar
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
+
+_FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
+_FEWEST_SLOTS = 2  # one sends while the other starts or ends
+_HURRY = 0.75  # of the pace: quicker than this opens another slot
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -33,6 +40,7 @@ class UploadQueue(Generic[Item]):
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._waiting_count = 0
         self._open = True
+        self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
 
     @property
     def load(self) -> int:
@@ -66,7 +74,7 @@ class UploadQueue(Generic[Item]):
 
     def start(self) -> tuple[int, Item] | None:
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
-        if len(self._active) >= self._settings.slots:
+        if len(self._active) >= min(self._settings.slots, int(self._paced)):
             return None
         for _ in range(len(self._rotation)):
             peer = self._rotation.popleft()
@@ -83,8 +91,13 @@ class UploadQueue(Generic[Item]):
             return peer, item
         return None
 
-    def ended(self, peer: int, item: Item) -> None:
+    def ended(self, peer: int, item: Item, took_s: float | None = None) -> None:
         """An active upload is over, whatever its outcome.
+
+        Args:
+            peer: whom it went to.
+            item: what was admitted.
+            took_s: seconds since its start, if it was sent to its end.
 
         Raises:
             LocalProtocolError: it wasn't active.
@@ -92,6 +105,14 @@ class UploadQueue(Generic[Item]):
         if self._active.get(peer) != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
+        if took_s is None:
+            return
+        pace_s = self._settings.pace_s
+        if took_s > pace_s:
+            slower = self._paced * max(0.5, pace_s / took_s)
+            self._paced = max(_FEWEST_SLOTS, min(self._paced - 1, slower))
+        elif took_s < _HURRY * pace_s:
+            self._paced = min(max(self._settings.slots, _FIRST_SLOTS), self._paced + 1)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""

@@ -9,7 +9,7 @@ from p2pcache.sim.node import STALL_S, SimNode
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
-QUANTA_PER_RUN = 4  # network solutions in the time that one link takes for one run
+QUANTA_PER_RUN = 2  # network solutions while a link carries one run; a flow lives for many runs
 LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent
 
 

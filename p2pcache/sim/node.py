@@ -5,6 +5,7 @@ and flows: a request reaches the server after the latency, waits in the real `Up
 and ends. Nothing in here decides what the daemon leaves to its core.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,14 @@ STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 class Upload:
     """One request at the node that serves it."""
 
-    __slots__ = ("asker", "flow", "number", "run")
+    __slots__ = ("asker", "flow", "number", "run", "started")
 
     def __init__(self, asker: "SimNode", number: int, run: int) -> None:
         self.asker = asker
         self.number = number  # the asker's
         self.run = run
         self.flow: Flow | None = None
+        self.started = 0.0
 
 
 class SimNode:
@@ -74,7 +76,7 @@ class SimNode:
         self._serving: dict[tuple[int, int], Upload] = {}  # (asker, number) -> what we send
         self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
         self._timer = float("inf")
-        self._inbox: list[events.Event] = []
+        self._inbox: deque[events.Event] = deque()
         self._busy = False
         self._check_every = check_every
         self._events = 0
@@ -86,12 +88,13 @@ class SimNode:
         """Hand an event to the scheduler and perform what it says."""
         if not self.alive:
             return
-        self._inbox.append(event)
         if self._busy:
+            self._inbox.append(event)
             return
         self._busy = True
-        while self._inbox:
-            out = self.scheduler.handle(self._inbox.pop(0), self.world.now)
+        next_event: events.Event | None = event
+        while next_event is not None:
+            out = self.scheduler.handle(next_event, self.world.now)
             self.have = self.scheduler.have
             self._events += 1
             if self._check_every and self._events % self._check_every == 0:
@@ -99,6 +102,7 @@ class SimNode:
                 self.queue.check()
             for command in out:
                 self._perform[type(command)](self, command)
+            next_event = self._inbox.popleft() if self._inbox else None
         self._busy = False
         wake = self.scheduler.next_wakeup()
         if wake is not None and wake < self._timer:
@@ -236,13 +240,14 @@ class SimNode:
     def _start_uploads(self) -> None:
         while self.alive and (started := self.queue.start()) is not None:
             _, upload = started
+            upload.started = self.world.now
             size = self.run_bytes[upload.run]
             upload.flow = self.net.start(self.up, upload.asker.down, size, self._sent, upload)
 
     def _sent(self, upload: Upload) -> None:
         asker = upload.asker
         del self._serving[asker.node, upload.number]
-        self.queue.ended(asker.node, upload)
+        self.queue.ended(asker.node, upload, self.world.now - upload.started)
         outcome = Outcome.MISMATCH if self.liar else Outcome.DONE
         self.cluster.send(self, asker, asker.ended, upload.number, outcome)
         self._start_uploads()

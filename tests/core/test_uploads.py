@@ -137,3 +137,26 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+def test_slow_uploads_close_slots_and_quick_ones_open_them() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=12, queue=4, pace_s=1.0))
+
+    def active_after(took_s: float) -> int:
+        for peer in range(100, 116):
+            queue.offer(peer, 1)
+        while queue.start() is not None:
+            pass
+        active = [peer for peer in range(100, 116) if queue._active.get(peer) == 1]
+        for peer in active:
+            queue.ended(peer, 1, took_s)
+        for peer in range(100, 116):
+            queue.leave(peer)
+        queue.check()
+        return len(active)
+
+    assert [active_after(0.1) for _ in range(3)] == [4, 8, 12]
+    assert active_after(0.9) == 12, "neither quick nor slow: as it is"
+    assert active_after(6.0) == 12
+    assert active_after(6.0) == 2
+    assert active_after(0.1) == 2

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from p2pcache.core.events import Outcome
@@ -109,10 +110,10 @@ class Uploads:
             upload.connection.uploading = True
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
 
-    def _ended(self, upload: Upload, left: str) -> None:
+    def _ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
-        self._queue.ended(connection.serial, upload)
+        self._queue.ended(connection.serial, upload, None if left else took_s)
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # what was queued while the thread held the write side
@@ -128,6 +129,7 @@ class Uploads:
     def _serve(self, upload: Upload) -> None:
         connection = upload.connection
         left = "the connection is gone"
+        began = time.monotonic()
         if connection.hold():
             try:
                 with connection.writing:
@@ -138,7 +140,7 @@ class Uploads:
                 self._inbox.post(connection.close, Outcome.LOST, str(error))
             finally:
                 connection.release()
-        self._inbox.post(self._ended, upload, left)
+        self._inbox.post(self._ended, upload, left, time.monotonic() - began)
 
     def _send_all(self, upload: Upload) -> str:
         connection = upload.connection
