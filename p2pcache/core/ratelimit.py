@@ -1,0 +1,67 @@
+"""How often somebody may ask: token buckets per client and for all of them. Pure.
+
+A client that goes a little over its rate waits a moment (it is slowed down, not refused); one
+that would wait longer than that is told when to come back.
+"""
+
+from typing import NamedTuple
+
+MAX_CLIENTS = 4096  # buckets kept; the least recently seen one goes (it starts full again)
+
+
+class Rate(NamedTuple):
+    """So many a second on average, so many at once after a pause."""
+
+    per_s: float
+    burst: float
+
+
+class RateLimit:
+    """Buckets of one kind of request.
+
+    Invariants: a bucket holds at most its burst; it goes below zero by `patience` seconds' worth
+    at most; `_each` is ordered by last use and has at most `MAX_CLIENTS` entries.
+    """
+
+    def __init__(self, each: Rate, everyone: Rate) -> None:
+        """`each`: one client's rate; `everyone`: that of all of them together."""
+        self._rate = each
+        self._each: dict[str, _Bucket] = {}
+        self._everyone = _Bucket(everyone)
+
+    def take(self, client: str, now: float, *, patience_s: float) -> float:
+        """Count one request.
+
+        Args:
+            client: who asks.
+            now: monotonic seconds.
+            patience_s: the longest wait that is worth waiting.
+
+        Returns:
+            Seconds to wait first. More than `patience_s`: refused, and not counted.
+        """
+        bucket = self._each.pop(client, None) or _Bucket(self._rate)
+        self._each[client] = bucket
+        if len(self._each) > MAX_CLIENTS:
+            del self._each[next(iter(self._each))]
+        wait = max(bucket.wait(now), self._everyone.wait(now))
+        if wait <= patience_s:
+            bucket.tokens -= 1
+            self._everyone.tokens -= 1
+        return wait
+
+
+class _Bucket:
+    __slots__ = ("at", "rate", "tokens")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.tokens = rate.burst
+        self.at: float | None = None
+
+    def wait(self, now: float) -> float:
+        """Seconds until one more may pass."""
+        if self.at is not None:
+            self.tokens = min(self.rate.burst, self.tokens + (now - self.at) * self.rate.per_s)
+        self.at = now
+        return max(0.0, (1 - self.tokens) / self.rate.per_s)
