@@ -1,0 +1,147 @@
+"""Whole storms in virtual time: the real scheduler, upload queue and tracker, checked as they run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.sim.__main__ import main
+from p2pcache.sim.report import Report
+from p2pcache.sim.scenarios import Run, Storm, run
+
+SMALL = Storm(nodes=16, runs=128, check_every=23)
+WAIT_S = SwarmSettings().lease_ttl_s + SwarmSettings().fallback_grace_s
+
+
+def all_complete(report: Report) -> None:
+    assert report.complete == report.alive
+
+
+@pytest.mark.slow
+def test_fifty_nodes_and_storage_is_read_once() -> None:
+    report = run(Storm(nodes=50, runs=512))
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+    assert report.eta >= 0.9
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 16])
+def test_small_swarms_come_near_the_bound(nodes: int) -> None:
+    report = run(Storm(nodes=nodes, runs=256))
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+    assert report.eta >= 0.9
+    assert report.busy < report.nodes * report.runs
+
+
+def test_many_nodes_with_every_invariant_checked() -> None:
+    report = run(Storm(nodes=50, runs=64, check_every=7))
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+
+
+def test_one_node_alone_without_a_tracker() -> None:
+    report = run(SMALL, nodes=1, tracker=False)
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0)
+    assert report.eta >= 0.95
+
+
+def test_a_partition_of_ten_seconds() -> None:
+    report = run(SMALL, partition=(8, 8))
+    all_complete(report)
+    assert report.alpha <= 1.05
+
+
+def test_a_long_partition_costs_one_copy_per_side_at_most() -> None:
+    report = run(SMALL, partition=(8, 8), partition_s=60.0)
+    all_complete(report)
+    assert report.alpha <= 2.0
+    assert report.t_last < 60.0, "both sides finish on their own"
+
+
+def test_a_tracker_lost_for_good() -> None:
+    report = run(SMALL, no_tracker_after=0.3)
+    all_complete(report)
+    assert report.alpha <= 1.05
+    assert report.t_last < WAIT_S + 3 * report.t_lb
+
+
+def test_a_tracker_lost_for_good_and_a_node_with_it() -> None:
+    report = run(SMALL, no_tracker_after=0.3, crash=1 / 16)
+    all_complete(report)
+    assert report.alpha <= 1.1
+
+
+def test_a_tracker_that_restarts_without_memory() -> None:
+    report = run(SMALL, tracker_restart=0.3)
+    all_complete(report)
+    assert report.alpha <= 1.02
+
+
+def test_a_node_is_killed() -> None:
+    report = run(SMALL, crash=1 / 16)
+    all_complete(report)
+    assert report.alive == 15
+    assert report.alpha <= 1.05
+
+
+def test_one_node_at_a_tenth_of_the_speed_does_not_slow_the_others() -> None:
+    report = run(SMALL, slow=1 / 16)
+    all_complete(report)
+    assert report.alpha <= 1.05
+    assert report.eta >= 0.75
+
+
+def test_a_late_joiner_costs_the_origin_nothing() -> None:
+    storm = Run(Storm(nodes=16, runs=128, late=1 / 16, check_every=23))
+    report = storm.go()
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+    (late,) = storm.late
+    assert late.finished is not None
+    assert late.finished - late.started < 1.3 * report.t_lb
+
+
+def test_a_liar_is_found_out_by_everybody_and_nothing_false_is_kept() -> None:
+    report = run(SMALL, liars=1)
+    all_complete(report)
+    assert report.alpha <= 1.05
+    assert 0 < report.mismatched <= 8 * report.nodes  # a few are in flight when it is found out
+
+
+def test_an_outage_of_the_origin_is_survived() -> None:
+    storm = Run(SMALL)
+    storm.cluster.world.at(1.0, setattr, storm.cluster, "origin_up", False)
+    storm.cluster.world.at(6.0, setattr, storm.cluster, "origin_up", True)
+    report = storm.go()
+    all_complete(report)
+    assert report.alpha <= 1.02
+    assert report.t_last < 20
+
+
+def test_same_seed_same_trace_whatever_the_hash_seed(tmp_path: Path) -> None:
+    hashes = set()
+    for hash_seed in ("0", "1"):
+        out = tmp_path / f"{hash_seed}.json"
+        command = ["storm", "--nodes", "12", "--chunks", "64", "--crash", "0.1", "--json", str(out)]
+        subprocess.run(
+            [sys.executable, "-m", "p2pcache.sim", *command],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        hashes.add(json.loads(out.read_text())["trace"])
+    assert len(hashes) == 1
+    assert run(Storm(nodes=12, runs=64, crash=0.1, seed=2)).trace not in hashes
+
+
+def test_the_command_prints_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["storm", "--nodes", "3", "--chunks", "16", "--partition", "2:1"]) == 0
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert lines["complete"] == "3"
+    assert 0 < float(lines["eta"]) <= 1
