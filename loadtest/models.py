@@ -103,21 +103,26 @@ def check_tree(copy: Path, source: Path) -> int:
     if ours.keys() != theirs.keys():
         missing, extra = theirs.keys() - ours.keys(), ours.keys() - theirs.keys()
         raise AssertionError(f"{copy}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    buffers = bytearray(SLICE_BYTES), bytearray(SLICE_BYTES)
     for name, size in theirs.items():
         if ours[name] != size:
             raise AssertionError(f"{copy / name}: {ours[name]} bytes, the source has {size}")
-        _compare(copy / name, source / name)
+        _compare(copy / name, source / name, *buffers)
     return len(theirs)
 
 
-def _compare(one: Path, two: Path) -> None:
-    left, right = bytearray(SLICE_BYTES), bytearray(SLICE_BYTES)
+def _compare(one: Path, two: Path, left: bytearray, right: bytearray) -> None:
     with one.open("rb", buffering=0) as a, two.open("rb", buffering=0) as b:
         offset = 0
         while count := a.readinto(left):
-            if b.readinto(right) != count or left[:count] != right[:count]:
+            if b.readinto(right) != count or not _equal(left, right, count):
                 raise AssertionError(f"{one}: differs from {two} at or after byte {offset}")
             offset += count
+
+
+def _equal(left: bytearray, right: bytearray, count: int) -> bool:
+    """Of their first `count` bytes; whole buffers aren't copied for it."""
+    return left == right if count == SLICE_BYTES else left[:count] == right[:count]
 
 
 def corrupt_file(path: Path, offset: int) -> None:
