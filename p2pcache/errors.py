@@ -10,6 +10,7 @@
     │   └── OriginChanged       the origin's bytes are not what was pushed
     ├── OriginUnavailable    7  storage doesn't answer (retryable)
     ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
+    │   └── Busy                it answers, but asks us to come back later
     ├── TimedOut             9  the caller's own limit ran out
     ├── Conflict            10  somebody else moved the tag
     └── ProtocolError
@@ -80,6 +81,15 @@ class Unreachable(P2PCacheError):
 
     exit_code = 8
     retryable = True
+
+
+class Busy(Unreachable):
+    """An agent or a tracker has too much to do; with `yours`, too much of it from this caller."""
+
+    def __init__(self, message: str, *, retry_after_s: float, yours: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.yours = yours
 
 
 class TimedOut(P2PCacheError):

@@ -20,6 +20,7 @@ _CREDENTIALS = re.compile(
     r"(?i)(?<=//)[^/@\s]+(?=@)"  # user:password@ in a URL
     r"|(?<=authorization: )[^\r\n]+"
     r"|(?<=bearer )[\w.~+/=-]+"
+    r"|(?<=p2pc1\.)[\w.-]+"  # a client's token
     r"|(?<=x-amz-signature=)[^&\s]+"
     r"|(?<=x-amz-credential=)[^&\s]+"
     r"|(?<=x-amz-security-token=)[^&\s]+"
@@ -77,12 +78,18 @@ class _Text(logging.Formatter):
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        entry = {
+        entry: dict[str, object] = {
             "ts": _stamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
         }
+        fields = getattr(record, "audit", None)  # see io/audit.py
+        if isinstance(fields, dict):
+            entry["audit"] = {
+                key: redact(value) if isinstance(value, str) else value
+                for key, value in fields.items()
+            }
         if record.exc_info:
             entry["trace"] = redact(self.formatException(record.exc_info))
         return msgspec.json.encode(entry).decode()

@@ -4,8 +4,10 @@ An error leaves as a status and `{"code": <exit code>, "message": "..."}`. A han
 begun to stream must report its own errors inside the stream: its status line is gone already.
 """
 
+import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import stat
@@ -14,15 +16,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 
-from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.door import Door, connection_limit
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON_BODY_BYTES = 1024 * 1024  # requests are small; manifests and blobs say their own limits
 BACKLOG = 1024  # a storm dials all at once
+STALL_S = (
+    30.0  # a body that doesn't move: local clients send at once, remote ones have TCP's retries
+)
+KEEPALIVE_S = 30.0  # an open connection that asks nothing more; our own client opens one a call
 GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
 _STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
 _CODE = {404: 3, 401: 4, 403: 4, 409: 10}  # other 4xx: 2 (usage)
@@ -47,6 +55,34 @@ def error_response(code: int, message: str, *, status: int) -> web.Response:
     return json_response({"code": code, "message": message}, status=status)
 
 
+async def read_body(request: web.Request, *, limit_bytes: int) -> bytearray:
+    """The request's body.
+
+    Raises:
+        UsageError: larger than `limit_bytes`.
+        TimedOut: nothing came for `STALL_S`.
+    """
+    body = bytearray()
+    while part := await next_part(request.content):
+        body += part
+        if len(body) > limit_bytes:
+            raise UsageError(f"the request's body is over the limit of {limit_bytes} bytes")
+    return body
+
+
+async def next_part(content: StreamReader, most: int = -1) -> bytes:
+    """What has come of a body (up to `most` bytes); b"" at its end.
+
+    Raises:
+        TimedOut: nothing came for `STALL_S`: a slow sender may not hold a connection for ever.
+    """
+    try:
+        async with asyncio.timeout(STALL_S):
+            return await (content.read(most) if most > 0 else content.readany())
+    except TimeoutError:
+        raise TimedOut(f"no byte of the request's body came for {STALL_S:.0f} s") from None
+
+
 async def read_json(
     request: web.Request, kind: type[T], *, limit_bytes: int = JSON_BODY_BYTES
 ) -> T:
@@ -55,15 +91,23 @@ async def read_json(
     Raises:
         UsageError: too large, not JSON, or not of that shape.
     """
-    body = bytearray()
-    async for part in request.content.iter_chunked(64 * 1024):
-        body += part
-        if len(body) > limit_bytes:
-            raise UsageError(f"the request's body is over the limit of {limit_bytes} bytes")
+    body = await read_body(request, limit_bytes=limit_bytes)
     try:
         return msgspec.json.decode(bytes(body) or b"{}", type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise UsageError(f"bad request body: {error}") from None
+
+
+def wanted_ref(request: web.Request) -> Ref:
+    """The model that `?ref=` names.
+
+    Raises:
+        UsageError: there is none, or it isn't a ref.
+    """
+    text = request.query.get("ref", "")
+    if not text:
+        raise UsageError("say which model: ?ref=NAME:TAG")
+    return Ref.parse(text)
 
 
 @web.middleware
@@ -71,6 +115,11 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
     """Turn errors into answers; a bug is logged with its trace and told without it."""
     try:
         return await handler(request)
+    except Busy as error:
+        status = 429 if error.yours else 503
+        answer = error_response(error.exit_code, str(error), status=status)
+        answer.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        return answer
     except P2PCacheError as error:
         if error.exit_code == 1:
             _log.exception("%s %s failed", request.method, request.path)
@@ -116,14 +165,38 @@ def format_address(host: str, port: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve `app` on listening sockets for the length of the block; closes them at the end."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE_S)
+async def serving(
+    app: web.Application, sockets: Sequence[socket.socket], *, connections: int = 0
+) -> AsyncIterator[None]:
+    """Serve `app` on listening sockets for the length of the block; closes them at the end.
+
+    Args:
+        app: not yet in use.
+        sockets: listening ones.
+        connections: at once over all sockets; 0: what our file descriptors allow. More hear 503.
+    """
+    door: Door | None = None
+
+    @web.middleware
+    async def heard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if door is not None:
+            door.heard(request.protocol)
+        return await handler(request)
+
+    app.middlewares.insert(0, heard)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=KEEPALIVE_S
+    )
     await runner.setup()
+    assert runner.server is not None
+    door = Door(runner.server, connections or connection_limit())
+    loop = asyncio.get_running_loop()
     try:
-        for sock in sockets:
-            await web.SockSite(runner, sock, backlog=BACKLOG).start()
-        yield
+        async with contextlib.AsyncExitStack() as stack:
+            for sock in sockets:
+                listener = await loop.create_server(door, sock=sock, backlog=BACKLOG)
+                stack.callback(listener.close)
+            yield
     finally:
         await runner.cleanup()
         for sock in sockets:

@@ -1,0 +1,92 @@
+"""The door of an HTTP server: how many connections may be open, and how long one may say nothing.
+
+A flood must not take the daemon's file descriptors: beyond the limit a caller hears 503 with
+Retry-After and is let go, and a connection that never asks anything is closed.
+"""
+
+import asyncio
+import resource
+
+from aiohttp import web
+
+FIRST_REQUEST_S = 10.0  # a client that has connected speaks at once; a slow loris doesn't
+RETRY_AFTER_S = 2  # told to those who found the house full; they add dice of their own
+GOODBYE_S = 1.0  # for a refused one to read its answer
+MAX_REFUSALS = 64  # refused ones that are still reading; more are cut off without a word
+LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 1024  # 200 pods of one node at once, and room to spare
+_FULL = b'{"code":8,"message":"too many connections to this daemon; try again in a moment"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Retry-After: %d\r\nContent-Length: %d\r\n\r\n%s" % (RETRY_AFTER_S, len(_FULL), _FULL)
+)
+
+
+def raise_file_limit() -> int:
+    """Take as many file descriptors as the system allows us; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connection_limit(most: int = MOST_CONNECTIONS) -> int:
+    """How many connections one listening socket may hold: a quarter of our descriptors at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(LEAST_CONNECTIONS, min(most, soft // 4))
+
+
+class Door:
+    """Makes the protocol of each new connection to one server.
+
+    Invariant: `_silent` holds the connections that have asked nothing yet, for
+    `FIRST_REQUEST_S` at most.
+    """
+
+    def __init__(self, server: web.Server, most: int) -> None:
+        """`most`: connections at once."""
+        self._server = server
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._silent: set[object] = set()
+        self._refusals: set[_Refusal] = set()
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol for somebody who has just connected."""
+        if len(self._server.connections) >= self._most:
+            return _Refusal(self._refusals)
+        handler = self._server()
+        self._silent.add(handler)
+        self._loop.call_later(FIRST_REQUEST_S, self._check, handler)
+        return handler
+
+    def heard(self, handler: object) -> None:
+        """A connection has asked something."""
+        self._silent.discard(handler)
+
+    def _check(self, handler: web.RequestHandler) -> None:
+        if handler in self._silent:
+            self._silent.discard(handler)
+            handler.force_close()
+
+
+class _Refusal(asyncio.Protocol):
+    """Says 503, lets the caller read it, and hangs up."""
+
+    def __init__(self, others: "set[_Refusal]") -> None:
+        self._others = others
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._others) >= MAX_REFUSALS:
+            transport.abort()
+            return
+        self._others.add(self)
+        self._transport = transport
+        transport.write(_REFUSAL)
+        if transport.can_write_eof():  # its request is still read: closing now could cut the answer
+            transport.write_eof()
+        asyncio.get_running_loop().call_later(GOODBYE_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._others.discard(self)
