@@ -7,6 +7,7 @@ is imported: this is the fast path of `p2pcache pull`.
 import http.client
 import json
 import socket
+import time
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,18 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError, from_code
+from p2pcache.errors import Busy, NotAllowed, P2PCacheError, Unreachable, UsageError, from_code
 
 CONNECT_S = 5.0  # a live agent accepts at once, also from another host
 ANSWER_S = 60.0  # a resolve may wait for tracker and origin, with their retries
 BLOB_ANSWER_S = 300.0  # the agent's disk may be behind by some gigabytes when the last byte is sent
 SILENCE_S = 60.0  # streams carry about four events a second, also while nothing moves
+PATIENCE_S = 60.0  # a busy agent is asked again for so long ...
+STREAM_PATIENCE_S = 600.0  # ... and by those who came for gigabytes
 MAX_ANSWER_BYTES = 256 << 20  # a file list of the largest allowed manifest fits
 MAX_EVENT_BYTES = 1 << 20
 MAX_TOKEN_BYTES = 16 << 10
+MAX_RETRY_AFTER_S = 60  # whatever the agent says
 SEND_SLICE_BYTES = 8 << 20  # progress of an upload is told this often
 
 Json = dict[str, Any]
@@ -104,6 +108,10 @@ class AgentClient:
         """The cluster's nodes, as the tracker knows them."""
         return _records(self._call("GET", "/v1/nodes"), "nodes")
 
+    def locate(self, ref: str) -> Json:
+        """The nodes that have a model: `ref`, `digest`, `label`, `nodes`."""
+        return self._call("GET", "/v1/locate", query={"ref": ref})
+
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
         return self._call("GET", "/v1/status")
@@ -124,10 +132,23 @@ class AgentClient:
             P2PCacheError: the agent's own error (not proved, no space, ...).
         """
         path = f"/v1/blobs/{quote(manifest)}/{quote(blob)}"
-        with _Exchange(self, BLOB_ANSWER_S) as exchange:
-            exchange.start("PUT", path, {"Content-Length": str(size)})
-            exchange.send_file(file, size, on_bytes)
-            exchange.document()
+        patience = _Patience(STREAM_PATIENCE_S)
+        while True:
+            sent: list[int] = []
+
+            def count(size: int, sent: list[int] = sent) -> None:
+                sent.append(size)
+                on_bytes(size)
+
+            try:
+                with _Exchange(self, BLOB_ANSWER_S) as exchange:
+                    exchange.start("PUT", path, {"Content-Length": str(size)})
+                    exchange.send_file(file, size, count)
+                    exchange.document()
+                    return
+            except Busy as error:
+                on_bytes(-sum(sent))  # from the beginning, later
+                patience.wait(error)
 
     def _call(
         self,
@@ -139,12 +160,25 @@ class AgentClient:
         wait_s: float = 0.0,
     ) -> Json:
         target = f"{path}?{urlencode(query)}" if query else path
-        with _Exchange(self, self._answer_s + wait_s) as exchange:
-            exchange.start(method, target, {"Content-Length": str(len(body))}, body)
-            return exchange.document()
+        patience = _Patience(PATIENCE_S)
+        while True:
+            try:
+                with _Exchange(self, self._answer_s + wait_s) as exchange:
+                    exchange.start(method, target, {"Content-Length": str(len(body))}, body)
+                    return exchange.document()
+            except Busy as error:
+                patience.wait(error)
 
     def _stream(self, method: str, path: str, body: Json) -> Events:
-        data = json.dumps(body).encode()
+        patience = _Patience(STREAM_PATIENCE_S)
+        while True:
+            try:
+                yield from self._events(method, path, json.dumps(body).encode())
+                return
+            except Busy as error:  # always before the first event
+                patience.wait(error)
+
+    def _events(self, method: str, path: str, data: bytes) -> Events:
         with _Exchange(self, SILENCE_S) as exchange:
             exchange.start(method, path, {"Content-Length": str(len(data))}, data)
             for event in exchange.events():
@@ -164,6 +198,22 @@ class AgentClient:
     def headers(self) -> dict[str, str]:
         """Sent with every request."""
         return self._headers
+
+
+class _Patience:
+    """How long a busy agent is asked again."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._deadline = time.monotonic() + limit_s
+
+    def wait(self, error: Busy) -> None:
+        """Sleep for as long as the agent asked for, and some dice; raises `error` when that's too long."""
+        import random  # most calls never wait
+
+        pause = error.retry_after_s * random.SystemRandom().uniform(1.0, 2.0)
+        if time.monotonic() + pause > self._deadline:
+            raise error
+        time.sleep(pause)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -236,7 +286,7 @@ class _Exchange:
         data = response.read(MAX_ANSWER_BYTES + 1)
         value = _parse(data) if len(data) <= MAX_ANSWER_BYTES else None
         if response.status >= 400:
-            raise self._refusal(response.status, value)
+            raise self._refusal(response, value)
         if value is None:
             raise P2PCacheError(
                 f"the agent at {self._client.address} sent an answer that isn't JSON; is it an agent?"
@@ -247,7 +297,7 @@ class _Exchange:
         """The answer as NDJSON; an `error` event is raised."""
         response = self._response = self._connection.getresponse()
         if response.status >= 400:
-            raise self._refusal(response.status, _parse(response.read(MAX_EVENT_BYTES)))
+            raise self._refusal(response, _parse(response.read(MAX_EVENT_BYTES)))
         while line := response.readline(MAX_EVENT_BYTES):
             event = _parse(line)
             if event is None or not isinstance(event.get("event"), str):
@@ -265,7 +315,11 @@ class _Exchange:
         except (BrokenPipeError, ConnectionResetError):
             return None
 
-    def _refusal(self, status: int, value: Json | None) -> P2PCacheError:
+    def _refusal(self, response: http.client.HTTPResponse, value: Json | None) -> P2PCacheError:
+        status, later = response.status, response.headers.get("Retry-After", "")
+        if status in (429, 503) and later.isascii() and later.isdigit():
+            text = (value or {}).get("message") or f"the agent at {self._client.address} is busy"
+            return Busy(str(text), retry_after_s=min(int(later), MAX_RETRY_AFTER_S))
         if value is None and status in (401, 403):
             return NotAllowed(
                 f"the agent at {self._client.address} refuses this call; check --token-file"
@@ -278,6 +332,8 @@ class _Exchange:
             return Unreachable(
                 f"no agent at {address}: the socket isn't there; start one with 'p2pcache agent'"
             )
+        if isinstance(error, BlockingIOError):  # a unix socket whose queue of callers is full
+            return Busy(f"the agent at {address} has too many callers", retry_after_s=0.5)
         if isinstance(error, PermissionError):
             return NotAllowed(
                 f"not allowed to use the agent at {address}: {error.strerror}; check the socket's group"

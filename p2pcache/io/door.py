@@ -12,7 +12,6 @@ from aiohttp import web
 FIRST_REQUEST_S = 10.0  # a client that has connected speaks at once; a slow loris doesn't
 RETRY_AFTER_S = 2  # told to those who found the house full; they add dice of their own
 GOODBYE_S = 1.0  # for a refused one to read its answer
-MAX_REFUSALS = 64  # refused ones that are still reading; more are cut off without a word
 LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 1024  # 200 pods of one node at once, and room to spare
 _FULL = b'{"code":8,"message":"too many connections to this daemon; try again in a moment"}'
 _REFUSAL = (
@@ -53,7 +52,7 @@ class Door:
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol for somebody who has just connected."""
         if len(self._server.connections) >= self._most:
-            return _Refusal(self._refusals)
+            return _Refusal(self._refusals, self._most // 2)
         handler = self._server()
         self._silent.add(handler)
         self._loop.call_later(FIRST_REQUEST_S, self._check, handler)
@@ -72,13 +71,15 @@ class Door:
 class _Refusal(asyncio.Protocol):
     """Says 503, lets the caller read it, and hangs up."""
 
-    def __init__(self, others: "set[_Refusal]") -> None:
+    def __init__(self, others: "set[_Refusal]", most: int) -> None:
+        """`most`: refused ones that may read their answer; more are cut off without a word."""
         self._others = others
+        self._most = most
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if len(self._others) >= MAX_REFUSALS:
+        if len(self._others) >= self._most:
             transport.abort()
             return
         self._others.add(self)

@@ -234,3 +234,60 @@ def test_a_failed_stream_leaves_no_socket_open(agent: fakes.FakeAgent) -> None:
     response = exchange._response
     assert response is not None
     assert response.isclosed()
+
+
+def test_a_busy_agent_is_asked_again(
+    agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("p2pcache.io.client.time.sleep", slept.append)
+    calls = 0
+
+    def busy_twice(handler: fakes.Handler) -> None:
+        nonlocal calls
+        calls += 1
+        handler.body()
+        if calls % 3:
+            handler.send_response(429 if calls % 2 else 503)
+            handler.send_header("Retry-After", "7")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+        elif handler.command == "POST":
+            handler.begin_stream()
+            handler.event(fakes.done(tmp_path))
+            handler.end_stream()
+        else:
+            handler.answer(200, {"models": []})
+
+    for call in ("GET *", "POST *", "PUT *"):
+        agent.replies[call] = busy_twice
+    client = AgentClient(agent.address)
+    assert client.models() == []
+    assert [event["event"] for event in client.pull("a")] == ["done"]
+    (tmp_path / "blob").write_bytes(b"x" * 100)
+    told: list[int] = []
+    with (tmp_path / "blob").open("rb") as file:
+        client.put_blob("aa", "bb", file, 100, told.append)
+    assert sum(told) == 100
+    assert len(slept) == 6
+    assert all(7 <= pause <= 14 for pause in slept)
+
+
+def test_patience_ends(agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2pcache.io.client.PATIENCE_S", 0.5)
+
+    def busy(handler: fakes.Handler) -> None:
+        handler.send_response(503)
+        handler.send_header("Retry-After", "3600")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    agent.replies["GET *"] = busy
+    with pytest.raises(Unreachable, match="busy"):
+        AgentClient(agent.address).models()
+
+
+def test_an_agent_that_is_not_ready_is_not_busy(agent: fakes.FakeAgent) -> None:
+    agent.document("GET /v1/nodes", {"code": 8, "message": "no tracker"}, status=503)
+    with pytest.raises(Unreachable, match="no tracker"):
+        AgentClient(agent.address).nodes()

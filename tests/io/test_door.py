@@ -1,0 +1,109 @@
+"""Floods and silence in front of a real HTTP server."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web as aio
+
+from p2pcache.io import door, web
+
+
+@contextlib.asynccontextmanager
+async def server(path: Path, *, connections: int = 0) -> AsyncIterator[str]:
+    async def hello(request: aio.Request) -> aio.Response:
+        return web.json_response({"bytes": len(await web.read_body(request, limit_bytes=1000))})
+
+    app = web.make_app()
+    app.add_routes([aio.post("/", hello)])
+    async with web.serving(app, [web.listen_unix(path, mode=0o600)], connections=connections):
+        yield str(path)
+
+
+async def ask(path: str) -> tuple[int, dict[str, str], bytes]:
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    data = await reader.read()
+    writer.close()
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
+
+
+async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
+    async with server(tmp_path / "s", connections=2) as path:
+        held = [await asyncio.open_unix_connection(path) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        status, headers, body = await ask(path)
+        assert (status, headers["Retry-After"]) == (503, str(door.RETRY_AFTER_S))
+        assert json.loads(body)["code"] == 8
+        for _, writer in held:
+            writer.close()
+        await asyncio.sleep(0.05)
+        assert (await ask(path))[0] == 200
+
+
+async def test_a_flood_of_connections_takes_a_bounded_number_of_descriptors(
+    tmp_path: Path,
+) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async with server(tmp_path / "s", connections=10) as path:
+        before = open_files()
+        flood = [await asyncio.open_unix_connection(path) for _ in range(200)]
+        await asyncio.sleep(0.1)
+        ours = open_files() - before - len(flood)
+        assert ours <= 10 + 5
+        for _, writer in flood:
+            writer.close()
+        await asyncio.sleep(0.1)
+        assert (await ask(path))[0] == 200
+
+
+async def test_who_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "FIRST_REQUEST_S", 0.1)
+    async with server(tmp_path / "s") as path:
+        silent, w1 = await asyncio.open_unix_connection(path)
+        loris, w2 = await asyncio.open_unix_connection(path)
+        w2.write(b"POST / HTTP/1.1\r\nHost: ")
+        async with asyncio.timeout(5):
+            assert await silent.read() == b""
+            assert await loris.read() == b""
+        w1.close()
+        w2.close()
+        assert (await ask(path))[0] == 200
+
+
+async def test_a_body_that_stops_ends_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "STALL_S", 0.1)
+    async with server(tmp_path / "s") as path:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        async with asyncio.timeout(5):
+            line = await reader.readline()
+        assert b" 504 " in line
+        writer.close()
+
+
+async def test_a_long_request_outlives_the_limit_for_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "FIRST_REQUEST_S", 0.05)
+    async with server(tmp_path / "s") as path:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+        await asyncio.sleep(0.2)
+        writer.write(b"abc")
+        assert b" 200 " in await reader.readline()
+        writer.close()
+
+
+def test_limits_follow_the_descriptors() -> None:
+    assert door.raise_file_limit() > 0
+    assert door.LEAST_CONNECTIONS <= door.connection_limit() <= door.MOST_CONNECTIONS
