@@ -26,6 +26,11 @@ CA_DAYS = 3650
 DAYS = 365
 SKEW = dt.timedelta(hours=1)  # clocks of nodes that run behind
 _DAY = dt.timedelta(days=1)
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+_USES: dict[Role, list[x509.ObjectIdentifier]] = {
+    "agent": [_SERVER, _CLIENT],
+    "tracker": [_SERVER],  # it dials nobody
+}
 
 
 class Issued(NamedTuple):
@@ -97,14 +102,11 @@ def issue(
     expires = min(now + _days(days), ca.not_valid_after_utc)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [x509.UniformResourceIdentifier(member.uri), *(_host(h) for h in hosts)]
-    uses = [ExtendedKeyUsageOID.SERVER_AUTH]
-    if role == "agent":  # the tracker dials nobody
-        uses.append(ExtendedKeyUsageOID.CLIENT_AUTH)
     built = (
         _builder(_name(name), ca.subject, key.public_key(), now, expires)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(sign=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(_USES[role]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False

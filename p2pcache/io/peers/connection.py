@@ -19,6 +19,7 @@ from typing import Protocol
 
 from p2pcache.core.events import Outcome
 from p2pcache.errors import P2PCacheError
+from p2pcache.io.peers.channel import Channel
 from p2pcache.io.peers.limits import FrameRate, PeerLimits
 from p2pcache.io.peers.reception import Incoming, Reception
 from p2pcache.io.peers.wire import HEADER_BYTES, Frame, Kind, reason
@@ -61,11 +62,11 @@ _serials = itertools.count(1)
 
 
 class Connection:
-    """A socket with its outbox, its parse state and its life."""
+    """A channel with its outbox, its parse state and its life."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        channel: Channel,
         loop: asyncio.AbstractEventLoop,
         inbox: Inbox,
         limits: PeerLimits,
@@ -73,19 +74,21 @@ class Connection:
         accepts: frozenset[Kind],
         disarm: Callable[["Connection"], None],
     ) -> None:
-        """Take over a connected non-blocking socket.
+        """Take over a channel.
 
         Args:
-            sock: the socket.
+            channel: to the peer.
             loop: the loop whose thread owns the connection.
             inbox: the way to that loop.
             limits: what the peer may do.
             accepts: frame types acceptable at first.
             disarm: takes the connection out of the pump; called once, under `gate`.
         """
+        sock = channel.sock
         sock.settimeout(0.0)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.channel = channel
         self.sock = sock
         self.fd = sock.fileno()
         self.serial = next(_serials)  # descriptors are reused, serials never
@@ -219,12 +222,12 @@ class Connection:
                 waiting = [self._outbox.popleft() for _ in range(len(self._outbox))]
                 self._rest = memoryview(b"".join(waiting))
             try:
-                sent = self.sock.send(self._rest)
+                sent = self.channel.send(self._rest)
             except BlockingIOError:
                 return False
             self._rest = self._rest[sent:]
             self._sent += sent
-        return True
+        return self.channel.flush()
 
     def _writable(self) -> None:
         self._loop.remove_writer(self.fd)
@@ -236,7 +239,7 @@ class Connection:
             return  # inside a DATA frame: nothing may be said there
         try:
             if self._write():
-                self.sock.send(reason(Kind.BYE, text))
+                self.channel.send(reason(Kind.BYE, text))
         except OSError:
             return
         finally:

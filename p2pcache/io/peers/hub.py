@@ -16,6 +16,7 @@ from p2pcache.io.peers.ports import SwarmPort
 from p2pcache.io.peers.pump import Pump
 from p2pcache.io.peers.uploads import Uploads
 from p2pcache.io.peers.workers import Inbox
+from p2pcache.io.tls import Tls
 
 if TYPE_CHECKING:
     from p2pcache.io.peers.requester import Requester
@@ -48,6 +49,7 @@ class Hub:
         inbox: Inbox,
         pump: Pump,
         uploads: Uploads,
+        tls: Tls | None,
     ) -> None:
         self.node = node
         self.secret = secret
@@ -57,6 +59,7 @@ class Hub:
         self.inbox = inbox
         self.pump = pump
         self.uploads = uploads
+        self.tls = tls
         self.swarms: dict[str, SwarmPort] = {}
         self.requesters: dict[int, Requester] = {}  # by node: where we request
         self.serving: dict[int, Serving] = {}  # by node, after the handshake: whom we serve

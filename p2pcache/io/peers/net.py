@@ -20,15 +20,18 @@ from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
 from p2pcache.io.peers import wire
+from p2pcache.io.peers.channel import Channel, Plain
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.limits import PeerLimits, TokenBucket
+from p2pcache.io.peers.opening import Door
 from p2pcache.io.peers.ports import SwarmPort
 from p2pcache.io.peers.pump import Pump
 from p2pcache.io.peers.requester import Requester
 from p2pcache.io.peers.serving import Serving
 from p2pcache.io.peers.uploads import Uploads
 from p2pcache.io.peers.workers import Inbox, Workers
+from p2pcache.io.tls import Tls
 
 MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
 ACCEPT_AGAIN_S = 1.0  # after running out of descriptors
@@ -46,6 +49,7 @@ class PeerStats(NamedTuple):
     violations: int
     connections: int  # both directions, handshake over
     load: int  # uploads active and waiting
+    refused: int = 0  # who dialled us without a good certificate
 
 
 class PeerNet:
@@ -61,6 +65,7 @@ class PeerNet:
         download_bytes_per_s: int | None = None,
         advertise: str = "",
         limits: PeerLimits | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Nothing starts before `start`.
 
@@ -72,6 +77,7 @@ class PeerNet:
             download_bytes_per_s: cap on payload received; None or 0: none.
             advertise: "host:port" that peers may dial back; default: the address `start` got.
             limits: deadlines and sizes; the defaults are the protocol's.
+            tls: our certificate; every connection is then TLS, with one at the other end too.
         """
         self._node = node
         self._secret = secret
@@ -80,6 +86,8 @@ class PeerNet:
         self._down = TokenBucket(download_bytes_per_s) if download_bytes_per_s else None
         self._advertise = advertise
         self._limits = limits or PeerLimits()
+        self._tls = tls
+        self._door: Door | None = None
         self._hub: Hub | None = None
         self._writers: Workers | None = None
         self._listener: socket.socket | None = None
@@ -114,8 +122,10 @@ class PeerNet:
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or _join_address(bound[0], bound[1]),
             pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down),
-            uploads=Uploads(self._upload_settings, inbox, self._up),
+            uploads=Uploads(self._upload_settings, inbox, self._up), tls=self._tls,
         )  # fmt: skip
+        if self._tls is not None:
+            self._door = Door(self._tls, loop, self._limits, self._admit)
         self._listen()
         self._tick()
         return str(bound[0]), int(bound[1])
@@ -128,6 +138,8 @@ class PeerNet:
         hub.loop.remove_reader(self._listener.fileno())
         self._listener.close()
         self._listener = None
+        if self._door is not None:
+            self._door.close()
         hub.uploads.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
@@ -229,6 +241,7 @@ class PeerNet:
             totals.violations,
             len(open_now),
             hub.uploads.load,
+            self._door.refused if self._door is not None else 0,
         )
 
     @property
@@ -266,15 +279,22 @@ class PeerNet:
             if len(hub.serving) >= self._limits.connections:
                 sock.close()
                 continue
-            if len(hub.half_open) >= self._limits.half_open:
-                oldest = next(iter(hub.half_open))
-                oldest.connection.close(Outcome.LOST, "too many connections without a handshake")
-            connection = Connection(
-                sock, hub.loop, hub.inbox, self._limits,
-                accepts=wire.SERVER_GREETS, disarm=hub.pump.remove,
-            )  # fmt: skip
-            Serving(hub, connection)
-            hub.pump.add(connection)
+            if self._door is not None:
+                self._door.knock(sock)
+            else:
+                self._admit(Plain(sock))
+
+    def _admit(self, channel: Channel) -> None:
+        hub = self._live
+        if len(hub.half_open) >= self._limits.half_open:
+            oldest = next(iter(hub.half_open))
+            oldest.connection.close(Outcome.LOST, "too many connections without a handshake")
+        connection = Connection(
+            channel, hub.loop, hub.inbox, self._limits,
+            accepts=wire.SERVER_GREETS, disarm=hub.pump.remove,
+        )  # fmt: skip
+        Serving(hub, connection)
+        hub.pump.add(connection)
 
     def _tick(self) -> None:
         hub, now = self._live, time.monotonic()

@@ -119,7 +119,7 @@ class Pump:
             self._arm(connection)
 
     def _receive(self, connection: Connection) -> None:
-        state = connection.state
+        state, channel = connection.state, connection.channel
         left = self._down.quantum if self._down else TURN_BYTES
         held = self._slices.take()
         try:
@@ -129,15 +129,13 @@ class Pump:
                     held = self._slices.take()
                 want = min(state.want, len(held.view), left + HEADER_BYTES)
                 try:
-                    count = connection.sock.recv_into(held.view, want)
+                    count = channel.receive(held.view, want)
                 except BlockingIOError:
                     break
-                if not count:
-                    raise ConnectionResetError("the peer closed the connection")
                 connection.heard_at = time.monotonic()
                 self._parse(connection, held.view[:count], held)
                 left -= count
-                if count < want:
+                if count < want and channel.short_is_empty:
                     break  # most likely drained; if not, arming wakes us again
         finally:
             held.release()
@@ -194,7 +192,8 @@ class Pump:
 
     def _set_lowat(self, connection: Connection) -> None:
         data = connection.state.data
-        lowat = min(data.remaining, LOWAT_BYTES) if data is not None else 1
+        least = min(data.remaining, LOWAT_BYTES) if data is not None else 1
+        lowat = max(1, least - connection.channel.hidden)
         if lowat != connection.lowat:
             connection.lowat = lowat
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)

@@ -13,11 +13,14 @@ from p2pcache.core.handshake import NONCE_BYTES, Challenge, Hello, Welcome, conf
 from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
+from p2pcache.io.peers.channel import Channel, Plain
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.dialer import Dialer
 from p2pcache.io.peers.hub import Hub
+from p2pcache.io.peers.opening import Opening
 from p2pcache.io.peers.ports import SwarmPort
 from p2pcache.io.peers.reception import Incoming
+from p2pcache.io.peers.secure import Secure
 from p2pcache.io.peers.wire import Frame, Kind
 
 _log = logging.getLogger(__name__)
@@ -74,7 +77,7 @@ class Requester:
             Kind.JOINED: self._on_joined, Kind.HAVE: self._on_have, Kind.BUSY: self._on_busy,
             Kind.REFUSED: self._on_refused, Kind.PING: self._on_ping, Kind.BYE: self._on_bye,
         }  # fmt: skip
-        self._dialer = Dialer(
+        self._dialer: Dialer | Opening = Dialer(
             hub.loop, address, self._on_connected, lambda text: self.close(Outcome.LOST, text)
         )
 
@@ -172,8 +175,19 @@ class Requester:
 
     def _on_connected(self, sock: socket.socket) -> None:
         hub = self._hub
+        if hub.tls is None:
+            self._on_open(Plain(sock))
+            return
+        channel = Secure(sock, hub.tls.now.client, server_side=False)
+        self._dialer = Opening(
+            hub.loop, channel, hub.limits.handshake_s, self._on_open,
+            lambda text: self.close(Outcome.LOST, text),
+        )  # fmt: skip
+
+    def _on_open(self, channel: Channel) -> None:
+        hub = self._hub
         self._connection = connection = Connection(
-            sock, hub.loop, hub.inbox, hub.limits,
+            channel, hub.loop, hub.inbox, hub.limits,
             accepts=wire.REQUESTER_GREETS, disarm=hub.pump.remove,
         )  # fmt: skip
         connection.owner = self
@@ -202,7 +216,8 @@ class Requester:
         if self._said is None or self.ready or connection is None:
             raise RemoteProtocolError("WELCOME out of order")
         welcome = wire.parse_greeting(frame, Welcome)
-        if welcome.node != self.node:
+        member = connection.channel.member
+        if welcome.node != self.node or (member is not None and not member.owns(self.node)):
             self.close(Outcome.LOST, "another node answers at its address")
             return
         confirm(self._hub.secret, *self._said, welcome)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept
-from p2pcache.errors import P2PCacheError, RemoteProtocolError
+from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.connection import Connection
@@ -96,6 +96,10 @@ class Serving:
         welcome = accept(hub.secret, self._challenge, said, node=hub.node, role="peer")
         if not 0 <= said.node <= _MAX_NODE or said.node == hub.node:
             raise RemoteProtocolError("HELLO with an impossible node id")
+        member = self.connection.channel.member
+        if member is not None and not member.owns(said.node):
+            _log.warning("refused a peer: node %s is not one of %s", format_node(said.node), member)
+            raise NotAllowed(f"node {format_node(said.node)} is not one of {member}")
         if hub.banned(said.node):
             self.connection.close(Outcome.LOST, "refused for a while after a broken rule")
             return

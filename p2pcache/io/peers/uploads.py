@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 
@@ -156,20 +154,21 @@ class Uploads:
             self._send(
                 connection, data_header(upload.stream, upload.number, chunk, source.length), source
             )
+        connection.drain()
         return ""
 
     def _send(self, connection: Connection, header: bytes, source: ChunkSource) -> None:
         sent = 0
         while sent < len(header):
             try:
-                sent += connection.sock.send(header[sent:], socket.MSG_MORE)
+                sent += connection.channel.send(header[sent:], more=True)
             except BlockingIOError:
                 connection.wait_writable()
         at, end = source.offset, source.offset + source.length
         while at < end:
             count = min(end - at, self._up.quantum) if self._up else end - at
             try:
-                moved = os.sendfile(connection.fd, source.fd, at, count)
+                moved = connection.channel.send_file(source.fd, at, count)
             except BlockingIOError:
                 connection.wait_writable()
                 continue

@@ -21,8 +21,10 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import NotFound
 from p2pcache.io.peers.limits import PeerLimits
 from p2pcache.io.peers.net import PeerNet
+from p2pcache.io.tls import Tls
 
 KEY = Secret(b"k" * 32)
+TLS: Tls | None = None  # of all nodes that aren't given one; set while a test runs in mTLS mode
 # Deadlines in tenths of a second, so that tests of them are quick.
 QUICK = PeerLimits(
     handshake_s=0.4, stall_s=0.4, ping_s=0.4, idle_s=2.0, request_s=1.0, ban_s=0.5, half_open=16
@@ -206,13 +208,14 @@ async def node(
     uploads: UploadSettings | None = None,
     up: int | None = None,
     down: int | None = None,
+    tls: Tls | None = None,
 ) -> AsyncIterator[Node]:
     """A started node, stopped at the end."""
     one = Node(
         number,
         PeerNet(
             node=number, secret=secret, uploads=uploads or UploadSettings(), limits=limits,
-            upload_bytes_per_s=up, download_bytes_per_s=down,
+            upload_bytes_per_s=up, download_bytes_per_s=down, tls=tls or TLS,
         ),
     )  # fmt: skip
     one.where = await one.net.start("127.0.0.1", 0)
