@@ -83,6 +83,15 @@ class Api:
         self._models_dir = str(store.root / "models")
         self.stopping = asyncio.Event()
 
+    def health_application(self) -> web.Application:
+        """For probes and Prometheus on TCP: health and figures, read only."""
+        app = scaffold.make_app()
+        app.add_routes([
+            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+        ])  # fmt: skip
+        return app
+
     def application(self, role: str) -> web.Application:
         """The app of one socket: "operator" (every call) or "client" (pull and read)."""
         app = scaffold.make_app(self._gate(role))
@@ -99,7 +108,8 @@ class Api:
                 web.put("/v1/blobs/{manifest}/{blob}", self.blob),
                 web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
                 web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
-                web.get("/v1/nodes", self.nodes), web.post("/v1/linger", self.linger),
+                web.get("/v1/nodes", self.nodes), web.get("/v1/locate", self.locate),
+                web.post("/v1/linger", self.linger),
             ])  # fmt: skip
         else:
             app.router.add_route("*", "/v1/{rest:.*}", self.not_for_clients)
@@ -125,11 +135,14 @@ class Api:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Reasons why not, as JSON; with `?model=REF`: whether that model is complete here."""
-        reasons = self._queries.reasons()
         if "model" in request.query:
-            reasons += await self._queries.model_reasons(Ref.parse(request.query["model"]))
+            # Pods are served by what this asks about: a lost tracker must not take them down.
+            reasons = await self._queries.model_reasons(Ref.parse(request.query["model"]))
+        else:
+            reasons = self._queries.reasons()
         status = 503 if reasons else 200
-        return scaffold.json_response({"ready": not reasons, "reasons": reasons}, status=status)
+        body = {"ready": not reasons, "reasons": reasons, "warnings": self._queries.warnings()}
+        return scaffold.json_response(body, status=status)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
@@ -263,11 +276,11 @@ class Api:
 
     async def model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
-        return scaffold.json_response(await self._queries.model(_ref(request)))
+        return scaffold.json_response(await self._queries.model(scaffold.wanted_ref(request)))
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
-        ref = _ref(request)
+        ref = scaffold.wanted_ref(request)
         self._downloads.refuse_while_pulled(ref)
         digest = await self._queries.local_digest(ref)
         tags = await asyncio.to_thread(self._store.tags_of, digest)
@@ -304,16 +317,15 @@ class Api:
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
 
+    async def locate(self, request: web.Request) -> web.Response:
+        """Which nodes have a model, as the tracker knows it."""
+        ref = scaffold.wanted_ref(request)
+        body = await self._queries.ask_tracker("locate", str(ref))
+        return web.Response(body=body, content_type="application/json")
+
     async def status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         return scaffold.json_response(await self._queries.status())
-
-
-def _ref(request: web.Request) -> Ref:
-    text = request.query.get("ref", "")
-    if not text:
-        raise UsageError("say which model: ?ref=NAME:TAG")
-    return Ref.parse(text)
 
 
 async def _body(request: web.Request, limit: int) -> bytes:

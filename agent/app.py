@@ -15,6 +15,7 @@ from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.api import Api
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.janitor import Janitor
+from p2pcache.agent.labeller import Labeller
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import OriginReads, Parts
 from p2pcache.agent.pushes import Pushes
@@ -27,11 +28,13 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
+from p2pcache.io.kube import in_cluster
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks
+from p2pcache.io.tls import WATCH_S, open_tls
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,12 @@ class AgentApp:
         self.settings = settings
         secret = read_cluster_key(settings.cluster_key_file)
         host, self._port = web.parse_listen(settings.listen)
-        check_exposure(host, secret, insecure=settings.insecure)
+        self.tls = tls = open_tls(settings, "agent")
+        check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
-        self.node = self.store.node_id
+        own = self.store.node_id
+        self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
         self.advertise = settings.advertise or _advertised(host, self._port)
@@ -63,15 +68,16 @@ class AgentApp:
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
             upload_bytes_per_s=settings.upload_bytes_per_s or None,
             download_bytes_per_s=settings.download_bytes_per_s or None, advertise=self.advertise,
+            tls=tls,
         )  # fmt: skip
         self.link = (
             TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
-                        tasks=self.tasks, rng=rng)
+                        tasks=self.tasks, rng=rng, tls=tls)
             if settings.tracker else None
         )  # fmt: skip
         self.origin = OriginReads(settings.origin_bytes_per_s)
         self.parts = Parts(
-            settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng
+            settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls
         )
         self.resolver = Resolver(self.store, self.link)
         self.downloads = Downloads(self.parts, self.resolver, SwarmSettings())
@@ -83,6 +89,11 @@ class AgentApp:
             queries=self.queries,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
+        self.health_address = ""
+        self._name = settings.node_name or socket.gethostname()
+        self._labeller = (
+            Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
+        )
         self._origin_url = ""
 
     @contextlib.asynccontextmanager
@@ -99,6 +110,16 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
+                if self.tls is not None:
+                    self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
+                if self._labeller is not None:
+                    self._labeller.start()
+                if self.settings.health_listen:
+                    sock = web.listen_tcp(self.settings.health_listen)
+                    self.health_address = web.bound_address(sock)
+                    await stack.enter_async_context(
+                        web.serving(self.api.health_application(), [sock])
+                    )
                 for path, role, mode in self._sockets():
                     sock = web.listen_unix(Path(path), mode=mode)
                     stack.callback(web.remove_unix, Path(path))
@@ -111,6 +132,13 @@ class AgentApp:
                 await self._stop()
         finally:
             self.store.close()
+
+    def reload(self) -> None:
+        """SIGHUP: read the certificate again. All else needs a restart."""
+        if self.tls is not None:
+            self.tls.reload()
+        else:
+            log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
         self.api.stopping.set()
@@ -177,6 +205,7 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
+            self._name,
         )  # fmt: skip
 
     def heartbeat(self) -> m.Heartbeat:
@@ -192,6 +221,8 @@ class AgentApp:
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)
+        if self.link is not None:
+            self.link.send(self.heartbeat())  # how full we are shouldn't wait for the first beat
 
     def tracker_down(self) -> None:
         """Tell every swarm."""

@@ -18,6 +18,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("delete", "/v1/model", "Remove a tag, and with the last one the model; ?ref=", None, _JSON),
     ("get", "/v1/pulls", "Pulls that run now", None, _JSON),
     ("get", "/v1/nodes", "Members of the cluster", None, _JSON),
+    ("get", "/v1/locate", "Nodes that have a model; ?ref=", None, _JSON),
     ("get", "/v1/status", "This node's state", None, _JSON),
     ("post", "/v1/manifests", "Begin a push; which blobs are missing?", "bytes", _JSON),
     ("put", "/v1/blobs/{manifest}/{blob}", "Send one blob of a push", "bytes", _JSON),
@@ -29,6 +30,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
      {"digest": "string", "seconds": "number"}, _JSON),
 )  # fmt: skip
 _QUERY = {("get", "/readyz"): ("model", False), ("get", "/v1/model"): ("ref", True),
+          ("get", "/v1/locate"): ("ref", True),
           ("delete", "/v1/model"): ("ref", True)}  # fmt: skip
 
 

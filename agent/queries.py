@@ -47,6 +47,11 @@ class Queries:
             reasons.append(f"origin: {self.origin_trouble}")
         return reasons
 
+    def warnings(self) -> list[str]:
+        """What an operator should look at, though all works."""
+        tls = self._parts.tls
+        return tls.warnings() if tls is not None else []
+
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""
         try:
@@ -156,7 +161,7 @@ class Queries:
             })  # fmt: skip
         return rows
 
-    async def ask_tracker(self, what: str) -> bytes:
+    async def ask_tracker(self, what: str, text: str = "") -> bytes:
         """JSON that the tracker gives.
 
         Raises:
@@ -167,7 +172,7 @@ class Queries:
             raise Unreachable(
                 "this agent has no tracker: it works alone (set --tracker to join a cluster)"
             )
-        return (await link.ask(what)).data
+        return (await link.ask(what, text)).data
 
     async def status(self) -> dict[str, object]:
         """Everything about this node that fits a screen."""
@@ -177,6 +182,7 @@ class Queries:
         return {
             "node": format_node(self._parts.node), "address": self.address,
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(),
+            "warnings": self.warnings(),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,

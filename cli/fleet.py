@@ -9,6 +9,7 @@ from p2pcache.cli.connect import Loaded, client_options, need_agent
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.ids import Ref
 
 
 @click.command(cls=Command)
@@ -29,8 +30,8 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         return
     rows = [
         (
-            n.get("node", "-"), n.get("address", "-"), n.get("rack") or "-", n.get("site") or "-",
-            n.get("version", "-"), n.get("models", "-"), format_bytes(n.get("cached_bytes", 0)),
+            n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
+            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), format_bytes(n.get("cached_bytes", 0)),
             format_bytes(n.get("free_bytes", 0)), n.get("load", "-"),
             f"{format_duration(n.get('last_seen_s', 0))} ago",
         )
@@ -38,6 +39,7 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
     ]  # fmt: skip
     heads = (
         "NODE",
+        "NAME",
         "ADDRESS",
         "RACK",
         "SITE",
@@ -48,7 +50,35 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         "LOAD",
         "SEEN",
     )
-    table(heads, rows, right=(5, 6, 7, 8))
+    table(heads, rows, right=(6, 7, 8, 9))
+
+
+@click.command(cls=Command)
+@click.argument("ref")
+@json_option
+@client_options()
+def locate(ref: str, as_json: bool, loaded: Loaded) -> None:
+    """List the nodes that have a model.
+
+    As the tracker knows them, the most complete first. --json adds the digest and the label that
+    a Kubernetes Node carries for the model: what a scheduler needs to send pods where the bytes are.
+
+    Examples:
+      p2pcache locate team/llama:v3
+      p2pcache locate team/llama:v3 --json | jq -r '.nodes[] | select(.complete) | .name'
+    """
+    found = need_agent(loaded).locate(str(Ref.parse(ref)))
+    if as_json:
+        emit_document(found)
+        return
+    rows = [
+        (
+            n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
+            n.get("site") or "-", f"{float(n.get('share', 0)):.0%}",
+        )
+        for n in found.get("nodes", ())
+    ]  # fmt: skip
+    table(("NODE", "NAME", "ADDRESS", "RACK", "SITE", "HAS"), rows, right=(5,))
 
 
 @click.command(cls=Command)

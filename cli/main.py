@@ -37,6 +37,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Cluster": {
         "ps": Entry("inventory", "Show the pulls that run now."),
         "nodes": Entry("fleet", "List the cluster's nodes."),
+        "locate": Entry("fleet", "List the nodes that have a model."),
         "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
     },
     "Daemons": {

@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from p2pcache.io.web import json_response, make_app
+from p2pcache.io.web import json_response, make_app, wanted_ref
 from p2pcache.tracker.members import Members
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
@@ -29,6 +29,7 @@ class Api:
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics), web.get("/v1/nodes", self.nodes),
             web.get("/v1/swarms", self.swarms), web.get("/v1/status", self.status),
+            web.get("/v1/locate", self.locate),
         ])  # fmt: skip
         return app
 
@@ -39,7 +40,7 @@ class Api:
     async def readyz(self, _: web.Request) -> web.Response:
         """Whether refs can be resolved, and why not."""
         reasons = self._views.reasons()
-        body = {"ready": not reasons, "reasons": reasons}
+        body = {"ready": not reasons, "reasons": reasons, "warnings": self._views.warnings()}
         return json_response(body, status=503 if reasons else 200)
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -54,6 +55,10 @@ class Api:
     async def swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
         return json_response(self._views.swarms())
+
+    async def locate(self, request: web.Request) -> web.Response:
+        """Which nodes have a model: for schedulers."""
+        return json_response(await self._views.locate(wanted_ref(request)))
 
     async def status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""

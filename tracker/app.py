@@ -15,6 +15,7 @@ from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.clock import SystemClock
 from p2pcache.io.tasks import Tasks
+from p2pcache.io.tls import WATCH_S, open_tls
 from p2pcache.tracker.api import Api
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
@@ -50,7 +51,8 @@ class TrackerApp:
                 raise UsageError(f"{name} must be at least 1")
         self._secret = read_cluster_key(settings.cluster_key_file)
         host, _ = web.parse_listen(settings.listen)
-        check_exposure(host, self._secret, insecure=settings.insecure)
+        self.tls = open_tls(settings, "tracker")
+        check_exposure(host, self._secret, insecure=settings.insecure, tls=self.tls is not None)
         self.settings = settings
         self.address = settings.listen
         self._clock = SystemClock()
@@ -69,15 +71,17 @@ class TrackerApp:
             remembered=self._memory.load(self._clock.wall()),
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
-        asks = Asks(self.catalog, self._views.nodes, self._views.status)
+        if self.tls is not None:
+            self._views.warnings = self.tls.warnings
+        asks = Asks(self.catalog, self._views.nodes, self._views.status, self._views.locate)
         self.members = Members(
             self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
-            tasks=self._tasks, clock=self._clock,
+            tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
         self._views.connected = lambda: len(self.members)
         metrics = TrackerMetrics(
             tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
-            ready=lambda: not self._views.reasons(),
+            ready=lambda: not self._views.reasons(), tls=self.tls,
         )  # fmt: skip
         self._api = Api(self.members, self._views, metrics)
 
@@ -91,9 +95,12 @@ class TrackerApp:
         sock = web.listen_tcp(self.settings.listen)
         self.address = web.bound_address(sock)
         try:
-            async with self._tasks, web.serving(self._api.application(), [sock]):
+            tls = None if self.tls is None else self.tls.visitors
+            async with self._tasks, web.serving(self._api.application(), [sock], tls=tls):
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
+                if self.tls is not None:
+                    self._tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 self._tasks.spawn_contained(self._probe(), name="first-probe")
                 self._say_hello()
                 yield
@@ -104,10 +111,19 @@ class TrackerApp:
         finally:
             self.catalog.close()
 
+    def reload(self) -> None:
+        """SIGHUP: read the certificate again. All else needs a restart."""
+        if self.tls is not None:
+            self.tls.reload()
+        else:
+            _log.info("nothing to reload: there is no certificate")
+
     def _say_hello(self) -> None:
         origin = self.settings.origin or "no origin"
         _log.info("tracker listening on %s, %s", self.address, origin)
-        if not self._secret.key:
+        if self.tls is not None:
+            _log.info("members show certificates; this is %s", self.tls.member)
+        elif not self._secret.key:
             who = "anybody who reaches this port" if self.settings.insecure else "local processes"
             _log.warning("no cluster key: %s can join and read every model", who)
 

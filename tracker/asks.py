@@ -1,6 +1,6 @@
 """Answers to members' questions (`Ask`): refs, manifests, nodes, status, tags."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -25,11 +25,16 @@ class Asks:
     """Answers questions. Counts them by kind and outcome for metrics."""
 
     def __init__(
-        self, catalog: Catalog, nodes: Callable[[], object], status: Callable[[], object]
+        self,
+        catalog: Catalog,
+        nodes: Callable[[], object],
+        status: Callable[[], object],
+        locate: Callable[[Ref], Awaitable[object]],
     ) -> None:
-        """`nodes` and `status` give what msgspec can encode."""
+        """`nodes`, `status` and `locate` give what msgspec can encode."""
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
+        self._locate = locate
         self._views = {"nodes": nodes, "status": status}
 
     async def answer(self, ask: Ask) -> Answer | Refusal:
@@ -57,6 +62,8 @@ class Asks:
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status":
                 return _json(self._views[ask.what]())
+            case "locate":
+                return _json(await self._locate(Ref.parse(ask.text)))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -78,7 +85,7 @@ class Asks:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "moved", "tag_put")
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "moved", "tag_put")
 
 
 def _json(body: object) -> tuple[bytes, int]:

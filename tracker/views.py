@@ -1,11 +1,13 @@
 """What the tracker tells people: nodes, swarms, status, as plain JSON-ready objects."""
 
 from collections.abc import Callable
+from typing import Any
 
 import p2pcache
+from p2pcache.core.kubelabels import VALUE_DIGITS, label_key
 from p2pcache.core.tracked import TrackedSwarm
 from p2pcache.core.tracking import Tracking
-from p2pcache.ids import format_node
+from p2pcache.ids import Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
 
@@ -15,6 +17,7 @@ class Views:
 
     def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
         self.connected: Callable[[], int] = lambda: 0
+        self.warnings: Callable[[], list[str]] = list
         self._tracking = tracking
         self._catalog = catalog
         self._clock = clock
@@ -30,7 +33,7 @@ class Views:
         now = self._clock.now()
         rows = [
             {
-                "node": format_node(node), "address": n.member.address, "rack": n.member.rack,
+                "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
                 "site": n.member.site, "version": n.version, "models": len(n.digests),
                 "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
                 "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
@@ -45,6 +48,33 @@ class Views:
         rows = [_row(swarm, now) for _, swarm in sorted(self._tracking.swarms.items())]
         return {"swarms": rows}
 
+    async def locate(self, ref: Ref) -> dict[str, object]:
+        """Which members have a model, or a part of it; the most complete first.
+
+        Raises:
+            NotFound: no such tag.
+            OriginUnavailable, Unreachable: the tag can't be looked up.
+        """
+        digest = ref.digest or (await self._catalog.tag(ref)).digest
+        swarm = self._tracking.swarms.get(digest)
+        rows = [] if swarm is None else [self._holder(swarm, node) for node in swarm.roster]
+        rows.sort(key=lambda row: (-row[0], row[1]["name"], row[1]["node"]))
+        return {
+            "ref": str(ref), "digest": digest,
+            "label": {} if ref.digest else {label_key(ref): digest[:VALUE_DIGITS]},
+            "nodes": [row for share, row in rows if share > 0],
+        }  # fmt: skip
+
+    def _holder(self, swarm: TrackedSwarm, node: int) -> tuple[float, dict[str, Any]]:
+        record = self._tracking.registry.nodes[node]
+        runs = swarm.book.run_count
+        share = swarm.roster.have[node].bit_count() / runs if runs else 1.0
+        return share, {
+            "node": format_node(node), "name": record.name, "address": record.member.address,
+            "rack": record.member.rack, "site": record.member.site, "connected": record.connected,
+            "complete": share == 1.0, "share": round(share, 4),
+        }  # fmt: skip
+
     def status(self) -> dict[str, object]:
         """Everything about the tracker that fits a screen."""
         totals = self._tracking.totals()
@@ -52,6 +82,7 @@ class Views:
             "version": p2pcache.__version__, "epoch": self._tracking.epoch,
             "uptime_s": round(self._clock.now() - self._started, 1),
             "ready": not self.reasons(), "reasons": self.reasons(),
+            "warnings": self.warnings(),
             "origin": self._catalog.url, "members": len(self._tracking.registry.nodes),
             "connected": self.connected(), "swarms": len(self._tracking.swarms),
             "leases_granted": totals.granted, "rescues": totals.rescues, "polls": totals.polls,

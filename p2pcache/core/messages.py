@@ -109,8 +109,8 @@ class Ask(_Message, tag=9, frozen=True):
     """A question; answered by exactly one `Answer` or `Refusal` with the same id.
 
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
-    "nodes", "status" (-> JSON), "moved" (ref: forget the cached tag), "tag_put" (origin without
-    conditional put: the tracker writes, alone).
+    "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
+    "tag_put" (origin without conditional put: the tracker writes, alone).
     """
 
     id: int

@@ -150,8 +150,9 @@ def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:
         "last_seen_s": 1.2,
     }
     agent.document("GET /v1/nodes", {"nodes": [node]})
-    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[:4] == [
+    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[:5] == [
         "00ab",
+        "-",
         "h:1",
         "-",
         "-",
@@ -166,6 +167,19 @@ def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:
     assert "tracker is away" in text
     assert "http://t:7400 (not connected)" in text
     assert "/c: 1.00 kB in 1 models, 2.00 kB free" in text
+
+
+def test_locate(agent: FakeAgent, run: Run) -> None:
+    nodes = [{"node": "00ab", "name": "gpu-7", "address": "h:1", "rack": "r1", "share": 1.0},
+             {"node": "00ac", "address": "h:2", "share": 0.5}]  # fmt: skip
+    agent.document("GET /v1/locate", {"ref": "m:v1", "digest": "ab" * 32, "nodes": nodes})
+    lines = run("locate", "m:v1", "--agent", agent.address).stdout.splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["00ab", "gpu-7", "h:1", "r1", "-", "100%"],
+        ["00ac", "-", "h:2", "-", "-", "50%"],
+    ]
+    document = json.loads(run("locate", "m:v1", "--json", "--agent", agent.address).stdout)
+    assert document["nodes"] == nodes
 
 
 @pytest.mark.parametrize("command", ["ps", "nodes", "status"])

@@ -1,0 +1,161 @@
+"""The node labeller against a real HTTPS server that keeps one Node as the Kubernetes API does."""
+
+import json
+import random
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web as http
+
+from p2pcache.agent.labeller import Labeller
+from p2pcache.core.kubelabels import PREFIX
+from p2pcache.errors import NotAllowed, NotFound, Unreachable, UsageError
+from p2pcache.io import ca, web
+from p2pcache.io.kube import NodeLabels, in_cluster
+from tests.agent.kit import agent, client, make_model, pull, push
+
+FILES = {"weights.bin": random.Random(9).randbytes(500_000)}
+OURS = PREFIX + "team__m__v1"
+OTHERS = {"kubernetes.io/hostname": "node-1", "topology.kubernetes.io/zone": "b"}
+
+
+class Api:
+    """One Node behind GET and PATCH, with the token check and answers of the real API server."""
+
+    def __init__(self) -> None:
+        self.labels = dict(OTHERS)
+        self.token = "first"
+        self.calls: list[str] = []
+        self.failure: tuple[int, str] | None = None
+        self.url = ""
+
+    async def node(self, request: http.Request) -> http.Response:
+        self.calls.append(request.method)
+        if self.failure is not None:
+            return http.Response(status=self.failure[0], text=self.failure[1])
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return http.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
+        if request.match_info["name"] != "node-1":
+            return http.json_response({"kind": "Status", "message": "nodes not found"}, status=404)
+        if request.method == "PATCH":
+            assert request.content_type == "application/merge-patch+json"
+            body = json.loads(await request.read())
+            assert body.keys() == {"metadata"}
+            assert body["metadata"].keys() == {"labels"}
+            for key, value in body["metadata"]["labels"].items():
+                if value is None:
+                    self.labels.pop(key, None)
+                else:
+                    self.labels[key] = value
+        metadata = {"name": "node-1", "labels": self.labels, "resourceVersion": "7"}
+        return http.json_response({"kind": "Node", "metadata": metadata, "status": {}})
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kube-ca")
+    ca.init(folder, cluster="kube")
+    ca.issue(folder, "api", role="tracker", hosts=["127.0.0.1"])
+    return folder
+
+
+@pytest.fixture
+async def api(authority: Path) -> AsyncIterator[Api]:
+    fake = Api()
+    app = http.Application()
+    app.add_routes([http.route("*", "/api/v1/nodes/{name}", fake.node)])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority / "api.pem", authority / "api.key")
+    runner = http.AppRunner(app)
+    await runner.setup()
+    sock = web.listen_tcp("127.0.0.1:0")
+    await http.SockSite(runner, sock, ssl_context=context).start()
+    fake.url = f"https://{web.bound_address(sock)}"
+    yield fake
+    await runner.cleanup()
+
+
+@pytest.fixture
+def account(tmp_path: Path, authority: Path) -> Path:
+    folder = tmp_path / "account"
+    folder.mkdir()
+    (folder / "ca.crt").write_bytes((authority / "ca.pem").read_bytes())
+    (folder / "token").write_text("first\n")
+    return folder
+
+
+async def test_labels_follow_the_cache(tmp_path: Path, api: Api, account: Path) -> None:
+    origin = tmp_path / "origin"
+    layout = push(origin, make_model(tmp_path / "model", FILES), "team/m:v1")
+    api.labels[PREFIX + "library__gone__v9"] = "0" * 16  # of a model that was removed meanwhile
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
+        await labeller.look()
+        assert api.labels == OTHERS
+        await pull(app, "team/m:v1")
+        await labeller.look()
+        assert api.labels == {**OTHERS, OURS: layout.digest[:16]}
+        asked = len(api.calls)
+        await labeller.look()
+        assert len(api.calls) == asked, "nothing changed: the API server needn't hear of it"
+        async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 200
+        await labeller.look()
+        assert api.labels == OTHERS
+
+
+async def test_the_token_is_read_at_each_call(api: Api, account: Path) -> None:
+    labels = NodeLabels("node-1", api.url, account)
+    assert await labels.read() == OTHERS
+    api.token = "second"
+    with pytest.raises(NotAllowed, match="node-labels component"):
+        await labels.read()
+    (account / "token").write_text("second")
+    assert await labels.read() == OTHERS
+
+
+async def test_what_the_api_server_says_becomes_our_errors(api: Api, account: Path) -> None:
+    labels = NodeLabels("node-1", api.url, account)
+    with pytest.raises(NotFound, match="--node-name"):
+        await NodeLabels("../node-1", api.url, account).read()
+    for status, text in ((500, "{}"), (429, "slow down"), (200, "<html>"), (200, "x" * (5 << 20))):
+        api.failure = (status, text)
+        with pytest.raises(Unreachable):
+            await labels.read()
+    api.failure = (200, '{"metadata": {"labels": {"a": 1}}}')
+    with pytest.raises(Unreachable):
+        await labels.read()
+
+
+async def test_a_stranger_with_the_wrong_certificate_gets_no_token(
+    tmp_path: Path, api: Api, account: Path
+) -> None:
+    ca.init(tmp_path / "other", cluster="other")
+    (account / "ca.crt").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
+    with pytest.raises(Unreachable, match="certificate"):
+        await NodeLabels("node-1", api.url, account).read()
+    assert api.calls == []
+    (account / "ca.crt").unlink()
+    with pytest.raises(NotAllowed, match="service account"):
+        await NodeLabels("node-1", api.url, account).read()
+
+
+async def test_trouble_is_logged_once_and_ends_nothing(
+    tmp_path: Path, api: Api, account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.failure = (403, '{"message": "forbidden"}')
+    async with agent(tmp_path) as app:
+        labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
+        for _ in range(3):
+            await labeller.look()
+        assert len(api.calls) == 1, "after a failure it waits"
+        assert caplog.text.count("node labels:") == 1
+
+
+def test_outside_of_a_pod_it_says_so() -> None:
+    with pytest.raises(UsageError, match="pod only"):
+        in_cluster("node-1", {})
+    inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    assert in_cluster("a b", inside)._url == "https://[fd00::1]:443/api/v1/nodes/a%20b"
