@@ -1,5 +1,6 @@
 """The storm's storage: SeaweedFS in a namespace of its own, with the fault proxy before it if wanted."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -11,7 +12,7 @@ from loadtest.netns import Host
 from loadtest.seaweed import Seaweed
 
 BUCKET = "models"
-S3_PORT = 8333  # and its neighbours: the namespace is its own
+PORTS = range(12_000, 21_000, 6)  # of the S3 endpoint; its neighbours serve the rest
 PROXY_PORT = 8000
 
 
@@ -21,12 +22,14 @@ class OriginServer:
     def __init__(self, host: Host, folder: Path, *, proxy: bool) -> None:
         """Describe it; `folder` is made and holds its data. Only with `proxy` can it fail."""
         self._stack = ExitStack()
+        # Namespaces don't keep storms apart here: weed puts sockets named by port into /tmp.
+        port = PORTS[os.getpid() % len(PORTS)]
         folder.mkdir(parents=True)
         self._s3 = Seaweed(
-            folder, address=host.address, port=S3_PORT, prefix=host.prefix, buckets=[BUCKET]
+            folder, address=host.address, port=port, prefix=host.prefix, buckets=[BUCKET]
         )
         self._proxy = (
-            FaultProxy(folder, (host.address, S3_PORT), listen=(host.address, PROXY_PORT),
+            FaultProxy(folder, (host.address, port), listen=(host.address, PROXY_PORT),
                        prefix=host.prefix)
             if proxy else None
         )  # fmt: skip

@@ -1,0 +1,71 @@
+"""The main job against a real S3 server, also while it fails; counted by the server itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.cluster import Cluster
+from loadtest.daemons import wait_until
+from loadtest.faultproxy import FaultProxy
+from loadtest.models import check_tree, total_bytes
+from loadtest.seaweed import Seaweed
+from tests.functional.node import Pull, bytes_done, push
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    with Seaweed(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def test_each_byte_leaves_s3_once(s3: Seaweed, model: Path) -> None:
+    with Cluster(s3.url(), agents=3, environ=s3.env()) as cluster:
+        push(cluster, model, "team/one:v1")
+        before = s3.counters().sent
+        for event in cluster.pull_everywhere("team/one:v1"):
+            check_tree(Path(event["path"]), model)
+        read = s3.counters().sent - before
+        assert total_bytes(model) <= read <= 1.02 * total_bytes(model)
+
+
+def test_push_and_pull_with_no_daemon(s3: Seaweed, other_model: Path, tmp_path: Path) -> None:
+    with Cluster(s3.url("models", "nested/prefix"), agents=0, environ=s3.env()) as cluster:
+        environ = {"P2PCACHE_ORIGIN": cluster.origin}
+        cluster.run("push", str(other_model), "solo", agent=None, environ=environ)
+        result = cluster.run(
+            "pull", "solo", "--to", str(tmp_path / "to"), agent=None, environ=environ
+        )
+        check_tree(Path(result.stdout.strip()), other_model)
+
+
+def test_wrong_credentials_are_exit_4_and_never_shown(s3: Seaweed, other_model: Path) -> None:
+    wrong = s3.env() | {"AWS_SECRET_ACCESS_KEY": "notthesecret" * 3}
+    with Cluster(s3.url(), agents=0, environ=wrong) as cluster:
+        result = cluster.run("push", str(other_model), "x", "--origin", cluster.origin,
+                             agent=None, code=4)  # fmt: skip
+        assert wrong["AWS_SECRET_ACCESS_KEY"] not in result.stderr
+        assert "AWS_" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["busy", "reset", "truncate", "freeze"])
+def test_a_failing_origin_delays_and_harms_nothing(
+    s3: Seaweed, model: Path, tmp_path: Path, kind: str
+) -> None:
+    size = total_bytes(model)
+    flags = ("--origin-bytes-per-s", "6MiB")
+    with (
+        FaultProxy(tmp_path / "proxy", ("127.0.0.1", s3.port)) as proxy,
+        Cluster(s3.url(), environ=s3.env() | {"AWS_ENDPOINT_URL": proxy.endpoint},
+                agent_flags=flags) as cluster,
+    ):  # fmt: skip
+        push(cluster, model, f"fault/{kind}:v1")
+        before = proxy.counters()["blob_bytes"]
+        pulls = [Pull(agent, f"fault/{kind}:v1") for agent in cluster.agents]
+        wait_until(lambda: bytes_done(cluster.agents[0]) > size // 4, 20)
+        proxy.fault(kind, seconds=2)
+        for pull in pulls:
+            done = pull.wait()
+            check_tree(pull.agent.tree(str(done["path"])), model)
+        assert proxy.counters()["hits"].get(kind, 0) > 0, "the fault never struck"
+        assert proxy.counters()["blob_bytes"] - before <= 1.05 * size

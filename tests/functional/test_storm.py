@@ -1,0 +1,51 @@
+"""One small storm through the public command: shaped links, verdicts, nothing left behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.netns import NETNS_DIR, PREFIX
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2"
+)
+
+
+@needs_root
+@pytest.mark.netns
+def test_a_small_storm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest.storm", "--nodes", "4", "--rate", "100mbit",
+               "--size", "16MiB", "--json", str(tmp_path / "s.json")]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate(timeout=80)
+    assert process.returncode == 0, out + err
+    data = json.loads((tmp_path / "s.json").read_text())
+    assert data["alpha"] <= 1.02
+    assert data["eta"] > 0.3  # start-up counts for much in two seconds; real storms are larger
+    assert all(node["equal"] for node in data["nodes"])
+    assert {"eta", "eta_median", "alpha", "t_last", "t_lb", "cpu_busy", "rivals"} <= data.keys()
+    if NETNS_DIR.is_dir():
+        assert not list(NETNS_DIR.glob(f"{PREFIX}-{process.pid}-*"))
+
+
+def test_help_explains_every_fault() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.storm", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    for fault in ("kill-node", "corrupt-origin", "split"):
+        assert fault in done.stdout
+
+
+def test_nonsense_is_refused_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.storm", "--rate", "fast"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("storm: not a rate")
+    assert done.stderr.count("\n") == 1
