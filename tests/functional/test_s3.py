@@ -68,4 +68,5 @@ def test_a_failing_origin_delays_and_harms_nothing(
             done = pull.wait()
             check_tree(pull.agent.tree(str(done["path"])), model)
         assert proxy.counters()["hits"].get(kind, 0) > 0, "the fault never struck"
-        assert proxy.counters()["blob_bytes"] - before <= 1.05 * size
+        # Of 96 chunks 16 are in flight when it strikes; what was half sent is sent again.
+        assert proxy.counters()["blob_bytes"] - before <= 1.2 * size
