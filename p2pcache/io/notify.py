@@ -16,7 +16,7 @@ from p2pcache.errors import UsageError
 from p2pcache.io.log import redact
 
 SEND_S = 0.5  # the manager reads at once; a stuck one must not hold up the loop for long
-STATUS_S = 5.0  # how often we look whether the status has changed
+STATUS_S = 2.0  # how often we look whether the status has changed
 STATUS_CHARS = 300  # `systemctl status` shows one line
 
 _log = logging.getLogger(__name__)
