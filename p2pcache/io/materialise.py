@@ -1,7 +1,9 @@
 """`pull --to DIR`: a published tree, made the caller's own.
 
 Standard library only: the CLI's fast path uses it.
-The directory appears complete or not at all: it's built beside its final name and renamed.
+The directory appears complete or not at all: it's built beside its final name and renamed. A
+directory that can't be renamed onto, because it is a mount (an `emptyDir` in a pod) or its parent
+is closed to us, is filled in place: what a killed command left there is taken away by the next.
 """
 
 import errno
@@ -17,6 +19,7 @@ from p2pcache.errors import NotFound, UsageError
 from p2pcache.io import syscalls
 from p2pcache.io.disk import disk_errors
 
+_MARK = ".p2pcache-"  # in the names of directories that are being filled
 Mode = Literal["auto", "copy", "hard", "symlink"]
 
 
@@ -37,25 +40,72 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
     files = list(_files(tree))
     if to.is_symlink() or (to.exists() and not to.is_dir()):
         raise UsageError(f"{to} exists and is not a directory; choose another one")
+    target = to.absolute()
+    with disk_errors(str(to)):
+        in_place = target.is_dir() and _fixed(target)
+        if in_place:
+            _tidy(tree, target)
     if to.is_dir() and any(to.iterdir()):
         if _same(tree, to, files, mode):
             return
         raise UsageError(f"{to} holds other files; choose another directory or remove it first")
-    target = to.absolute()
-    temporary = target.with_name(f".{target.name}.p2pcache-{secrets.token_hex(6)}")
+    folder = target if in_place else target.parent
+    temporary = folder / f".{target.name}{_MARK}{secrets.token_hex(6)}"
     with disk_errors(str(to)):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             temporary.mkdir()
             for path in files:
                 _place(tree / path, temporary / path, mode)
             _make_durable(temporary)
-            temporary.rename(target)
+            if in_place:
+                _move_up(temporary, target)
+            else:
+                temporary.rename(target)
         except OSError as error:
             _explain(error, to)
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _fixed(target: Path) -> bool:
+    """Whether a directory can't be replaced by a rename: a mount, or below a directory closed to us."""
+    return not os.access(target.parent, os.W_OK | os.X_OK) or _mount_of(target) != _mount_of(
+        target.parent
+    )
+
+
+def _mount_of(folder: Path) -> str:
+    """The id of the mount that a directory lies on; tells bind mounts apart, as `st_dev` doesn't."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    finally:
+        os.close(fd)
+    return next((line for line in lines if line.startswith("mnt_id:")), "")
+
+
+def _move_up(temporary: Path, target: Path) -> None:
+    """Rename what was built in `temporary` into `target`, which `temporary` marks as unfinished until the end."""
+    for entry in sorted(temporary.iterdir()):
+        entry.rename(target / entry.name)
+    temporary.rmdir()
+
+
+def _tidy(tree: Path, target: Path) -> None:
+    """Take away what a command that was killed left in `target`: its marked directory, and what it moved up."""
+    marked = [path for path in target.iterdir() if path.name.startswith(f".{target.name}{_MARK}")]
+    if not marked:
+        return
+    for entry in tree.iterdir() if tree.is_dir() else ():
+        path = target / entry.name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    for path in marked:
+        shutil.rmtree(path)
 
 
 def _files(tree: Path) -> Iterator[Path]:

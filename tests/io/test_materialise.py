@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,52 @@ def test_an_empty_directory_is_filled(tree: Path, tmp_path: Path) -> None:
     to.mkdir()
     materialise(tree, to)
     WANTED.assert_tree(to)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Path]:
+    """A directory that is a mount, as an emptyDir in a pod."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "mnt" / "models"
+    folder.mkdir(parents=True)
+    (tmp_path / "volume").mkdir()
+    subprocess.run(["mount", "--bind", str(tmp_path / "volume"), str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_mounted_directory_is_filled_in_place(tree: Path, mount: Path) -> None:
+    for _ in range(2):
+        materialise(tree, mount)
+        WANTED.assert_tree(mount)
+        assert leftovers(mount) == leftovers(mount.parent) == []
+
+
+def test_what_a_killed_command_left_in_a_mount_is_taken_away(tree: Path, mount: Path) -> None:
+    (mount / ".models.p2pcache-0123").mkdir()
+    (mount / ".models.p2pcache-0123" / "half").write_bytes(b"x" * 100)
+    (mount / "config.json").write_bytes(b"moved up before the end")
+    materialise(tree, mount)
+    WANTED.assert_tree(mount)
+    assert leftovers(mount) == []
+
+
+def test_a_mount_with_other_files_is_left_alone(tree: Path, mount: Path) -> None:
+    (mount / "mine").write_text("mine")
+    with pytest.raises(UsageError, match="holds other files"):
+        materialise(tree, mount)
+    assert [p.name for p in mount.iterdir()] == ["mine"]
+
+
+def test_no_space_in_a_mount_leaves_it_empty(tree: Path, tmp_path: Path, mount: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "small", str(mount)], check=True)
+    try:
+        with pytest.raises(NoSpace):
+            materialise(tree, mount)
+        assert list(mount.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def test_a_relative_target(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
