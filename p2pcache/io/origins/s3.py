@@ -252,7 +252,7 @@ class _S3Body(Body):
         if not self._left:
             return 0
         try:
-            count = int(self._source.readinto(buffer[: self._left]))
+            count = _read_some(self._source, buffer[: self._left])
         except FOREIGN as error:
             raise self._origin.failure(self._key, error) from error
         if not count:
@@ -269,6 +269,22 @@ class _S3Body(Body):
             self._raw.close()
         else:
             self._raw.release_conn()
+
+
+def _read_some(source: Any, buffer: memoryview) -> int:
+    """What is there, up to the buffer's length.
+
+    `HTTPResponse.readinto` goes on until the buffer is full; when the connection breaks before
+    that, what had come is lost with the exception, and is read from the origin a second time.
+    """
+    plain = isinstance(source, http.client.HTTPResponse) and not source.chunked
+    if not plain or source.length is None or source.fp is None:
+        return int(source.readinto(buffer))
+    count = source.fp.readinto1(buffer[: source.length])
+    source.length -= count
+    if not count or not source.length:
+        source.readinto(buffer[:0])  # let it notice its end, and give the connection free
+    return int(count)
 
 
 class _PartCalls:

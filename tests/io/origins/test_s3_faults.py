@@ -189,3 +189,17 @@ def test_cancelled_during_an_outage(swarmlet: Swarmlet) -> None:
     )  # fmt: skip
     assert outcome is Outcome.CANCELLED
     assert time.monotonic() - until < 1
+
+
+def test_what_came_before_a_break_is_kept(faulty: Faulty) -> None:
+    """With a buffer for everything, half of the body and then silence: half is asked again."""
+    origin, proxy = faulty
+    origin.put(BLOB, DATA)
+    before = sent(proxy)
+    proxy.fault("freeze", times=1)
+    buffer, found = memoryview(bytearray(SIZE)), bytearray()
+    with origin.open(BLOB, 0, SIZE) as body:
+        while count := body.readinto(buffer[: SIZE - len(found)]):
+            found += buffer[:count]
+    assert bytes(found) == DATA
+    assert sent(proxy, before) == SIZE
