@@ -1,8 +1,9 @@
 """A swarm that has lost its tracker: who reads which run from the origin, and whom to dial.
 
 The owner of a run is the first live member in rendezvous order. Others wait for it, dial it if
-they can't see it, pass it over when it is dead, and after a long quiet time the next in order
-may read too. Bound: one origin copy per connected part of the swarm.
+they can't see it, and pass it over when it can't be reached, lied, or let everybody wait for long:
+then all that it owns goes to the next in order. Bound: one origin copy per connected part of the
+swarm.
 """
 
 import math
@@ -25,34 +26,34 @@ class Plan(NamedTuple):
 
 
 class Owners:
-    """The member list as last told, and which members turned out to be dead.
+    """The member list as last told, and which members are no good as owners.
 
-    Invariants: dead members are never owners; a node is in `dialling` from the Dial to its end.
+    Invariants: members passed over are never owners; a node is in `dialling` from the Dial to its end.
     """
 
     def __init__(self, node: int, settings: SwarmSettings) -> None:
         self._node = node
         self._settings = settings
         self._members: tuple[int, ...] = ()
-        self._live: tuple[int, ...] = ()  # members that aren't known to be dead
-        self._dead: set[int] = set()
+        self._live: tuple[int, ...] = ()  # members that aren't passed over
+        self._passed: set[int] = set()  # dead, lying or idle
         self._left: set[int] = set()  # were neighbours, and their connection broke
         self._cache: dict[int, int | None] = {}  # run -> owner among `_live`
         self._since: dict[int, float] = {}  # run -> since when we wait for its owner
         self.dialling: set[int] = set()
 
     def told(self, nodes: Iterable[int]) -> None:
-        """The swarm's full member list; whom we held for dead gets another chance."""
+        """The swarm's full member list; whom we passed over gets another chance."""
         self._members = tuple(sorted(set(nodes)))
-        self._dead.clear()
+        self._passed.clear()
         self._relist()
 
     def joined(self, node: int) -> None:
         """A member is connected."""
         self.dialling.discard(node)
         self._left.discard(node)
-        if node in self._dead:
-            self._dead.discard(node)
+        if node in self._passed:
+            self._passed.discard(node)
             self._relist()
 
     def left(self, node: int) -> None:
@@ -60,11 +61,9 @@ class Owners:
         self._left.add(node)
 
     def failed(self, node: int) -> None:
-        """A dial failed: its runs go to the next in order."""
+        """A dial failed, or it sent us wrong bytes: its runs go to the next in order."""
         self.dialling.discard(node)
-        if node in self._members and node not in self._dead:
-            self._dead.add(node)
-            self._relist()
+        self._pass_over({node})
 
     @property
     def share(self) -> int:
@@ -86,6 +85,11 @@ class Owners:
         dial: list[int] = []
         since: dict[int, float] = {}
         wake_at = math.inf
+        patience_s = self._settings.owner_patience_s
+        orphans = list(orphans)
+        if quiet_s >= patience_s:
+            waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
+            self._pass_over({self._owner(run) for run in waited} - {self._node, None})
         for run in orphans:
             owner = self._owner(run)
             if owner == self._node:
@@ -101,18 +105,18 @@ class Owners:
                 elif len(self.dialling) < _DIALS:
                     self.dialling.add(owner)
                     dial.append(owner)
-            if quiet_s >= self._settings.owner_patience_s and self._my_turn(run, quiet_s):
-                read.append(run)
         self._since = since
         if since:
-            wake_at = min(wake_at, now + self._settings.owner_patience_s / 4)
+            wake_at = min(wake_at, now + patience_s / 4)
         return Plan(read, dial, wake_at)
 
-    def _my_turn(self, run: int, quiet_s: float) -> bool:
-        order = fallback.order(run, self._live)
-        if self._node not in order:
-            return False
-        return quiet_s >= order.index(self._node) * self._settings.owner_patience_s
+    def _pass_over(self, nodes: Collection[int | None]) -> None:
+        fresh = {node for node in self._live if node in nodes}
+        if fresh:
+            self._passed |= fresh
+            for run in [r for r, owner in self._cache.items() if owner in fresh]:
+                self._since.pop(run, None)  # the next owner gets its own time
+            self._relist()
 
     def _owner(self, run: int) -> int | None:
         if run not in self._cache:
@@ -120,5 +124,5 @@ class Owners:
         return self._cache[run]
 
     def _relist(self) -> None:
-        self._live = tuple(n for n in self._members if n not in self._dead)
+        self._live = tuple(n for n in self._members if n not in self._passed)
         self._cache.clear()

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from p2pcache.core import chunkset, events
-from p2pcache.core.commands import Announce, Command, Finished, Stuck
+from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck
 from p2pcache.core.diary import Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
 from p2pcache.core.originside import OriginSide
@@ -186,6 +186,10 @@ class Scheduler:
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
         run = self._peers.ended(event.request, event.outcome, now, self._out)
+        for command in self._out:
+            if isinstance(command, Blame):
+                self._origin.owners.failed(command.peer)
+                self._origin.look_again(now)
         self._settle(run, event.outcome, Source.PEER, now)
 
     # -- runs -------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class Storm:
     partition: tuple[int, int] | None = None  # sizes of the two sides (the tracker is on the first)
     partition_at: float = 0.3
     partition_s: float = 10.0
-    limit: float = 40.0  # give up after so many T_LB
+    limit_s: float = 600.0  # give up after so many virtual seconds, ...
+    limit: float = 40.0  # ... or so many times of a whole model, if that is more
     settings: SwarmSettings = field(default_factory=SwarmSettings)
     uploads: UploadSettings = field(default_factory=UploadSettings)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
@@ -68,7 +69,7 @@ class Run:
     def go(self) -> Report:
         """Run it to its end."""
         cluster = self.cluster
-        limit = self.storm.limit * self.storm.scale_s
+        limit = max(self.storm.limit * self.storm.scale_s, self.storm.limit_s)
         cluster.world.run(limit, lambda: not cluster.missing and not self._to_come)
         return report(cluster, self.ordinary)
 

@@ -156,6 +156,20 @@ def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
     assert owners.plan([run], (2,), 0.0, 7.0).read == []
 
 
+def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
+    nodes = (1, 2)
+    theirs = [r for r in range(100) if fallback.owner(r, nodes) == 2][:20]
+    owners = Owners(1, SETTINGS)
+    owners.told(nodes)
+    wait = SETTINGS.owner_patience_s
+    assert owners.plan(theirs, {2}, 0.0, 0.0).read == []
+    assert owners.plan(theirs, {2}, 1.0, wait).read == [], "something came from somebody lately"
+    assert owners.plan(theirs, {2}, wait, wait).read == theirs
+    owners.told(nodes)
+    owners.failed(2)
+    assert owners.plan(theirs, {2}, 0.0, wait).read == theirs, "a liar owns nothing"
+
+
 def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
     book = PeerBook(SETTINGS)
     for node in range(4):
