@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 class Hold:
     """Whom one swarm waits for, and until when.
 
-    Invariant: once `until` has passed, nobody is waited for again.
+    Invariants: once `until` has passed, nobody is waited for again; nobody is waited for who has
+    been here before (a member that came and went is no sign of a past that this tracker missed).
     """
 
     def __init__(self, ttl_s: float, now: float, remembered: Iterable[int] = ()) -> None:
@@ -25,14 +26,17 @@ class Hold:
         """
         self.until = now + ttl_s
         self._awaited = set(remembered)
+        self._seen: set[int] = set()
 
     def knows(self, known: Iterable[int], present: AbstractSet[int], now: float) -> None:
         """A member that announced tells whom it last knew; `present` are the cluster's members."""
         if now < self.until:
-            self._awaited.update(node for node in known if node not in present)
+            seen = self._seen
+            self._awaited.update(n for n in known if n not in present and n not in seen)
 
     def arrived(self, node: int) -> None:
-        """A node announced itself (with this model or without it)."""
+        """A node announced itself (with this model or without it), or spoke of the model."""
+        self._seen.add(node)
         self._awaited.discard(node)
 
     @property
@@ -44,4 +48,5 @@ class Hold:
         """Whether grants must wait."""
         if now >= self.until:
             self._awaited.clear()
+            self._seen.clear()
         return bool(self._awaited)

@@ -228,7 +228,8 @@ class LeaseBook:
         return self.stopped is None
 
     def expire(self, now: float) -> bool:
-        """Drop leases that weren't renewed; returns whether there were any."""
+        """Drop leases that weren't renewed; returns whether there were any. Ends rests, too."""
+        self._readers.wake(now)  # also while nothing may be granted: or its time would never pass
         over = [run for run, lease in self.leases.items() if lease.expires <= now]
         for run in over:
             self._drop(run, now, "expired")

@@ -218,6 +218,7 @@ class TrackedSwarm:
         out: list[Output],
     ) -> None:
         node, roster = member.node, self.roster
+        self.hold.arrived(node)
         have = chunkset.full(roster.run_count)
         if not said.complete:
             have = chunkset.from_bytes(said.have, roster.run_count) if said.have else 0

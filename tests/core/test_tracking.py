@@ -293,6 +293,32 @@ def test_a_member_that_came_back_without_the_model_is_not_waited_for() -> None:
     assert world.granted(1) == [1]
 
 
+def test_a_member_that_this_tracker_saw_come_and_go_is_not_waited_for() -> None:
+    world = World()
+    world.join(1, credit=1)
+    world.join(2, credit=1)
+    world.say(2, m.Leaving())
+    # the first one's next heartbeat still lists it: that is no sign of a past unknown to us
+    world.say(1, m.Heartbeat(swarms=(state(credit=1, known=(1, 2)),)))
+    world.forget_mail()
+    world.done(1, *world.tracking.swarms[X].book.runs_of(1))
+    assert world.granted(1)
+
+
+def test_a_reader_that_rests_during_a_hold_does_not_make_the_clock_spin() -> None:
+    world = World()
+    world.join(1, credit=2)
+    world.say(1, m.LeaseReport(X, EPOCH, failed=(world.granted(1)[0],)))
+    world.say(1, m.Heartbeat(swarms=(state(credit=2, known=(1, 9)),)))
+    for _ in range(20):
+        due = world.tracking.next_wakeup()
+        if due is None:
+            break  # the silent member is gone: nothing is left to wait for
+        world.now = max(world.now, due)
+        world.tracking.tick(world.now)
+    assert world.now > 1010.0, "time passes from wakeup to wakeup"
+
+
 def test_the_trackers_own_notes_hold_too() -> None:
     world = World({X: [2], Y: [3]})
     world.join(1)
