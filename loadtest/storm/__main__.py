@@ -76,6 +76,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     result = race(
         arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
         delays=dict.fromkeys(unlucky, t_lb / 2) if late else {},
+        wait_for=[n for n in range(plan.nodes) if trouble.expected(plan, n)],
         limit_s=LIMIT_FACTOR * t_lb + LIMIT_EXTRA_S, say=say,
     )  # fmt: skip
     after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))

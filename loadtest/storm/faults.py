@@ -20,7 +20,7 @@ class Fault:
 
     Attributes:
         help: one sentence for `--help`.
-        expect: the unlucky node's exit code; None: it needn't end. Only with `unlucky`.
+        expect: the unlucky node's exit code; None: its end isn't awaited. Only with `unlucky`.
         unlucky: whether one node isn't counted among those that must be quick.
         everywhere: exit code that every node must end with, if not 0.
         alpha: what the origin may at most be read, per byte of the model.
@@ -109,7 +109,7 @@ FAULTS: dict[str, Fault] = {
         "the largest object is corrupt: exit 6 everywhere", everywhere=6, proxy=True, corrupt=_corrupt_origin
     ),
     "late-join": Fault("one node starts at half of T_LB", unlucky=True, late=True),
-    "slow-node": Fault("one node has a tenth of the rate", unlucky=True, prepare=_slow),
+    "slow-node": Fault("one node has a tenth of the rate", unlucky=True, expect=None, prepare=_slow),
     "disk-full": Fault("one node's disk is too small: exit 5 there", unlucky=True, expect=5, prepare=_small_disk),
     "split": Fault("half of the nodes lose the other half and the tracker for 10 s", alpha=2.0, acts=_split),
 }  # fmt: skip

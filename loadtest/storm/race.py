@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import psutil
 
@@ -73,6 +73,7 @@ def race(
     acts: Sequence[Act],
     *,
     delays: dict[int, float],
+    wait_for: Collection[int],
     limit_s: float,
     say: Callable[[str], None],
 ) -> Race:
@@ -84,10 +85,11 @@ def race(
         origin_sent: bytes on the origin's link so far.
         acts: the timetable.
         delays: nodes that start later, and when.
+        wait_for: nodes whose end is awaited; what the others have done by then is recorded.
         limit_s: whoever isn't done by then has failed (code 9).
         say: told when an act happens.
     """
-    outcomes = [Outcome(n, code=9, message="not done in time") for n in range(len(agents))]
+    outcomes = [Outcome(n, code=9, message="not done by then") for n in range(len(agents))]
     cpu_before = cpu_s()
     stat_before = psutil.cpu_times()
     start = time.monotonic()
@@ -101,7 +103,7 @@ def race(
         thread.start()
     result = Race(outcomes, 0.0, {}, 0)
     waiting = sorted(acts, key=lambda act: act.at_s)
-    while any(t.is_alive() for t in threads) and time.monotonic() - start < limit_s:
+    while any(threads[n].is_alive() for n in wait_for) and time.monotonic() - start < limit_s:
         now = time.monotonic() - start
         while waiting and waiting[0].at_s <= now:
             act = waiting.pop(0)
@@ -113,6 +115,8 @@ def race(
     result.cpu_busy = _busy(stat_before, psutil.cpu_times())
     # A daemon that was started again has a younger counter.
     result.cpu_s = {n: max(0.0, s - cpu_before.get(n, 0.0)) for n, s in cpu_s().items()}
+    # Threads of nodes that nobody waits for go on writing into theirs.
+    result.outcomes = [replace(o, curve=list(o.curve)) for o in outcomes]
     for act in waiting:  # for example the end of a cut that outlived the storm
         act.perform()
     return result

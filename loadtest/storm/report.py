@@ -82,7 +82,7 @@ class Report:
         """The document that `--json` writes."""
         t_last, t_median, t_lb = self.t_last, self.t_median, self.t_lb
         agents_cpu = sum(s for name, s in self.race.cpu_s.items() if name.startswith("n"))
-        received = sum(o.bytes_origin + o.bytes_peers for o in self.race.outcomes) or 1
+        received = sum(o.bytes_origin + o.bytes_peers for o in self.race.outcomes)
         busy = self.race.cpu_busy
         return {
             "eta": round(t_lb / t_last, 4) if t_last else None,
@@ -94,7 +94,7 @@ class Report:
             "t_lb": _round(t_lb),
             "cpu_busy": round(busy, 3),
             "void": busy > VOID_BUSY,
-            "cpu_s_per_gb": round(agents_cpu / (received / 1e9), 2),
+            "cpu_s_per_gb": round(agents_cpu / (received / 1e9), 2) if received else None,
             "cpu_s": {name: round(s, 2) for name, s in self.race.cpu_s.items()},
             "rss_anon_mib": round(self.race.rss_anon_bytes / 2**20),
             "size_bytes": self.size_bytes,
@@ -123,7 +123,7 @@ class Report:
             f"T_last  {_shown(t_last, ' s')}   the last node is done; median {_shown(self.t_median, ' s').strip()}",
             f"eta     {_shown(data['eta'])}     T_LB / T_last; median node {_shown(data['eta_median']).strip()}",
             f"alpha   {self.alpha:8.4f}     origin bytes / model bytes; with headers {data['alpha_interface']:.4f}",
-            f"CPU     {data['cpu_busy']:8.0%}     {void}; {data['cpu_s_per_gb']:.1f} CPU-s per GB received",
+            f"CPU     {data['cpu_busy']:8.0%}     {void}; {data['cpu_s_per_gb']} CPU-s per GB received",
             f"memory  {data['rss_anon_mib']:5} MiB    RssAnon, at most, of any agent",
         ]
         lines += [f"{name:8}{_rival(rival)}" for name, rival in self.rivals.items()]
