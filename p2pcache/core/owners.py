@@ -34,7 +34,8 @@ class Owners:
     def __init__(self, node: int, settings: SwarmSettings) -> None:
         self._node = node
         self._settings = settings
-        self._members: tuple[int, ...] = ()
+        self._told: set[int] = set()  # the list as the tracker last gave it
+        self._connected: set[int] = set()  # neighbours: members too, known or not
         self._live: tuple[int, ...] = ()  # members that aren't passed over
         self._passed: set[int] = set()  # dead, lying or idle
         self._left: set[int] = set()  # were neighbours, and their connection broke
@@ -44,21 +45,25 @@ class Owners:
 
     def told(self, nodes: Iterable[int]) -> None:
         """The swarm's full member list; whom we passed over gets another chance."""
-        self._members = tuple(sorted(set(nodes)))
+        self._told = set(nodes)
         self._passed.clear()
         self._relist()
 
     def joined(self, node: int) -> None:
-        """A member is connected."""
+        """A member is connected. It may be one that the lost tracker had no time to tell us of."""
         self.dialling.discard(node)
         self._left.discard(node)
-        if node in self._passed:
-            self._passed.discard(node)
+        self._connected.add(node)
+        self._passed.discard(node)
+        if node not in self._live:
             self._relist()
 
     def left(self, node: int) -> None:
         """A neighbour's connection broke: dial it at once when it matters."""
         self._left.add(node)
+        self._connected.discard(node)
+        if node not in self._told:
+            self._relist()
 
     def failed(self, node: int) -> None:
         """A dial failed, or it sent us wrong bytes: its runs go to the next in order."""
@@ -124,5 +129,6 @@ class Owners:
         return self._cache[run]
 
     def _relist(self) -> None:
-        self._live = tuple(n for n in self._members if n not in self._passed)
+        known = self._told | self._connected if self._told else self._told
+        self._live = tuple(sorted(known - self._passed))
         self._cache.clear()

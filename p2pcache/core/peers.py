@@ -78,7 +78,7 @@ class PeerBook:
         self._settings = settings
         self.peers: dict[int, Peer] = {}
         self.rarity = Rarity()
-        self.barred: set[int] = set()  # sent us wrong bytes: never asked again
+        self.barred: dict[int, int] = {}  # sent us wrong bytes, of which run: never asked again
         self.slow_count = 0
 
     def join(self, node: int, have: int, now: float) -> Peer | None:
@@ -98,9 +98,9 @@ class PeerBook:
             self.slow_count -= peer.slow
         return peer
 
-    def bar(self, node: int) -> None:
-        """Never ask this node again."""
-        self.barred.add(node)
+    def bar(self, node: int, run: int) -> None:
+        """Never ask this node again: its bytes of `run` were wrong."""
+        self.barred[node] = run
         self.leave(node)
 
     def gained(self, peer: Peer, runs: int) -> int:

@@ -135,7 +135,7 @@ class PeerSide:
         if node in self._book.barred:
             return
         current = self._book.peers.get(node)
-        self._book.bar(node)
+        self._book.bar(node, asked.run)
         if current is not None:
             self.abandon(current, now)
         out.append(Blame(node, asked.run))

@@ -58,6 +58,7 @@ class Scheduler:
             node, mine, book, settings, dice, diary, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
+        self._epoch: int | None = None  # of the tracker that we were with last
         self._news = 0  # proved runs that the neighbours don't know of
         self._told_at = -math.inf
         self._progress_at = now  # when something wanted last came in or into reach
@@ -257,8 +258,12 @@ class Scheduler:
         self._origin.revoked(event.runs, self._out)
         self._peers.look_at = now
 
-    def _on_tracker_up(self, _event: events.TrackerUp, now: float) -> None:
+    def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         self._tracker_up = True
+        if self._epoch not in {None, event.epoch}:
+            # A tracker that restarted believes liars again, and would wait for what they "have".
+            self._out += [Blame(node, run) for node, run in self._book.barred.items()]
+        self._epoch = event.epoch
         self._suspects = 0
         self._watch_at = now + self._settings.stuck_after_s
         self._origin.tracker_up()

@@ -116,7 +116,8 @@ class Run:
 
     def _crash(self) -> None:
         alive = [n for n in self.ordinary if n.alive]
-        self.cluster.kill(alive[int(self.cluster.world.dice.random() * len(alive))])
+        if len(alive) > 1:  # somebody must be left to measure
+            self.cluster.kill(alive[int(self.cluster.world.dice.random() * len(alive))])
 
     def _split(self) -> None:
         storm = self.storm

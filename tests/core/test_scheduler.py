@@ -200,6 +200,17 @@ def test_a_liar_is_blamed_and_never_asked_again() -> None:
     assert {r.peer for r in of(Request, desk.do(PeerJoined(3, desk.full)))} == {3}
 
 
+def test_a_tracker_that_starts_anew_is_told_of_the_liars() -> None:
+    desk = Desk()
+    desk.up()
+    (first, *_) = of(Request, desk.do(PeerJoined(2, desk.full)))
+    said = of(Blame, desk.do(RequestEnded(first.request, Outcome.MISMATCH)))
+    desk.do(TrackerDown())
+    assert of(Blame, desk.up()) == [], "the same tracker knows"
+    desk.do(TrackerDown())
+    assert of(Blame, desk.do(TrackerUp(6))) == said
+
+
 def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
     desk = Desk(runs=4)
     lost = of(Request, desk.do(PeerJoined(2, 0b1111)))

@@ -60,6 +60,8 @@ class Machine(RuleBasedStateMachine):
         self.blamed: set[int] = set()
         self.dials: set[int] = set()
         self.granted = 0
+        self.epoch = 1
+        self.epoch_is_new = False
         self.events: list[tuple[Event, float]] = []
         self.said: list[list[Command]] = []
 
@@ -97,7 +99,7 @@ class Machine(RuleBasedStateMachine):
                 assert peer not in self.dials
                 self.dials.add(peer)
             case Blame(peer, _):
-                assert peer not in self.blamed
+                assert peer not in self.blamed or self.epoch_is_new
                 self.blamed.add(peer)
             case _:
                 pass
@@ -163,9 +165,12 @@ class Machine(RuleBasedStateMachine):
     def members(self, members: set[int]) -> None:
         self.do(Members((1, *members)))
 
-    @rule(up=st.booleans())
-    def tracker(self, *, up: bool) -> None:
-        self.do(TrackerUp(1) if up else TrackerDown())
+    @rule(up=st.booleans(), new=st.booleans())
+    def tracker(self, *, up: bool, new: bool) -> None:
+        self.epoch += up and new
+        self.epoch_is_new = up and new
+        self.do(TrackerUp(self.epoch) if up else TrackerDown())
+        self.epoch_is_new = False
 
     @precondition(lambda self: self.dials)
     @rule()

@@ -170,6 +170,20 @@ def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
     assert owners.plan(theirs, {2}, 0.0, wait).read == theirs, "a liar owns nothing"
 
 
+def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> None:
+    readers = []
+    for node in (1, 2, 3):
+        owners = Owners(node, SETTINGS)
+        owners.told({1, node})  # each was told another list
+        for other in {1, 2, 3} - {node}:
+            owners.joined(other)
+        readers += owners.plan(range(32), {1, 2, 3}, 0.0, 0.0).read
+    assert sorted(readers) == list(range(32))
+    owners = Owners(1, SETTINGS)
+    owners.joined(2)
+    assert owners.plan([0, 1, 2], {2}, 0.0, 0.0).read == [], "never told anything: reads nothing"
+
+
 def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
     book = PeerBook(SETTINGS)
     for node in range(4):
