@@ -1,7 +1,7 @@
-"""The cache's own records in SQLite: tags and generations, models and their blobs, proofs, last use.
+"""The cache's own records in SQLite: tags and generations, models and blobs, proofs, last use, history.
 
 All of it could be rebuilt, slower: manifests are beside it, tags are links too, and a blob
-without a proof record is hashed again before it's believed.
+without a proof record is hashed again before it's believed. Only the history would be lost.
 """
 
 import sqlite3
@@ -14,8 +14,9 @@ from typing import NamedTuple
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
+HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
+
+_SCHEMAS = ("""
 create table tags (namespace text, name text, tag text, digest text not null,
   generation integer not null, primary key (namespace, name, tag)) without rowid;
 create table generations (namespace text, name text, tag text, generation integer not null,
@@ -27,7 +28,14 @@ create table model_blobs (digest text, blob text, size integer not null,
 create index blob_models on model_blobs (blob);
 create table proofs (blob text primary key, size integer not null, mtime_ns integer not null)
   without rowid;
-"""
+""", """
+create table history (id integer primary key, ended real not null, action text not null,
+  ref text not null, digest text not null, bytes integer not null, seconds real not null,
+  bytes_origin integer not null, bytes_peers integer not null, bytes_local integer not null,
+  code integer not null, message text not null, times integer not null);
+""")  # fmt: skip
+# The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
+SCHEMA_VERSION = len(_SCHEMAS)
 
 
 class ModelRow(NamedTuple):
@@ -44,6 +52,23 @@ class Proof(NamedTuple):
 
     size: int
     mtime_ns: int
+
+
+class HistoryRow(NamedTuple):
+    """One thing that was asked of this node and has ended."""
+
+    ended: float  # unix seconds
+    action: str  # pull, push, rm or prune
+    ref: str  # "" for what names no single model
+    digest: str  # hex; "" if it never became known
+    size_bytes: int  # of the model, or freed by rm and prune
+    seconds: float
+    bytes_origin: int = 0
+    bytes_peers: int = 0
+    bytes_local: int = 0
+    code: int = 0  # exit code
+    message: str = ""  # of a failure
+    times: int = 1  # equal failures in a row share one row
 
 
 class Records:
@@ -80,10 +105,9 @@ class Records:
                 f"the cache records in {self._path} were written by a newer release (schema "
                 f"{version}, this one knows {SCHEMA_VERSION}); upgrade p2pcache or choose another cache dir"
             )
-        if version == 0:
-            self._db.executescript(
-                f"begin; {_SCHEMA} pragma user_version={SCHEMA_VERSION}; commit;"
-            )
+        if version < SCHEMA_VERSION:
+            steps = "".join(_SCHEMAS[version:])
+            self._db.executescript(f"begin; {steps} pragma user_version={SCHEMA_VERSION}; commit;")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -203,6 +227,43 @@ class Records:
         """Every proof record."""
         rows = self._all("select blob, size, mtime_ns from proofs")
         return {str(a): Proof(_int(b), _int(c)) for a, b, c in rows}
+
+    # History
+
+    def add_history(self, row: HistoryRow) -> None:
+        """Remember what ended; the oldest is forgotten.
+
+        A failure that repeats the newest row is counted there: a pod in a crash loop must not push
+        everything else out.
+        """
+        with self._write() as db:
+            newest = db.execute("select * from history order by id desc limit 1").fetchone()
+            before = None if newest is None else HistoryRow(*newest[1:])
+            if before is not None and row.code and _same_failure(before, row):
+                values = (*row._replace(times=before.times + 1), newest[0])
+                names = ", ".join(f"{name}=?" for name in _HISTORY_COLUMNS)
+                db.execute(f"update history set {names} where id=?", values)  # noqa: S608  names are ours
+                return
+            marks = ",".join("?" * len(row))
+            db.execute(f"insert into history values (null,{marks})", row)  # noqa: S608  marks alone
+            db.execute(
+                "delete from history where id <= (select max(id) from history) - ?", (HISTORY_ROWS,)
+            )
+
+    def history(self, limit: int) -> list[HistoryRow]:
+        """What ended, the newest first."""
+        rows = self._all("select * from history order by id desc limit ?", (limit,))
+        return [HistoryRow(*row[1:]) for row in rows]  # type: ignore[arg-type] # as the schema says
+
+
+_HISTORY_COLUMNS = (
+    "ended", "action", "ref", "digest", "bytes", "seconds",
+    "bytes_origin", "bytes_peers", "bytes_local", "code", "message", "times",
+)  # fmt: skip
+
+
+def _same_failure(before: HistoryRow, row: HistoryRow) -> bool:
+    return (before.action, before.ref, before.code) == (row.action, row.ref, row.code)
 
 
 def _int(value: object) -> int:

@@ -22,7 +22,7 @@ from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs, Folders
 from p2pcache.io.disk import Disk, disk_errors, free_bytes, read_small
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.records import ModelRow, Records
+from p2pcache.io.records import HistoryRow, ModelRow, Records
 from p2pcache.io.tree import Tree, Trees
 from p2pcache.io.writer import Writers
 
@@ -209,6 +209,14 @@ class Store:
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
         self._records.touch(digest, time.time())
+
+    def add_history(self, row: HistoryRow) -> None:
+        """Remember something that ended on this node."""
+        self._records.add_history(row)
+
+    def history(self, limit: int) -> list[HistoryRow]:
+        """What ended on this node, the newest first."""
+        return self._records.history(limit)
 
     def other_files(self, digest: str) -> Iterator[File]:
         """The files of every other model known here, most recently used first."""
