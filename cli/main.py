@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("fleet", "List the cluster's nodes."),
         "locate": Entry("fleet", "List the nodes that have a model."),
         "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
+        "doctor": Entry("doctor", "Examine this node: what is wrong, and what to do."),
     },
     "Daemons": {
         "agent": Entry("serve", "Run this node's agent in the foreground."),

@@ -78,6 +78,11 @@ class S3Origin(Origin):
         self._endpoint = str(self._client.meta.endpoint_url)
 
     @property
+    def endpoint(self) -> str:
+        """URL of the server that is asked."""
+        return self._endpoint
+
+    @property
     def conditional_put(self) -> bool:
         """Tried with a small object of its own: some stores ignore the headers silently."""
         with self._probe_lock:

@@ -1,0 +1,343 @@
+"""What `p2pcache doctor` thinks of a node: from measured facts to findings. Pure.
+
+A fact is either what was measured or the `Trouble` that kept us from it. Each judge makes one
+`Finding` of one fact: a level, the measured value, and what to do. Causes stand before their
+effects (`ORDER`), so the first that fails is the one to mend, and its code ends the command.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from p2pcache.core.units import format_bytes
+
+Level = Literal["ok", "warn", "fail"]
+
+ORDER = ("settings", "key", "certificate", "cache", "space", "files", "network", "kernel",
+         "clock", "tracker", "origin", "agent", "disk")  # fmt: skip
+
+SKEW_WARN_S = 5.0  # a Date header counts whole seconds; NTP keeps milliseconds
+SKEW_FAIL_S = 300.0  # S3 refuses signatures 15 min off; tokens and certificates live by the clock
+FILES_WARN, FILES_FAIL = 4096, 1024  # 200 clients, 48 peers, 40 origin streams, open blobs
+SPACE_WARN_BYTES = 20 * 10**9  # the smallest model that is worth a cache
+DISK_WARN_BYTES_PER_S = 100 * 10**6  # slower than a 1 GbE link: the disk sets the pace of a pull
+TCP_WARN_BYTES = 4 << 20  # 25 Gbit/s x 1.3 ms; the kernel's own defaults are 6 and 4 MiB
+SLOW_LINK_MBIT = 1000  # under it, a cable or a switch port fell back
+MODEL_BYTES = 100 * 10**9  # the example of how long a link takes
+REMOTE_FS = ("nfs", "cifs", "smb", "ceph", "gluster", "lustre", "9p", "fuse")
+MEMORY_FS = ("tmpfs", "ramfs")
+
+
+class Finding(NamedTuple):
+    """One line of the doctor's report. `code`: the exit code that a failure stands for, else 0."""
+
+    check: str
+    level: Level
+    measured: str
+    advice: str = ""
+    code: int = 0
+
+
+class Trouble(NamedTuple):
+    """Why something couldn't be measured: an exit code and one line, advice after a semicolon."""
+
+    code: int
+    text: str
+
+
+class Key(NamedTuple):
+    """What guards the daemon's port. `path` "": there is no key. `blind`: a user that can't read it."""
+
+    path: str
+    listen: str
+    loopback: bool
+    insecure: bool
+    certificate: bool
+    mode: int = 0
+    blind: str = ""
+
+
+class Certificate(NamedTuple):
+    """This member's certificate, and what to look at."""
+
+    member: str
+    warnings: tuple[str, ...]
+
+
+class Cache(NamedTuple):
+    """The cache directory. `closed`: a directory on the way that containers' users can't enter."""
+
+    path: str
+    exists: bool
+    mode: int
+    owner: str
+    writable: bool
+    agent_runs: bool
+    closed: str = ""
+
+
+class Space(NamedTuple):
+    """Free space in bytes, and how much of it pulls leave alone."""
+
+    path: str
+    free: int
+    total: int
+    kept: int
+
+
+class Files(NamedTuple):
+    """Limit of open files, and of which process."""
+
+    limit: int
+    whose: str
+
+
+class Network(NamedTuple):
+    """The interface of the address that peers dial. Speed 0: unknown.
+
+    `source`: the address from which the tracker is reached, "" if it is here or unknown.
+    """
+
+    interface: str
+    advertised: str
+    host: str
+    loopback: bool
+    speed_mbit: int
+    mtu: int
+    up: bool
+    source: str
+
+
+class Kernel(NamedTuple):
+    """Bytes to which a connection's buffers grow, by the setting's name."""
+
+    buffers: Mapping[str, int]
+
+
+class Clock(NamedTuple):
+    """Seconds that our clock is ahead of others', by their names; None: nobody knows."""
+
+    ahead_s: Mapping[str, float]
+    synchronised: bool | None
+
+
+class Tracker(NamedTuple):
+    """A tracker that took us for a member; `url` "" where none is set."""
+
+    url: str
+    seconds: float
+
+
+class Origin(NamedTuple):
+    """A storage that let us list; `url` "" where none is known."""
+
+    url: str
+    seconds: float
+    empty: bool
+
+
+class Agent(NamedTuple):
+    """The agent at the socket. `there` False: no socket, and nobody named it."""
+
+    address: str
+    there: bool
+    version: str
+    ours: str
+    reasons: tuple[str, ...]
+
+
+class Disk(NamedTuple):
+    """Measured rates in bytes per second, durable writes and uncached reads."""
+
+    path: str
+    kind: str
+    write: float
+    read: float
+
+
+Fact = (
+    Key | Certificate | Cache | Space | Files | Network | Kernel | Clock | Tracker | Origin | Agent
+    | Disk | Trouble
+)  # fmt: skip
+
+
+def examine(facts: Mapping[str, Fact]) -> list[Finding]:
+    """One finding for each fact (by the name of its check), in `ORDER`."""
+    return [_judge(name, facts[name]) for name in ORDER if name in facts]
+
+
+def worst(findings: Iterable[Finding]) -> int:
+    """The exit code: that of the first failure in `ORDER`, whose mending may mend the others."""
+    return next((f.code for f in findings if f.level == "fail"), 0)
+
+
+def _judge(name: str, fact: Fact) -> Finding:
+    if isinstance(fact, Trouble):
+        measured, _, advice = fact.text.partition("; ")
+        return Finding(name, "fail", measured, advice, fact.code)
+    return _JUDGES[type(fact)](fact)
+
+
+def _key(fact: Key) -> Finding:
+    how = "make one and set cluster_key_file, the same on every node (docs/trust.md)"
+    if fact.blind:
+        advice = f"run: chgrp {fact.blind} {fact.path} && chmod 640 {fact.path}"
+        return Finding("key", "fail", f"user {fact.blind} can't read {fact.path}", advice, 4)
+    if fact.path:
+        return Finding("key", "ok", f"{fact.path}, mode {fact.mode:04o}")
+    if fact.certificate:
+        return Finding("key", "ok", "none: members show certificates")
+    if fact.loopback:
+        return Finding("key", "ok", f"none: only this machine reaches {fact.listen}")
+    if fact.insecure:
+        return Finding("key", "warn", f"none, and {fact.listen} is open to everybody", how)
+    return Finding("key", "fail", f"none: the agent refuses to listen on {fact.listen}", how, 2)
+
+
+def _certificate(fact: Certificate) -> Finding:
+    level: Level = "warn" if fact.warnings else "ok"
+    return Finding("certificate", level, fact.member, "; ".join(fact.warnings))
+
+
+def _cache(fact: Cache) -> Finding:
+    if not fact.exists:
+        measured = f"{fact.path} isn't there yet"
+        if fact.writable:
+            return Finding("cache", "ok", f"{measured}: the agent makes it")
+        return Finding("cache", "warn", measured, "the agent's unit makes it; or run as its user")
+    measured = f"{fact.path}, {fact.owner}'s, mode {fact.mode:04o}"
+    if fact.mode & 0o022:
+        advice = f"others could change what loaders read; run: chmod go-w {fact.path}"
+        return Finding("cache", "fail", measured, advice, 4)
+    if not fact.writable and not fact.agent_runs:
+        advice = f"run this command as the agent's user, or: chown -R USER {fact.path}"
+        return Finding("cache", "warn", f"{measured}, not ours to write", advice)
+    if fact.closed:
+        advice = f"users of other containers can't read models; run: chmod o+x {fact.closed}"
+        return Finding("cache", "warn", measured, advice)
+    return Finding("cache", "ok", measured)
+
+
+def _space(fact: Space) -> Finding:
+    measured = f"{format_bytes(fact.free)} free of {format_bytes(fact.total)}"
+    advice = f"run: p2pcache prune; or set cache_dir to a larger disk than {fact.path}'s"
+    if fact.free <= fact.kept:
+        measured += f", {format_bytes(fact.kept)} are kept free"
+        return Finding("space", "fail", measured, advice, 5)
+    if fact.free - fact.kept < SPACE_WARN_BYTES:
+        return Finding("space", "warn", measured, advice)
+    return Finding("space", "ok", measured)
+
+
+def _files(fact: Files) -> Finding:
+    measured = f"{fact.limit} open files ({fact.whose})"
+    advice = "raise it: LimitNOFILE=65536 in the unit, or ulimit -n"
+    if fact.limit < FILES_FAIL:
+        return Finding("files", "fail", measured, advice, 2)
+    level: Level = "warn" if fact.limit < FILES_WARN else "ok"
+    return Finding("files", level, measured, advice if level == "warn" else "")
+
+
+def _network(fact: Network) -> Finding:
+    speed = "speed unknown"
+    if fact.speed_mbit > 0:
+        seconds = MODEL_BYTES * 8 / (fact.speed_mbit * 1e6)
+        speed = f"{fact.speed_mbit / 1000:g} Gbit/s (100 GB in {seconds:.0f} s at best)"
+    measured = f"{fact.advertised} on {fact.interface or 'no interface'}, {speed}, MTU {fact.mtu}"
+    if fact.source and fact.loopback:
+        advice = 'peers can\'t dial it; set listen = "0.0.0.0:7401" and a cluster key'
+        return Finding("network", "warn", f"{fact.advertised} is this machine's alone", advice)
+    if not fact.interface:
+        advice = "peers will dial it: does it lead to this node (NAT, host name)?"
+        return Finding("network", "warn", f"no interface here has {fact.host}", advice)
+    if not fact.up:
+        return Finding("network", "fail", measured, f"{fact.interface} is down; bring it up", 8)
+    if fact.source and fact.source != fact.host:
+        advice = f"the tracker is reached from {fact.source}; should advertise name that one?"
+        return Finding("network", "warn", measured, advice)
+    if 0 < fact.speed_mbit < SLOW_LINK_MBIT:
+        return Finding("network", "warn", measured, "look at cable, port and duplex")
+    if fact.mtu < 1500:
+        advice = "a tunnel? mind that path MTU discovery (ICMP) gets through"
+        return Finding("network", "warn", measured, advice)
+    return Finding("network", "ok", measured)
+
+
+def _kernel(fact: Kernel) -> Finding:
+    measured = ", ".join(
+        f"{name} up to {format_bytes(size)}" for name, size in fact.buffers.items()
+    )
+    small = [name for name, size in fact.buffers.items() if size < TCP_WARN_BYTES]
+    if small:
+        sizes = " ".join(f"net.ipv4.{name}='4096 131072 16777216'" for name in small)
+        return Finding("kernel", "warn", measured, f"run: sysctl -w {sizes}")
+    return Finding("kernel", "ok", measured or "not shown here")
+
+
+def _clock(fact: Clock) -> Finding:
+    texts = [f"{_seconds(ahead)} {who}'s" for who, ahead in fact.ahead_s.items()]
+    known = {True: "synchronised", False: "not synchronised", None: "synchronisation unknown"}
+    measured = ", ".join([*texts, known[fact.synchronised]])
+    advice = "set the clock by NTP: timedatectl set-ntp true, or start chrony"
+    ahead = max((abs(value) for value in fact.ahead_s.values()), default=0.0)
+    if ahead > SKEW_FAIL_S:
+        refused = "signatures, tokens and certificates are refused"
+        return Finding("clock", "fail", measured, f"{refused}; {advice}", 4)
+    if ahead > SKEW_WARN_S or fact.synchronised is False:
+        return Finding("clock", "warn", measured, advice)
+    return Finding("clock", "ok", measured)
+
+
+def _seconds(ahead: float) -> str:
+    if abs(ahead) <= 1.0:  # the resolution of a Date header
+        return "within 1 s of the"
+    return f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the"
+
+
+def _tracker(fact: Tracker) -> Finding:
+    if not fact.url:
+        return Finding("tracker", "ok", "none: this node works alone, from the origin")
+    measured = f"{fact.url} took us for a member in {fact.seconds * 1000:.0f} ms"
+    return Finding("tracker", "ok", measured)
+
+
+def _origin(fact: Origin) -> Finding:
+    if not fact.url:
+        advice = "set origin here or on the tracker: s3://BUCKET/PREFIX or file:///DIRECTORY"
+        return Finding("origin", "warn", "none known", advice)
+    measured = f"{fact.url} lists in {fact.seconds * 1000:.0f} ms"
+    return Finding("origin", "ok", measured + (", no model yet" if fact.empty else ""))
+
+
+def _agent(fact: Agent) -> Finding:
+    if not fact.there:
+        advice = "start one: systemctl start p2pcache-agent"
+        return Finding("agent", "warn", f"none at {fact.address}", advice)
+    measured = f"version {fact.version} at {fact.address}"
+    if fact.reasons:
+        return Finding("agent", "warn", f"{measured}, not ready", "; ".join(fact.reasons))
+    if fact.version != fact.ours:
+        advice = f"this command is {fact.ours}; run: systemctl restart p2pcache-agent"
+        return Finding("agent", "warn", measured, advice)
+    return Finding("agent", "ok", f"{measured}, ready")
+
+
+def _disk(fact: Disk) -> Finding:
+    write, read = format_bytes(fact.write), format_bytes(fact.read)
+    measured = f"writes {write}/s, reads {read}/s ({fact.kind}, {fact.path})"
+    if fact.kind.startswith(REMOTE_FS):
+        return Finding("disk", "warn", measured, "set cache_dir to a local disk, best NVMe")
+    if fact.kind in MEMORY_FS:
+        advice = "this is memory, and empty after a boot; set cache_dir to a disk"
+        return Finding("disk", "warn", measured, advice)
+    if min(fact.write, fact.read) < DISK_WARN_BYTES_PER_S:
+        return Finding(
+            "disk", "warn", measured, "pulls wait for it; set cache_dir to a faster disk"
+        )
+    return Finding("disk", "ok", measured)
+
+
+_JUDGES: dict[type, Callable[[Any], Finding]] = {
+    Key: _key, Certificate: _certificate, Cache: _cache, Space: _space, Files: _files,
+    Network: _network, Kernel: _kernel, Clock: _clock, Tracker: _tracker, Origin: _origin,
+    Agent: _agent, Disk: _disk,
+}  # fmt: skip

@@ -1,0 +1,234 @@
+"""Does it answer, and does it take us? The tracker, the origin, the agent: asked once, briefly.
+
+Blocking, for threads of their own (`io.errand`). Every wait has an end but name resolution, which
+the system bounds in its own time.
+"""
+
+import asyncio
+import email.utils
+import http.client
+import os
+import secrets
+import socket
+import ssl
+import struct
+import time
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
+from p2pcache.errors import NotAllowed, RemoteProtocolError, Unreachable, UsageError
+from p2pcache.io.client import AgentClient
+from p2pcache.io.origins import OriginSettings, open_origin
+from p2pcache.io.origins.repo import ROOT
+from p2pcache.io.tls import Tls, check_role, explain
+
+CALL_S = 5.0  # a healthy one answers in milliseconds
+MAX_FRAME_BYTES = 4096  # of the handshake
+MAX_STATUS_BYTES = 1 << 20
+_UCRED = struct.Struct("3i")
+
+
+class TrackerAnswer(NamedTuple):
+    """What a tracker let us know. `ahead_s`: our clock's lead on its, None if it doesn't tell."""
+
+    seconds: float
+    ahead_s: float | None
+    origin: str
+
+
+class OriginAnswer(NamedTuple):
+    """What a storage let us know."""
+
+    seconds: float
+    ahead_s: float | None
+    empty: bool
+
+
+def tracker(url: str, secret: Secret, tls: Tls | None) -> TrackerAnswer:
+    """Join a tracker as far as the handshake; we are never announced, nobody hears of us.
+
+    Raises:
+        UsageError: not the URL of a tracker.
+        Unreachable: it doesn't answer, or something else does.
+        NotAllowed: it doesn't take our key or certificate.
+    """
+    base = _checked(url)
+    began = time.monotonic()
+    try:
+        asyncio.run(_join(base, secret, tls))
+        seconds = time.monotonic() - began
+        return asyncio.run(_ask(base, tls, seconds))
+    except ssl.SSLError as error:
+        raise NotAllowed(f"tracker {base}: {explain(error)}") from None
+    except aiohttp.ClientSSLError as error:
+        cause = error.__cause__ or error.__context__ or error
+        raise NotAllowed(f"tracker {base}: {explain(cause)}") from None
+    except aiohttp.WSServerHandshakeError as error:
+        raise Unreachable(
+            f"{base} answers HTTP {error.status}, not as a tracker; check the URL"
+        ) from None
+    except TimeoutError:
+        raise Unreachable(
+            f"tracker {base} doesn't answer; check host, port, firewall, and that it runs"
+        ) from None
+    except RemoteProtocolError as error:
+        raise Unreachable(f"tracker {base}: {error}") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Unreachable(
+            f"tracker {base} is not reachable: {reason}; check host, port, and that it runs"
+        ) from None
+
+
+def origin(url: str) -> OriginAnswer:
+    """List the first tag of a storage, with the credentials of this process.
+
+    Raises:
+        UsageError, NotFound, NotAllowed, OriginUnavailable: as the storage has it.
+    """
+    settings = OriginSettings.from_env()
+    quick = OriginSettings(
+        connect_timeout_s=CALL_S, read_timeout_s=CALL_S, retry_for_s=0.0,
+        s3_addressing=settings.s3_addressing, s3_unsigned=settings.s3_unsigned,
+    )  # fmt: skip
+    opened = open_origin(url, quick)
+    try:
+        began = time.monotonic()
+        empty = next(opened.list(f"{ROOT}/tags/"), None) is None
+        seconds = time.monotonic() - began
+        ahead = None
+        if url.startswith("s3://"):
+            from p2pcache.io.origins.s3 import S3Origin  # botocore costs 0.2 s to import
+
+            assert isinstance(opened.inner, S3Origin)
+            ahead = _lead_on(opened.inner.endpoint)
+        return OriginAnswer(seconds, ahead, empty)
+    finally:
+        opened.close()
+
+
+def agent(address: str, token: str) -> tuple[dict[str, Any], int | None]:
+    """An agent's status, and its process id where it is of this machine.
+
+    Raises:
+        Unreachable, NotAllowed: no agent, or not for us.
+    """
+    status = AgentClient(address, token=token, answer_s=CALL_S).status()
+    return status, _owner(address.removeprefix("unix://")) if address[0] == "u" else None
+
+
+def _owner(path: str) -> int | None:
+    """Who listens on a unix socket; None: it is of another pid namespace, or gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(CALL_S)
+        try:
+            sock.connect(path)
+            data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        except OSError:
+            return None
+    return int(_UCRED.unpack(data)[0]) or None
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port is not None
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(f"not a tracker's URL: {url!r}; expected http://HOST:7400")
+    return url.rstrip("/")
+
+
+def _lead_on(endpoint: str) -> float | None:
+    """Our clock's lead on that of an HTTP server, without credentials; any answer has a date."""
+    parts = urlsplit(endpoint)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=CALL_S)
+    try:
+        connection.request("HEAD", "/")
+        return _lead(connection.getresponse().getheader("Date"))
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _lead(date: str | None) -> float | None:
+    """How far we are ahead of a Date header, which counts whole seconds."""
+    try:
+        then = email.utils.parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return time.time() - then.timestamp() - 0.5
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=_Resolver()),
+        timeout=aiohttp.ClientTimeout(total=CALL_S),
+    )
+
+
+async def _join(base: str, secret: Secret, tls: Tls | None) -> None:
+    async with asyncio.timeout(CALL_S), _session() as session, session.ws_connect(
+        f"{base}/v1/member", max_msg_size=MAX_FRAME_BYTES, compress=0,
+        ssl=True if tls is None else tls.now.client,
+    ) as ws:  # fmt: skip
+        if tls is not None:
+            check_role(ws.get_extra_info("peercert"), "tracker")
+        challenge = await _frame(ws, Challenge)
+        said = hello(
+            secret, challenge, nonce=os.urandom(NONCE_BYTES), node=secrets.randbits(63) or 1,
+            role="agent",
+        )  # fmt: skip
+        await ws.send_bytes(msgspec.msgpack.encode(said))
+        confirm(secret, challenge, said, await _frame(ws, Welcome))
+
+
+async def _frame(ws: aiohttp.ClientWebSocketResponse, kind: type[Any]) -> Any:
+    frame = await ws.receive()
+    if frame.type is aiohttp.WSMsgType.BINARY:
+        try:
+            return msgspec.msgpack.decode(frame.data, type=kind)
+        except msgspec.MsgspecError:
+            raise RemoteProtocolError("it doesn't speak the member protocol") from None
+    reason = str(frame.extra or "no reason given")
+    if kind is Welcome:
+        raise NotAllowed(f"the tracker refused us: {reason}; is cluster_key_file the same there?")
+    raise RemoteProtocolError(f"it closed the connection: {reason}")
+
+
+async def _ask(base: str, tls: Tls | None, seconds: float) -> TrackerAnswer:
+    """Its clock and its origin; a tracker that keeps its status to itself is fine."""
+    context = True if tls is None else tls.now.client
+    async with _session() as session, session.get(f"{base}/v1/status", ssl=context) as answer:
+        ahead = _lead(answer.headers.get("Date"))
+        body = await answer.content.read(MAX_STATUS_BYTES) if answer.status == 200 else b"{}"
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any]).get("origin", "")
+    except msgspec.MsgspecError:
+        found = ""
+    return TrackerAnswer(seconds, ahead, found if isinstance(found, str) else "")
+
+
+class _Resolver(AbstractResolver):
+    """Resolves on this thread: the loop's executor would hold up the end of the process."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        return [
+            ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=proto,
+                          flags=socket.AI_NUMERICHOST)
+            for kind, _, proto, _, address in found
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """Nothing is kept."""
