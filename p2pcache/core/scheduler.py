@@ -261,8 +261,7 @@ class Scheduler:
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
-            # A tracker that restarted believes liars again, and would wait for what they "have".
-            self._out += [Blame(node, run) for node, run in self._book.barred.items()]
+            self._blame_again()
         self._epoch = event.epoch
         self._suspects = 0
         self._watch_at = now + self._settings.stuck_after_s
@@ -296,4 +295,10 @@ class Scheduler:
             stuck &= chunkset.full(held.bit_length())
         self._suspects = orphans
         if stuck:
+            self._blame_again()
             self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE)))
+
+    def _blame_again(self) -> None:
+        # A tracker that restarted, or that a liar came back to, believes what the liar says it has,
+        # and would send us there for ever.
+        self._out += [Blame(node, run) for node, run in self._book.barred.items()]

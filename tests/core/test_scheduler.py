@@ -209,6 +209,10 @@ def test_a_tracker_that_starts_anew_is_told_of_the_liars() -> None:
     assert of(Blame, desk.up()) == [], "the same tracker knows"
     desk.do(TrackerDown())
     assert of(Blame, desk.do(TrackerUp(6))) == said
+    desk.do(PeerJoined(3, 1 << 40))
+    out = desk.sleep(3 * SETTINGS.stuck_after_s)
+    assert of(Stuck, out)
+    assert of(Blame, out)[0] == said[0], "perhaps the liar came after we had told"
 
 
 def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:

@@ -61,7 +61,6 @@ class Machine(RuleBasedStateMachine):
         self.dials: set[int] = set()
         self.granted = 0
         self.epoch = 1
-        self.epoch_is_new = False
         self.events: list[tuple[Event, float]] = []
         self.said: list[list[Command]] = []
 
@@ -99,7 +98,7 @@ class Machine(RuleBasedStateMachine):
                 assert peer not in self.dials
                 self.dials.add(peer)
             case Blame(peer, _):
-                assert peer not in self.blamed or self.epoch_is_new
+                assert peer in self.s._book.barred
                 self.blamed.add(peer)
             case _:
                 pass
@@ -168,9 +167,7 @@ class Machine(RuleBasedStateMachine):
     @rule(up=st.booleans(), new=st.booleans())
     def tracker(self, *, up: bool, new: bool) -> None:
         self.epoch += up and new
-        self.epoch_is_new = up and new
         self.do(TrackerUp(self.epoch) if up else TrackerDown())
-        self.epoch_is_new = False
 
     @precondition(lambda self: self.dials)
     @rule()
