@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import random
+import ssl
 from typing import Protocol
 
 import aiohttp
@@ -21,9 +22,11 @@ from p2pcache.errors import (
     P2PCacheError,
     RemoteProtocolError,
     Unreachable,
+    UsageError,
     from_code,
 )
 from p2pcache.io.tasks import Tasks
+from p2pcache.io.tls import Tls, check_role, explain
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,10 @@ class TrackerLink:
         handler: TrackerHandler,
         tasks: Tasks,
         rng: random.Random,
+        tls: Tls | None = None,
     ) -> None:
+        if tls is not None and not url.startswith("https://"):
+            raise UsageError(f"in mTLS mode the tracker's URL begins with https://; {url} doesn't")
         self.url = url.rstrip("/")
         self.connected = False
         self.epoch = 0
@@ -79,6 +85,7 @@ class TrackerLink:
         self._handler = handler
         self._tasks = tasks
         self._rng = rng
+        self._tls = tls
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: asyncio.Queue[m.ToTracker] = asyncio.Queue()
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
@@ -149,7 +156,10 @@ class TrackerLink:
         async with session.ws_connect(
             f"{self.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, autoping=True, compress=0,
             timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
+            ssl=True if self._tls is None else self._tls.now.client,
         ) as socket:  # fmt: skip
+            if self._tls is not None:
+                check_role(socket.get_extra_info("peercert"), "tracker")
             async with asyncio.timeout(HANDSHAKE_S):
                 await self._handshake(socket)
                 await socket.send_bytes(m.encode(self._handler.announcement()))
@@ -238,11 +248,23 @@ class TrackerLink:
 
     def _note(self, error: Exception) -> None:
         self.tried.set()
-        text = str(error) or type(error).__name__
+        text = _said(error)
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)
         self.last_error = text
+
+
+def _said(error: Exception) -> str:
+    """A failed connection in one line."""
+    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 403:
+        return "it refuses our certificate; its log says why"
+    cause = error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    return explain(cause) if isinstance(cause, ssl.SSLError) else str(error) or type(error).__name__
 
 
 async def _binary(socket: aiohttp.ClientWebSocketResponse, limit: int) -> bytes:

@@ -1,11 +1,14 @@
 """Run an agent in the foreground until it is told to stop."""
 
+import faulthandler
+
 import uvloop
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
-from p2pcache.io.tasks import StopSignal
+from p2pcache.io.notify import Notifier
+from p2pcache.io.tasks import StopSignal, on_hangup
 
 
 def run(settings: AgentSettings) -> int:
@@ -15,11 +18,24 @@ def run(settings: AgentSettings) -> int:
         P2PCacheError: the agent can't start.
     """
     log.setup(settings.log_level, settings.log_format)
+    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 
 
 async def _serve(settings: AgentSettings) -> int:
     stop = StopSignal()
-    async with AgentApp(settings).running():
-        await stop.wait()
+    with Notifier.from_environ() as manager:
+        app = AgentApp(settings)
+        on_hangup(app.reload)
+        async with app.running():
+            manager.ready(lambda: _headline(app))
+            await stop.wait()
+            manager.stopping("finishing uploads")
     return 0
+
+
+def _headline(app: AgentApp) -> str:
+    """How it goes, for `systemctl status`."""
+    if reasons := app.queries.reasons():
+        return f"not ready: {'; '.join(reasons)}"
+    return f"ready: {len(app.downloads.swarms)} models, {len(app.downloads.running)} pulls running"

@@ -11,6 +11,7 @@ import p2pcache
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.core.events import Source
+from p2pcache.io.tls import certificate_metrics
 
 _SOURCES = {Source.ORIGIN: "origin", Source.PEER: "peer", Source.LOCAL: "local"}
 
@@ -56,6 +57,7 @@ class AgentMetrics(Collector):
             value=self._parts.net.stats.mismatches,
         )  # fmt: skip
         yield from self._gauges()
+        yield from certificate_metrics("agent", self._parts.tls)
         build = InfoMetricFamily("p2pcache_agent_build", "The running release.")
         build.add_metric([], {"version": p2pcache.__version__})
         yield build

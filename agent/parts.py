@@ -19,6 +19,7 @@ from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks, Threads
+from p2pcache.io.tls import Tls
 
 OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
 ORIGIN_THREADS = 16  # S3 gives about 100 MB/s a connection; leases bound the rest
@@ -81,4 +82,5 @@ class Parts:
     origin: OriginReads
     tasks: Tasks
     rng: random.Random
+    tls: Tls | None = None
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -12,11 +12,11 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Settings of `p2pcache agent`; the TOML section is `[agent]`."""
 
     listen: str = "127.0.0.1:7401"
-    """HOST:PORT for peers. Any address but loopback needs a cluster key, a certificate or `insecure`."""
+    """HOST:PORT for peers. Beyond loopback it needs a cluster key, a certificate or `insecure`."""
     advertise: str = ""
     """HOST:PORT that other nodes dial; default: the listen address, or this host's address if that is 0.0.0.0."""
     tracker: str = ""
-    """URL of the tracker, http://HOST:PORT (https:// in mTLS mode). Without one the agent works alone, from the origin."""
+    """URL of the tracker, http://HOST:PORT, or https:// in mTLS mode. Without one the agent works alone."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir); default: the one that the tracker announces."""
     cache_dir: str = "/var/lib/p2pcache"

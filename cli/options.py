@@ -10,6 +10,7 @@ import click
 import msgspec
 
 _METAVARS = (("_bytes_per_s", "RATE"), ("_bytes", "SIZE"), ("_s", "DURATION"), ("_file", "FILE"),
+             ("tls_cert", "FILE"), ("tls_key", "FILE"), ("tls_ca", "FILE"),
              ("_dir", "DIR"), ("socket", "PATH"), ("listen", "HOST:PORT"),
              ("advertise", "HOST:PORT"), ("origin", "URL"), ("tracker", "URL"))  # fmt: skip
 

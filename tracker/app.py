@@ -118,6 +118,13 @@ class TrackerApp:
         else:
             _log.info("nothing to reload: there is no certificate")
 
+    def headline(self) -> str:
+        """How it goes, in one line, for `systemctl status`."""
+        reasons = self._views.reasons()
+        return (
+            f"not ready: {'; '.join(reasons)}" if reasons else f"ready: {len(self.members)} members"
+        )
+
     def _say_hello(self) -> None:
         origin = self.settings.origin or "no origin"
         _log.info("tracker listening on %s, %s", self.address, origin)

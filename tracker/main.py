@@ -1,9 +1,12 @@
 """Run the tracker in the foreground until it is told to stop."""
 
+import faulthandler
+
 import uvloop
 
 from p2pcache.io import log
-from p2pcache.io.tasks import StopSignal
+from p2pcache.io.notify import Notifier
+from p2pcache.io.tasks import StopSignal, on_hangup
 from p2pcache.tracker.app import TrackerApp
 from p2pcache.tracker.settings import TrackerSettings
 
@@ -15,11 +18,17 @@ def run(settings: TrackerSettings) -> int:
         P2PCacheError: the tracker can't start.
     """
     log.setup(settings.log_level, settings.log_format)
+    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 
 
 async def _serve(settings: TrackerSettings) -> int:
     stop = StopSignal()
-    async with TrackerApp(settings).running():
-        await stop.wait()
+    with Notifier.from_environ() as manager:
+        app = TrackerApp(settings)
+        on_hangup(app.reload)
+        async with app.running():
+            manager.ready(app.headline)
+            await stop.wait()
+            manager.stopping("saying goodbye")
     return 0

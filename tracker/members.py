@@ -12,12 +12,14 @@ from aiohttp import web
 
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
+from p2pcache.core.identity import Member
 from p2pcache.core.tracked import Output, Send
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.tasks import Tasks
+from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
 
@@ -45,8 +47,9 @@ class Members:
         asks: Asks,
         tasks: Tasks,
         clock: Clock,
+        certified: bool = False,
     ) -> None:
-        """`node`: this tracker's own id, for the handshake."""
+        """`node`: this tracker's own id, for the handshake. `certified`: members show certificates."""
         self.messages: dict[str, int] = {}  # taken in, by kind
         self.refused = 0  # handshakes that failed
         self._tracking = tracking
@@ -55,6 +58,7 @@ class Members:
         self._asks = asks
         self._tasks = tasks
         self._clock = clock
+        self._certified = certified
         self._live: dict[int, Connection] = {}
         self._strangers = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -69,6 +73,7 @@ class Members:
         """`GET /v1/member`: one member's connection, from handshake to goodbye."""
         if self._closing or self._strangers >= MAX_STRANGERS:
             raise Unreachable("the tracker is busy; try again in a moment")
+        member = self._bearer(request)
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
@@ -77,6 +82,8 @@ class Members:
             await socket.prepare(request)
             async with asyncio.timeout(HANDSHAKE_S):
                 node = await greet(socket, self._secret, self._node)
+                if member is not None and not member.owns(node):
+                    raise NotAllowed(f"node {format_node(node)} is not one of {member}")
                 first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
             if not isinstance(first, m.Announce):
                 raise RemoteProtocolError("a member's first message is its announcement")
@@ -101,6 +108,17 @@ class Members:
                     await self._empty.wait()
 
     # -- one member --------------------------------------------------------------------------------
+
+    def _bearer(self, request: web.Request) -> Member | None:
+        """Whom the client's certificate names; None where members need none."""
+        if not self._certified:
+            return None
+        try:
+            return check_role(request.get_extra_info("peercert"), "agent")
+        except NotAllowed as error:
+            self.refused += 1
+            _log.warning("refused a member from %s: %s", request.remote, error)
+            raise
 
     async def _refuse(
         self, request: web.Request, socket: web.WebSocketResponse, error: Exception

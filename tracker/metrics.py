@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 import p2pcache
 from p2pcache.core.tracking import Tracking
+from p2pcache.io.tls import Tls, certificate_metrics
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members import Members
@@ -25,6 +26,7 @@ class TrackerMetrics(Collector):
         asks: Asks,
         catalog: Catalog,
         ready: Callable[[], bool],
+        tls: Tls | None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._tracking = tracking
@@ -32,6 +34,7 @@ class TrackerMetrics(Collector):
         self._asks = asks
         self._catalog = catalog
         self._ready = ready
+        self._tls = tls
         self.registry.register(self)
 
     def describe(self) -> list[Metric]:
@@ -61,6 +64,7 @@ class TrackerMetrics(Collector):
             for label, count in sorted(values):
                 family.add_metric(label, count)
             yield family
+        yield from certificate_metrics("tracker", self._tls)
         build = InfoMetricFamily("p2pcache_tracker_build", "The running release.")
         build.add_metric([], {"version": p2pcache.__version__})
         yield build

@@ -9,13 +9,19 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Settings of `p2pcache tracker`; the TOML section is `[tracker]`."""
 
     listen: str = "127.0.0.1:7400"
-    """HOST:PORT for agents, health and metrics. Any address but loopback needs a cluster key (or `insecure`)."""
+    """HOST:PORT for agents, health and metrics. Beyond loopback it needs a cluster key, a certificate or `insecure`."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir); told to agents that have none of their own."""
     state_dir: str = ""
     """Directory for notes that make a restart in a storm smoother; without one nothing is lost either."""
     cluster_key_file: str = ""
     """File with the key that makes a process a member of the cluster."""
+    tls_cert: str = ""
+    """PEM file of this member's certificate; with `tls_key` and `tls_ca` every member connection is mTLS."""
+    tls_key: str = ""
+    """PEM file of the certificate's key; mode 0600."""
+    tls_ca: str = ""
+    """PEM file of the cluster's CA; several certificates in it while one CA replaces another."""
     insecure: bool = False
     """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
     leases_in_flight: int = 16

@@ -13,7 +13,7 @@ MAX_KEY_BYTES = 4096  # more isn't a key, it is the wrong file
 _HOW = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)"
 
 
-def read_cluster_key(path: str) -> Secret:
+def read_cluster_key(path: str, what: str = "cluster key") -> Secret:
     """Read a cluster key: one line of text, 32 bytes or more, nobody else's to read.
 
     The file may be a link (a mounted Kubernetes secret is one) and group-readable, but others
@@ -21,6 +21,7 @@ def read_cluster_key(path: str) -> Secret:
 
     Args:
         path: the file; an empty path means no key.
+        what: how messages call it; a token key is kept in the same way.
 
     Raises:
         NotAllowed: the file can't be read, or others could read or change it.
@@ -31,18 +32,16 @@ def read_cluster_key(path: str) -> Secret:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            check_secret_file(path, os.fstat(fd), "the cluster key file")
+            check_secret_file(path, os.fstat(fd), f"the {what} file")
             data = os.read(fd, MAX_KEY_BYTES + 3)
         finally:
             os.close(fd)
     except OSError as error:
-        raise NotAllowed(
-            f"can't read the cluster key file {path}: {error.strerror}; {_HOW}"
-        ) from None
+        raise NotAllowed(f"can't read the {what} file {path}: {error.strerror}; {_HOW}") from None
     key = data.rstrip(b"\r\n")
     if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise UsageError(
-            f"the cluster key in {path} must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes; {_HOW}"
+            f"the {what} in {path} must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes; {_HOW}"
         )
     return Secret(key)
 
@@ -79,20 +78,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, secret: Secret, *, insecure: bool) -> None:
-    """Refuse to listen beyond loopback without a cluster key.
+def check_exposure(host: str, secret: Secret, *, insecure: bool, tls: bool = False) -> None:
+    """Refuse to listen beyond loopback where members prove nothing.
 
     Args:
         host: the address to listen on.
         secret: the cluster key, or `NO_KEY`.
         insecure: the operator said `--insecure`.
+        tls: members show certificates.
 
     Raises:
         UsageError: says what to set.
     """
-    if secret.key or insecure or is_loopback(host):
+    if secret.key or insecure or tls or is_loopback(host):
         return
     raise UsageError(
         f"refusing to listen on {host} without a cluster key: anybody could join; set "
-        "--cluster-key-file, or listen on 127.0.0.1, or say --insecure"
+        "--cluster-key-file (or --tls-cert), or listen on 127.0.0.1, or say --insecure"
     )

@@ -154,6 +154,11 @@ class Threads:
             self._jobs.get()()
 
 
+def on_hangup(action: Callable[[], None]) -> None:
+    """Call `action` on the running loop at each SIGHUP (main thread only)."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
+
+
 class StopSignal:
     """SIGTERM and SIGINT as an event. The first asks for an ordered end, the second forces it."""
 

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import socket
+import ssl
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ STALL_S = (
     30.0  # a body that doesn't move: local clients send at once, remote ones have TCP's retries
 )
 KEEPALIVE_S = 30.0  # an open connection that asks nothing more; our own client opens one a call
+TLS_HANDSHAKE_S = 10.0  # as long as the members' own
 GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
 _STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
 _CODE = {404: 3, 401: 4, 403: 4, 409: 10}  # other 4xx: 2 (usage)
@@ -166,7 +168,11 @@ def format_address(host: str, port: int) -> str:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: web.Application, sockets: Sequence[socket.socket], *, connections: int = 0
+    app: web.Application,
+    sockets: Sequence[socket.socket],
+    *,
+    connections: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve `app` on listening sockets for the length of the block; closes them at the end.
 
@@ -174,6 +180,7 @@ async def serving(
         app: not yet in use.
         sockets: listening ones.
         connections: at once over all sockets; 0: what our file descriptors allow. More hear 503.
+        tls: speak HTTPS with this.
     """
     door: Door | None = None
 
@@ -194,7 +201,10 @@ async def serving(
     try:
         async with contextlib.AsyncExitStack() as stack:
             for sock in sockets:
-                listener = await loop.create_server(door, sock=sock, backlog=BACKLOG)
+                listener = await loop.create_server(
+                    door, sock=sock, backlog=BACKLOG, ssl=tls,
+                    ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_S,
+                )  # fmt: skip
                 stack.callback(listener.close)
             yield
     finally:
