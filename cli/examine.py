@@ -171,7 +171,10 @@ def _space(cache: Path, kept: int) -> Fact:
 
 
 def _disk(cache: Path) -> Fact:
-    nearest = host.folder(cache).nearest
+    found = host.folder(cache)
+    nearest = found.nearest
+    if not found.writable:
+        return think.Unmeasured(f"{nearest} isn't ours to write", "run as root or the agent's user")
     write, read = host.disk_speed(nearest)
     return think.Disk(str(nearest), host.file_system(nearest), write, read)
 

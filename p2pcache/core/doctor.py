@@ -44,6 +44,13 @@ class Trouble(NamedTuple):
     text: str
 
 
+class Unmeasured(NamedTuple):
+    """Something that we may not measure, which is no fault of the node."""
+
+    why: str
+    advice: str
+
+
 class Key(NamedTuple):
     """What guards the daemon's port. `path` "": there is no key. `blind`: a user that can't read it."""
 
@@ -156,7 +163,7 @@ class Disk(NamedTuple):
 
 Fact = (
     Key | Certificate | Cache | Space | Files | Network | Kernel | Clock | Tracker | Origin | Agent
-    | Disk | Trouble
+    | Disk | Trouble | Unmeasured
 )  # fmt: skip
 
 
@@ -174,6 +181,8 @@ def _judge(name: str, fact: Fact) -> Finding:
     if isinstance(fact, Trouble):
         measured, _, advice = fact.text.partition("; ")
         return Finding(name, "fail", measured, advice, fact.code)
+    if isinstance(fact, Unmeasured):
+        return Finding(name, "warn", f"not measured: {fact.why}", fact.advice)
     return _JUDGES[type(fact)](fact)
 
 

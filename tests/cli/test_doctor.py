@@ -1,0 +1,133 @@
+"""`p2pcache doctor` against what is really there: daemons, storages, keys, and nothing at all."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.cluster import Cluster, write_key
+from tests.cli.conftest import Run
+
+
+def report(run: Run, *args: object, **env: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The command's code, and its findings by check."""
+    result = run("doctor", "--json", *args, env=env, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    document = json.loads(result.stdout)
+    assert document["code"] == result.return_value
+    return document["code"], {f["check"]: f for f in document["findings"]}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "cache"
+    path.mkdir(mode=0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(f"file://{tmp_path_factory.mktemp('origin')}", agents=1) as running:
+        yield running
+
+
+def test_a_bare_node(run: Run, cache: Path) -> None:
+    code, found = report(run, "--cache-dir", cache)
+    assert code == 0
+    assert found["agent"]["level"] == "warn"
+    assert "systemctl start" in found["agent"]["advice"]
+    assert found["tracker"]["level"] == "ok"
+    assert "writes" in found["disk"]["measured"]
+    assert list(cache.iterdir()) == []
+
+
+def test_for_people(run: Run, cache: Path) -> None:
+    lines = run("doctor", "--cache-dir", cache, "--origin", "file:///none/here").stdout.splitlines()
+    assert lines[-1].startswith("1 failed, ")
+    assert any(line.startswith("fail  origin ") for line in lines)
+    assert any(line.startswith(" " * 19 + "-> ") for line in lines)
+
+
+def test_a_good_cluster(run: Run, cluster: Cluster) -> None:
+    agent = cluster.agents[0]
+    code, found = report(
+        run, "--cache-dir", agent.cache_dir, "--tracker", cluster.tracker_url, "--agent", agent.url,
+        "--cluster-key-file", cluster.key_file,
+    )  # fmt: skip
+    assert code == 0, found
+    assert "took us for a member" in found["tracker"]["measured"]
+    assert found["origin"]["measured"].startswith(cluster.origin)  # the tracker told us
+    assert found["agent"]["measured"].endswith("ready")
+    assert found["files"]["measured"].endswith("(the agent's)")
+    assert "within 1 s of the tracker's" in found["clock"]["measured"]
+    assert found["key"]["level"] == "ok"
+    assert len(agent.client.nodes()) == 1  # nobody heard of us
+
+
+def test_another_key_is_refused(run: Run, cluster: Cluster, cache: Path, tmp_path: Path) -> None:
+    other = write_key(tmp_path / "other.key")
+    code, found = report(
+        run, "--cache-dir", cache, "--tracker", cluster.tracker_url, "--cluster-key-file", other
+    )
+    assert code == 4
+    assert found["tracker"]["level"] == "fail"
+    assert "key" in found["tracker"]["measured"] + found["tracker"]["advice"]
+
+
+def test_a_key_that_others_may_read(run: Run, cache: Path, tmp_path: Path) -> None:
+    key = write_key(tmp_path / "k")
+    key.chmod(0o644)
+    code, found = report(run, "--cache-dir", cache, "--cluster-key-file", key)
+    assert code == 4
+    assert "chmod 600" in found["key"]["advice"]
+
+
+def test_nobody_answers(run: Run, cache: Path, tmp_path: Path) -> None:
+    """A tracker that isn't there, one that is no tracker, and one that never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+        began = time.monotonic()
+        code, found = report(run, "--cache-dir", cache, "--tracker", f"http://{address}")
+        assert (code, found["tracker"]["level"]) == (8, "fail")
+        assert time.monotonic() - began < 20
+    code, found = report(run, "--cache-dir", cache, "--tracker", f"http://{address}")
+    assert (code, found["tracker"]["level"]) == (8, "fail")
+    assert "not reachable" in found["tracker"]["measured"]
+    code, found = report(run, "--cache-dir", cache, "--tracker", "tracker:7400")
+    assert code == 2
+    code, found = report(run, "--cache-dir", cache, "--agent", f"unix://{tmp_path}/none")
+    assert code == 8
+    assert found["agent"]["level"] == "fail"
+
+
+def test_a_web_server_is_no_tracker(run: Run, cache: Path) -> None:
+    import http.server
+    import threading
+
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code, found = report(run, "--cache-dir", cache, "--tracker", url)
+        server.shutdown()
+    assert code == 8
+    assert "not as a tracker" in found["tracker"]["measured"]
+
+
+def test_bad_settings_are_a_finding_too(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[agent]\nlitsen = 1\n")
+    code, found = report(run, "--config", file)
+    assert code == 2
+    assert set(found) == {"settings"}
+    assert "did you mean 'listen'" in found["settings"]["advice"]
+
+
+def test_a_password_in_a_url_is_not_shown(run: Run, cache: Path) -> None:
+    url = "s3://me:hunter2@bucket"
+    result = run("doctor", "--cache-dir", cache, "--origin", url)
+    assert "hunter2" not in result.output
