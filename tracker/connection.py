@@ -12,7 +12,9 @@ from aiohttp import web
 
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, Secret, accept
-from p2pcache.errors import RemoteProtocolError
+from p2pcache.core.identity import Member
+from p2pcache.errors import NotAllowed, RemoteProtocolError
+from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -27,11 +29,19 @@ BURST = 6000.0  # ... an announcement of 4 MiB costs 1,025 of them
 BYTES_PER_TOKEN = 4096
 
 
-async def greet(socket: web.WebSocketResponse, secret: Secret, node: int) -> int:
+async def greet(
+    socket: web.WebSocketResponse, secret: Secret, node: int, bearer: Member | None = None
+) -> int:
     """The server's side of the handshake; returns the member's node id.
 
+    Args:
+        socket: the connection.
+        secret: the cluster key.
+        node: our own id.
+        bearer: whom the client's certificate names, if members show one.
+
     Raises:
-        NotAllowed: it holds another key.
+        NotAllowed: it holds another key, or says an id that isn't its own.
         RemoteProtocolError: it doesn't keep to the protocol.
     """
     challenge = Challenge(os.urandom(NONCE_BYTES), VERSIONS)
@@ -43,6 +53,8 @@ async def greet(socket: web.WebSocketResponse, secret: Secret, node: int) -> int
         raise RemoteProtocolError(f"not a HELLO: {error}") from None
     if not 0 <= said.node <= MAX_NODE:
         raise RemoteProtocolError("a node id is a number of 63 bits")
+    if bearer is not None and not bearer.owns(said.node):
+        raise NotAllowed(f"node {format_node(said.node)} is not one of {bearer}")
     welcome = accept(secret, challenge, said, node=node, role="agent")
     await socket.send_bytes(msgspec.msgpack.encode(welcome))
     return said.node

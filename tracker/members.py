@@ -73,7 +73,7 @@ class Members:
         """`GET /v1/member`: one member's connection, from handshake to goodbye."""
         if self._closing or self._strangers >= MAX_STRANGERS:
             raise Unreachable("the tracker is busy; try again in a moment")
-        member = self._bearer(request)
+        bearer = self._bearer(request)
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
@@ -81,9 +81,7 @@ class Members:
         try:
             await socket.prepare(request)
             async with asyncio.timeout(HANDSHAKE_S):
-                node = await greet(socket, self._secret, self._node)
-                if member is not None and not member.owns(node):
-                    raise NotAllowed(f"node {format_node(node)} is not one of {member}")
+                node = await greet(socket, self._secret, self._node, bearer)
                 first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
             if not isinstance(first, m.Announce):
                 raise RemoteProtocolError("a member's first message is its announcement")

@@ -49,7 +49,8 @@ class TrackerMetrics(Collector):
             ("leases_granted", "Runs that nodes were told to read from the origin.", totals.granted),
             ("rescues", "Runs granted again though a live node had them.", totals.rescues),
             ("polls", "Times that a swarm was asked what it has.", totals.polls),
-            ("handshakes_refused", "Connections that failed to become members.", self._members.refused),
+            ("handshakes_refused", "Connections that failed to become members.",
+             self._members.refused + (self._tls.refused if self._tls is not None else 0)),
         ):  # fmt: skip
             yield CounterMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
         kinds = self._members.messages.items()

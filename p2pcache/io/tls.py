@@ -19,10 +19,12 @@ from prometheus_client.metrics_core import Metric
 from p2pcache.core.identity import Member, Role, of_uris
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.auth import check_secret_file
+from p2pcache.io.peers.limits import FrameRate
 
 WARN_DAYS = 14  # before the certificate ends: two weeks for a person to notice
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged
+LINES_PER_S, LINES_BURST = 0.1, 10.0  # anybody can connect: that must not fill the log
 _REASONS = {  # OpenSSL's alert of the other side, in words that say what to do
     "CERTIFICATE_REQUIRED": "it demands a certificate; set --tls-cert, --tls-key and --tls-ca",
     "UNKNOWN_CA": "it doesn't know the CA of our certificate",
@@ -81,6 +83,8 @@ class Tls:
         self._seen = self._stamp()
         self._loaded = load(*self._files, role)
         self._reminded_at = 0.0
+        self.refused = 0  # visitors whose handshake failed
+        self._lines = FrameRate(LINES_PER_S, LINES_BURST)
         self.visitors = _LiveContext(self)
 
     @property
@@ -124,6 +128,12 @@ class Tls:
             self._reminded_at = now
             _log.warning("%s", text)
 
+    def refuse(self, why: str) -> None:
+        """Count a client whose handshake failed, and say so as often as a log can bear."""
+        self.refused += 1
+        if self._lines.allow():
+            _log.warning("refused a TLS client: %s", why)
+
     def warnings(self) -> list[str]:
         """What an operator should look at, though all works."""
         texts = (self.trouble, expiry_warning(self.expires_at, time.time()))
@@ -153,7 +163,27 @@ class _LiveContext(ssl.SSLContext):
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """As the newest context does."""
-        return self.tls.now.visitors.wrap_bio(*args, **kwargs)
+        made = self.tls.now.visitors.wrap_bio(*args, **kwargs)
+        assert isinstance(made, _Visit)
+        made.tls = self.tls
+        return made
+
+
+class _Visit(ssl.SSLObject):
+    """A server's side of one connection: asyncio keeps to itself why a handshake failed."""
+
+    tls: Tls | None = None
+
+    def do_handshake(self) -> None:
+        """As always, and tell who listens for refusals."""
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            raise
+        except ssl.SSLError as error:
+            if self.tls is not None:
+                self.tls.refuse(explain(error))
+            raise
 
 
 def open_tls(settings: TlsSettings, role: Role) -> Tls | None:
@@ -186,6 +216,7 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
     visitors = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca)
     visitors.num_tickets = 0
     visitors.verify_mode = ssl.CERT_OPTIONAL
+    visitors.sslobject_class = _Visit
     client = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, ca)
     try:
         seen = _rehearse(server, client) if role == "agent" else _rehearse(visitors, _bare(ca))

@@ -14,6 +14,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import from_code
 from p2pcache.io.auth import NO_KEY
+from p2pcache.io.tls import Tls
 
 M = TypeVar("M")
 PATIENCE_S = 5.0
@@ -43,11 +44,16 @@ class FakeAgent:
     # -- connection --------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def member(self, address: str, *, announce: bool = True) -> AsyncIterator["FakeAgent"]:
+    async def member(
+        self, address: str, *, announce: bool = True, tls: Tls | None = None
+    ) -> AsyncIterator["FakeAgent"]:
         """Be a member for the length of the block; leaving it breaks the connection."""
         async with aiohttp.ClientSession() as http:
-            url = f"http://{address}/v1/member"
-            async with http.ws_connect(url, max_msg_size=m.MAX_MESSAGE_BYTES) as socket:
+            url = f"{'http' if tls is None else 'https'}://{address}/v1/member"
+            context = True if tls is None else tls.now.client
+            async with http.ws_connect(
+                url, max_msg_size=m.MAX_MESSAGE_BYTES, ssl=context
+            ) as socket:
                 self._socket = socket
                 self.closed = None
                 await self.handshake(socket)

@@ -10,9 +10,7 @@ from p2pcache.errors import NotAllowed
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.limits import FrameRate, PeerLimits
 from p2pcache.io.peers.secure import Secure
-from p2pcache.io.tls import Tls, check_role, explain
-
-LINES_PER_S, LINES_BURST = 0.1, 10.0  # anybody can connect: that must not fill the log
+from p2pcache.io.tls import LINES_BURST, LINES_PER_S, Tls, check_role, explain
 
 _log = logging.getLogger(__name__)
 
