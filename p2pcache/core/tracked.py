@@ -159,7 +159,8 @@ class TrackedSwarm:
             return
         accusers = self._blames.setdefault(node, set())
         accusers.add(accuser)
-        if len(accusers) >= BLAMES_TO_SHUN and not self.roster.is_shunned(node):
+        enough = min(BLAMES_TO_SHUN, len(self.roster) - 1)  # of two members only one can accuse
+        if len(accusers) >= enough and not self.roster.is_shunned(node):
             self.roster.shun(node)
             self.book.forget(node, now)
             self.audit.suspect(now)

@@ -344,6 +344,16 @@ def test_reports_of_another_epoch_count_only_for_what_is_done() -> None:
     assert world.tracking.swarms[X].book.leases[other].node == 1
 
 
+def test_in_a_swarm_of_two_one_accuser_is_enough() -> None:
+    world = World()
+    world.announce(2, state(chunkset.full(RUNS)))
+    world.join(1, credit=2)
+    assert not world.granted(1), "the liar has everything"
+    world.say(1, m.Blame(2, X, 0))
+    world.wait(10.0, alive=(1, 2))
+    assert world.granted(1)
+
+
 def test_stuck_introduces_a_holder() -> None:
     world = World()
     for node in (1, 2, 3):
