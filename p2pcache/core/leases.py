@@ -7,7 +7,7 @@ goes to the agent with the fewest in flight, which keeps every uplink of the swa
 """
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -57,6 +57,7 @@ class LeaseBook:
         self.stopped: int | None = None  # the run whose origin bytes are wrong
         self.granted = 0  # leases given out, for metrics
         self.rescues = 0  # runs granted again though a live node has them
+        self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
         self._stopped_at = 0.0
         self._settings = settings
         self._have = have
@@ -305,6 +306,7 @@ class LeaseBook:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
         self._readers.gave_back(lease.node, run)
+        self.ends[why] += 1
         self._note(now, run, why, lease.node)
 
     def _give_up(self, run: int, now: float, why: str) -> None:

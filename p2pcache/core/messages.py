@@ -37,6 +37,9 @@ class SwarmState(_Message, frozen=True):
     credit: int = 0  # > 0: it wants the rest, and works on so many leases at once
     leases: tuple[int, ...] = ()  # runs it is reading from the origin right now
     known: tuple[int, ...] = ()  # the swarm's members as it last knew them
+    label: str = ""  # a ref that it has it by; this and what follows is for people
+    total_bytes: int = 0  # distinct bytes of the model
+    taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
 
 
 # -- agent to tracker ---------------------------------------------------------------------------

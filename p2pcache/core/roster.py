@@ -100,6 +100,11 @@ class Roster:
         """Whether the node was caught sending wrong bytes."""
         return node in self._shunned
 
+    @property
+    def shunned(self) -> int:
+        """How many nodes were caught sending wrong bytes."""
+        return len(self._shunned)
+
     def covered(self) -> int:
         """Bits that at least one member has, as last told. O(members)."""
         if self.complete:

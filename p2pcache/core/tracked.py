@@ -9,6 +9,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.audit import Audit
 from p2pcache.core.hold import Hold
 from p2pcache.core.leases import LeaseBook
+from p2pcache.core.ledger import Ledger
 from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -62,6 +63,8 @@ class TrackedSwarm:
             run_count=run_count, settings=leases, seed=seed, have=self.roster.have
         )
         self.audit = Audit()
+        self.ledger = Ledger()
+        self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self._epoch = epoch
@@ -157,6 +160,7 @@ class TrackedSwarm:
         """A member got bytes from another that don't match."""
         if accuser == node or accuser not in self.roster or node not in self.roster:
             return
+        self.blames += 1
         accusers = self._blames.setdefault(node, set())
         accusers.add(accuser)
         enough = min(BLAMES_TO_SHUN, len(self.roster) - 1)  # of two members only one can accuse
@@ -226,6 +230,7 @@ class TrackedSwarm:
             self.hold.knows(said.known, present, now)
         reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
         roster.enter(member)
+        self.ledger.told(node, said)
         if roster.have[node] & ~have:
             self.audit.suspect(now)
         self._claim(node, have, now, out)

@@ -7,10 +7,12 @@ business: they need the origin.
 
 import dataclasses
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from p2pcache.core import ledger
 from p2pcache.core import messages as m
 from p2pcache.core.manifest import MAX_CHUNKS
 from p2pcache.core.registry import Node, Registry
@@ -30,12 +32,16 @@ class Totals:
     granted: int = 0  # leases
     rescues: int = 0  # of them, for runs that a live node had
     polls: int = 0
+    blames: int = 0
+    lease_ends: Counter[str] = field(default_factory=Counter)  # by why
 
     def add(self, swarm: TrackedSwarm) -> None:
         """Count a swarm in."""
         self.granted += swarm.book.granted
         self.rescues += swarm.book.rescues
         self.polls += swarm.audit.polls
+        self.blames += swarm.blames
+        self.lease_ends.update(swarm.book.ends)
 
 
 class Tracking:
@@ -138,7 +144,7 @@ class Tracking:
 
     def totals(self) -> Totals:
         """Counts over all swarms, past ones included: they only ever grow."""
-        total = dataclasses.replace(self._past)
+        total = dataclasses.replace(self._past, lease_ends=self._past.lease_ends.copy())
         for swarm in self.swarms.values():
             total.add(swarm)
         return total
@@ -272,7 +278,8 @@ class Tracking:
 
 
 def _check_sets(said: m.SwarmState) -> None:
-    """What `TrackedSwarm` would stumble over half way: bitmaps and run numbers out of range."""
+    """What `TrackedSwarm` would stumble over half way: bitmaps and numbers out of range."""
+    ledger.check(said)
     size = (said.run_count + 7) // 8
     spare = size * 8 - said.run_count
     bitmap = b"" if said.complete else said.have

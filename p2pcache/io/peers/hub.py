@@ -33,6 +33,7 @@ class Totals:
     bytes_served: int = 0
     mismatches: int = 0  # chunks whose bytes didn't match the manifest
     violations: int = 0  # peers dropped for breaking a rule
+    busy: int = 0  # requests that we answered BUSY
 
 
 class Hub:

@@ -50,6 +50,7 @@ class PeerStats(NamedTuple):
     connections: int  # both directions, handshake over
     load: int  # uploads active and waiting
     refused: int = 0  # who dialled us without a good certificate
+    busy: int = 0  # requests that we answered BUSY
 
 
 class PeerNet:
@@ -242,6 +243,7 @@ class PeerNet:
             len(open_now),
             hub.uploads.load,
             self._door.refused if self._door is not None else 0,
+            totals.busy,
         )
 
     @property

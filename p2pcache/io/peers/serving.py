@@ -157,6 +157,7 @@ class Serving:
         if not self._hub.uploads.offer(upload):
             del self._uploads[number]
             self._count_unserved()
+            self._hub.totals.busy += 1
             load = self._hub.uploads.load
             self.connection.send(wire.pack(Kind.BUSY, stream=session.number, a=number, b=load))
 

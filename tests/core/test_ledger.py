@@ -1,0 +1,59 @@
+"""What members tell for people: added up once, whoever restarts, and bounded."""
+
+import pytest
+
+from p2pcache.core import ledger
+from p2pcache.core.ledger import Ledger
+from p2pcache.core.messages import SwarmState
+from p2pcache.errors import RemoteProtocolError
+
+
+def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
+    return SwarmState("ab" * 32, 4, label=label, total_bytes=total_bytes, taken=taken)
+
+
+def test_totals_grow_by_what_each_member_grew() -> None:
+    book = Ledger()
+    assert book.alpha is None
+    book.told(1, said(0, 60, 0, label="team/m:v1"))
+    book.told(2, said(10, 40, 1))
+    book.told(1, said(40, 60, 0))
+    book.told(1, said(40, 60, 0))
+    assert (book.peers, book.origin, book.local) == (50, 100, 1)
+    assert book.alpha == 1.0
+    assert book.of(1) == (40, 60, 0)
+    assert book.label == "team/m:v1"
+
+
+def test_a_member_that_restarted_counts_from_nought() -> None:
+    book = Ledger()
+    book.told(1, said(50, 50, 0))
+    book.told(1, said())  # says nothing, which says nothing
+    book.told(1, said(10, 20, 0))
+    assert (book.peers, book.origin) == (60, 70)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_TOLD", 3)
+    book = Ledger()
+    for node in range(10):
+        book.told(node, said(1, 0, 0))
+    assert book.peers == 10
+    assert book.of(0) == (0, 0, 0)
+    assert book.of(9) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        said(1), said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
+        said(label="x" * 1000),
+    ],
+)  # fmt: skip
+def test_figures_out_of_range_are_refused(bad: SwarmState) -> None:
+    with pytest.raises(RemoteProtocolError):
+        ledger.check(bad)
+
+
+def test_a_message_of_the_release_before_says_nothing_and_is_fine() -> None:
+    ledger.check(SwarmState("ab" * 32, 4))
