@@ -70,7 +70,13 @@ class Tasks:
 
     def spawn_contained(self, work: Coroutine[Any, Any, object], *, name: str) -> None:
         """Run `work` as a task whose failure is logged and ends nothing else (one connection)."""
-        _ = self.spawn(_contained(work, name), name=name)  # the group keeps it
+        try:
+            task = self.spawn(_contained(work, name), name=name)
+        except RuntimeError:
+            work.close()
+            raise
+        # Cancelled before its first step, `_contained` never gets to await what it holds.
+        task.add_done_callback(lambda _: work.close())
 
     def every(
         self, interval_s: float, action: Callable[[], Awaitable[object]], *, name: str

@@ -1,4 +1,5 @@
 import asyncio
+import inspect
 import os
 import signal
 import threading
@@ -100,3 +101,18 @@ async def test_stop_signal() -> None:
     loop = asyncio.get_running_loop()
     loop.remove_signal_handler(signal.SIGTERM)
     loop.remove_signal_handler(signal.SIGINT)
+
+
+async def test_contained_work_that_never_began_leaves_no_coroutine_behind() -> None:
+    """It was 'never awaited', and said so from the garbage collector."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    first, late = work(), work()
+    async with Tasks() as tasks:
+        tasks.spawn_contained(first, name="cancelled at once")
+    with pytest.raises(RuntimeError):
+        tasks.spawn_contained(late, name="too late")
+    for left in (first, late):
+        assert inspect.getcoroutinestate(left) == inspect.CORO_CLOSED
