@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import ssl
+import time
 from typing import Protocol
 
 import aiohttp
@@ -80,6 +81,8 @@ class TrackerLink:
         self.epoch = 0
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
+        self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
+        self.losses = 0  # connections that broke, since start
         self._node = node
         self._secret = secret
         self._handler = handler
@@ -156,7 +159,7 @@ class TrackerLink:
         async with session.ws_connect(
             f"{self.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, autoping=True, compress=0,
             timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
-            ssl=True if self._tls is None else self._tls.now.client,
+            ssl=True if self._tls is None else self._tls.now.caller,
         ) as socket:  # fmt: skip
             if self._tls is not None:
                 check_role(socket.get_extra_info("peercert"), "tracker")
@@ -226,6 +229,7 @@ class TrackerLink:
         while True:
             await asyncio.sleep(interval_s * self._rng.uniform(0.8, 1.2))
             self.send(self._handler.heartbeat())
+            self.heartbeat_at = time.time()
 
     def _answered(self, message: m.Answer | m.Refusal) -> None:
         future = self._questions.get(message.id)
@@ -238,6 +242,7 @@ class TrackerLink:
 
     def _went_down(self) -> None:
         self._socket, self.connected = None, False
+        self.losses += not self._closing.is_set()
         self.last_error = "connection lost"
         for future in self._questions.values():
             if not future.done():
@@ -249,6 +254,8 @@ class TrackerLink:
     def _note(self, error: Exception) -> None:
         self.tried.set()
         text = _said(error)
+        if self._tls is not None and (refusal := self._tls.now.caller.refusal):
+            text, self._tls.now.caller.refusal = refusal, ""
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)

@@ -1,31 +1,34 @@
-"""The local HTTP API on the unix sockets: what docs/api.md says, and nothing decided here."""
+"""The agent's HTTP API: what docs/api.md says. Who may call what is decided in `agent.rights`."""
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.gate import CALLER, Gate
 from p2pcache.agent.openapi import document
+from p2pcache.agent.possession import Possession
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolved, Resolver
+from p2pcache.agent.rights import Caller, Denied, Door, seen_model, seen_pulls
+from p2pcache.agent.streams import Events, audited, stream
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
-from p2pcache.errors import Conflict, IntegrityError, NotAllowed, P2PCacheError, UsageError
+from p2pcache.core.tokens import Scope
+from p2pcache.errors import IntegrityError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io import web as scaffold
+from p2pcache.io.audit import Entry
 from p2pcache.io.store import Store
 
 log = logging.getLogger(__name__)
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
+PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
 MAX_LINGER_S = 3600.0
-ROLE = web.RequestKey("role", str)
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,58 +77,44 @@ class Api:
         downloads: Downloads,
         pushes: Pushes,
         queries: Queries,
+        gate: Gate,
     ) -> None:
+        self._gate = gate
+        self._possession = Possession(store)
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
         self._pushes = pushes
         self._queries = queries
         self._models_dir = str(store.root / "models")
-        self.stopping = asyncio.Event()
 
     def health_application(self) -> web.Application:
         """For probes and Prometheus on TCP: health and figures, read only."""
-        app = scaffold.make_app()
+        app = scaffold.make_app(self._gate.middleware("health"))
         app.add_routes([
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics),
         ])  # fmt: skip
         return app
 
-    def application(self, role: str) -> web.Application:
-        """The app of one socket: "operator" (every call) or "client" (pull and read)."""
-        app = scaffold.make_app(self._gate(role))
+    def application(
+        self, door: Door, *, group: int | None = None, trusted: bool = False
+    ) -> web.Application:
+        """Every route, behind the gate of one listener; the arguments are `Gate.middleware`'s."""
+        app = scaffold.make_app(self._gate.middleware(door, group=group, trusted=trusted))
         app.add_routes([
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics), web.get("/openapi.json", self.openapi),
             web.post("/v1/pull", self.pull), web.get("/v1/models", self.models),
             web.get("/v1/model", self.model), web.get("/v1/pulls", self.pulls),
-            web.get("/v1/status", self.status),
+            web.get("/v1/status", self.status), web.get("/v1/nodes", self.nodes),
+            web.get("/v1/locate", self.locate), web.post("/v1/manifests", self.manifests),
+            web.put("/v1/blobs/{manifest}/{blob}", self.blob),
+            web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
+            web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
+            web.post("/v1/linger", self.linger),
         ])  # fmt: skip
-        if role == "operator":
-            app.add_routes([
-                web.post("/v1/manifests", self.manifests),
-                web.put("/v1/blobs/{manifest}/{blob}", self.blob),
-                web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
-                web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
-                web.get("/v1/nodes", self.nodes), web.get("/v1/locate", self.locate),
-                web.post("/v1/linger", self.linger),
-            ])  # fmt: skip
-        else:
-            app.router.add_route("*", "/v1/{rest:.*}", self.not_for_clients)
         return app
-
-    def _gate(self, role: str) -> Any:
-        @web.middleware
-        async def gate(
-            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-        ) -> web.StreamResponse:
-            if self.stopping.is_set() and request.method != "GET":
-                raise Conflict("the agent is stopping")
-            request[ROLE] = role
-            return await handler(request)
-
-        return gate
 
     # -- health ------------------------------------------------------------------------------------
 
@@ -136,8 +125,12 @@ class Api:
     async def readyz(self, request: web.Request) -> web.Response:
         """Reasons why not, as JSON; with `?model=REF`: whether that model is complete here."""
         if "model" in request.query:
+            ref = Ref.parse(request.query["model"])
+            caller = request[CALLER]
+            if caller.door != "health":  # that port is for probes, which hold no token
+                caller.need(Scope.PULL, ref.namespace, "GET /readyz?model=")
             # Pods are served by what this asks about: a lost tracker must not take them down.
-            reasons = await self._queries.model_reasons(Ref.parse(request.query["model"]))
+            reasons = await self._queries.model_reasons(ref)
         else:
             reasons = self._queries.reasons()
         status = 503 if reasons else 200
@@ -153,22 +146,17 @@ class Api:
         """This API for machines."""
         return scaffold.json_response(document())
 
-    async def not_for_clients(self, request: web.Request) -> web.Response:
-        """Every other call on the client socket."""
-        raise NotAllowed(
-            "this socket is for pulling only; use the operators' socket for "
-            f"{request.method} {request.path}"
-        )
-
     # -- pull --------------------------------------------------------------------------------------
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
         """NDJSON until the model is complete; closing the connection stops waiting."""
         wanted = await scaffold.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
-        return await _stream(request, self._pull_events(ref, force=wanted.force_generation))
+        caller = await self._reader(request, ref)
+        events = self._pull_events(ref, force=wanted.force_generation)
+        return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
-    async def _pull_events(self, ref: Ref, *, force: bool) -> AsyncIterator[dict[str, object]]:
+    async def _pull_events(self, ref: Ref, *, force: bool) -> Events:
         began = time.monotonic()
         resolved = await self._resolver.resolve(ref)
         await self._check_generation(ref, resolved, force=force)
@@ -182,7 +170,8 @@ class Api:
         download.clients += 1
         try:
             while not download.ended.done():
-                await asyncio.wait([download.ended], timeout=PROGRESS_S)
+                pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
+                await asyncio.wait([download.ended], timeout=pause)
                 yield {"event": "progress", **_progress(download)}
             download.ended.result()
         finally:
@@ -206,6 +195,28 @@ class Api:
                 "restored or tampered with; pull with --force-generation to accept it"
             )
 
+    async def _reader(self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL) -> Caller:
+        """The caller, if it may do this to the model: by its namespace, and by its digest if one is given.
+
+        A digest says nothing about whose model it is, so a limited caller may use one only for
+        what a tag in its namespaces names.
+        """
+        caller, call = request[CALLER], f"{request.method} {request.path}"
+        caller.need(scope, ref.namespace, call)
+        if ref.digest is None or caller.everywhere:
+            return caller
+        tags = await asyncio.to_thread(self._store.tags_of, ref.digest)
+        seen = all if scope is Scope.ADMIN else any  # who removes a model removes all its names
+        if tags and seen(caller.sees(tag.namespace) for tag in tags):
+            return caller
+        if scope is Scope.PULL:
+            named = await self._resolver.resolve(ref._replace(digest=None))
+            if named.digest == ref.digest:
+                return caller
+        raise Denied(
+            f"{call}: no tag of your namespaces names blake3:{ref.digest}; leave the digest out"
+        )
+
     async def linger(self, request: web.Request) -> web.Response:
         """Answer when every run that we have of a model lies on another node too, or after the limit."""
         wanted = await scaffold.read_json(request, LingerRequest)
@@ -224,8 +235,10 @@ class Api:
 
     async def manifests(self, request: web.Request) -> web.Response:
         """Begin a push: which blobs are missing?"""
-        encoded = await _body(request, MAX_MANIFEST_BYTES)
-        digest, missing = await self._pushes.begin(encoded)
+        encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
+        digest, missing = await self._pushes.begin(
+            encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
+        )
         return scaffold.json_response(
             {
                 "digest": digest,
@@ -239,6 +252,7 @@ class Api:
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
         size = await self._pushes.receive(digest, blob, request.content)
+        self._possession.proved(request[CALLER], digest, blob)
         return scaffold.json_response({"bytes": size})
 
     async def push(self, request: web.Request) -> web.StreamResponse:
@@ -247,11 +261,14 @@ class Api:
         ref = Ref.parse(wanted.ref)
         if ref.digest is not None:
             raise UsageError("push to a tag, not to a digest")
-        return await _stream(request, self._push_events(ref, wanted.digest, force=wanted.force))
+        caller = await self._reader(request, ref, Scope.PUSH)
+        swarm = self._downloads.swarms.get(wanted.digest)
+        if swarm is not None:
+            await asyncio.to_thread(self._possession.check, caller, swarm.layout)
+        events = self._push_events(ref, wanted.digest, force=wanted.force)
+        return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
 
-    async def _push_events(
-        self, ref: Ref, digest: str, *, force: bool
-    ) -> AsyncIterator[dict[str, object]]:
+    async def _push_events(self, ref: Ref, digest: str, *, force: bool) -> Events:
         began = time.monotonic()
         push = self._pushes.start(ref, digest, force=force)
         while not push.ended.done():
@@ -272,44 +289,56 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         """What the cache holds."""
-        return scaffold.json_response({"models": await self._queries.models()})
+        caller = request[CALLER]
+        rows = [seen_model(caller, row) for row in await self._queries.models()]
+        return scaffold.json_response({"models": [row for row in rows if row]})
 
     async def model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
-        return scaffold.json_response(await self._queries.model(scaffold.wanted_ref(request)))
+        ref = scaffold.wanted_ref(request)
+        caller = await self._reader(request, ref)
+        row = await self._queries.model(ref)
+        return scaffold.json_response(seen_model(caller, row))
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
         ref = scaffold.wanted_ref(request)
-        self._downloads.refuse_while_pulled(ref)
-        digest = await self._queries.local_digest(ref)
-        tags = await asyncio.to_thread(self._store.tags_of, digest)
-        if ref.digest is not None or len(tags) <= 1:
-            await self._downloads.forget(digest)
-            freed = await asyncio.to_thread(self._store.remove_model, digest)
-        else:
-            freed = 0
-            await asyncio.to_thread(self._store.remove_tag, ref)
+        caller = await self._reader(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "rm", model=str(ref)) as entry:
+            self._downloads.refuse_while_pulled(ref)
+            digest = await self._queries.local_digest(ref)
+            tags = await asyncio.to_thread(self._store.tags_of, digest)
+            if ref.digest is not None or len(tags) <= 1:
+                await self._downloads.forget(digest)
+                freed = await asyncio.to_thread(self._store.remove_model, digest)
+            else:
+                freed = 0
+                await asyncio.to_thread(self._store.remove_tag, ref)
+            entry.fields |= {"digest": digest, "bytes_freed": freed}
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return scaffold.json_response({"removed": str(ref), "digest": digest, "bytes_freed": freed})
 
     async def prune(self, request: web.Request) -> web.Response:
         """Remove what nothing names."""
         wanted = await scaffold.read_json(request, PruneRequest)
-        return scaffold.json_response(
-            await self._queries.prune(dry_run=wanted.dry_run, everything=wanted.all)
-        )
+        with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
+            result = await self._queries.prune(dry_run=wanted.dry_run, everything=wanted.all)
+            entry.fields |= {"bytes_freed": result["bytes_freed"]}
+        return scaffold.json_response(result)
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """Prove every chunk again."""
         wanted = await scaffold.read_json(request, VerifyRequest)
-        return await _stream(request, self._queries.verify(Ref.parse(wanted.ref)))
+        ref = Ref.parse(wanted.ref)
+        caller = await self._reader(request, ref, Scope.ADMIN)
+        entry = Entry(caller.who, "verify", model=str(ref))
+        return await stream(request, audited(entry, self._queries.verify(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 
     async def pulls(self, request: web.Request) -> web.Response:
         """What is being pulled now."""
-        return scaffold.json_response({"pulls": self._queries.pulls()})
+        return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
 
     async def nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""
@@ -320,43 +349,15 @@ class Api:
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = scaffold.wanted_ref(request)
+        await self._reader(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return web.Response(body=body, content_type="application/json")
 
     async def status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
-        return scaffold.json_response(await self._queries.status())
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    data = bytearray()
-    async for part in request.content.iter_chunked(1 << 18):
-        data += part
-        if len(data) > limit:
-            raise UsageError(f"the request's body is over the limit of {limit} bytes")
-    return bytes(data)
-
-
-async def _stream(
-    request: web.Request, events: AsyncIterator[dict[str, object]]
-) -> web.StreamResponse:
-    """NDJSON. An error before the first event is a plain HTTP error; later it is the last event."""
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    with contextlib.suppress(ConnectionResetError):  # the client left: it stops waiting, no more
-        try:
-            async for event in events:
-                if not response.prepared:
-                    await response.prepare(request)
-                await response.write(msgspec.json.encode(event) + b"\n")
-        except P2PCacheError as error:
-            if not response.prepared:
-                raise
-            last = {"event": "error", "code": error.exit_code, "message": str(error)}
-            await response.write(msgspec.json.encode(last) + b"\n")
-        finally:
-            await events.aclose()  # type: ignore[attr-defined] # an async generator: its finally must run now
-        await response.write_eof()
-    return response
+        status = await self._queries.status()
+        status["pulls"] = seen_pulls(request[CALLER], self._queries.pulls())
+        return scaffold.json_response(status)
 
 
 def _progress(download: Download) -> dict[str, object]:

@@ -13,15 +13,18 @@ import psutil
 import p2pcache
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.api import Api
+from p2pcache.agent.doors import Doors
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.gate import ApiLimits
 from p2pcache.agent.janitor import Janitor
+from p2pcache.agent.journal import Journal
 from p2pcache.agent.labeller import Labeller
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import OriginReads, Parts
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolver
-from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET, AgentSettings
+from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import messages as m
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, UsageError
@@ -29,6 +32,7 @@ from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.kube import in_cluster
+from p2pcache.io.looplag import LoopLag
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
@@ -38,16 +42,14 @@ from p2pcache.io.tls import WATCH_S, open_tls
 
 log = logging.getLogger(__name__)
 
-OPERATOR_MODE = 0o660  # the socket's group may operate; the folder decides who reaches it
-CLIENT_MODE = 0o666  # anybody who can see the socket may pull
 ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
 
 
 class AgentApp:
     """One agent: `async with AgentApp(...).running():` serves until the block ends."""
 
-    def __init__(self, settings: AgentSettings) -> None:
-        """Build the parts; nothing listens or connects yet.
+    def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
+        """Build the parts; nothing listens or connects yet. `limits`: of the API, else the usual ones.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
@@ -58,6 +60,7 @@ class AgentApp:
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
+        self.doors = Doors(settings, limits)
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         own = self.store.node_id
         self.node = own if tls is None else tls.member.node(own)
@@ -80,16 +83,19 @@ class AgentApp:
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls
         )
         self.resolver = Resolver(self.store, self.link)
-        self.downloads = Downloads(self.parts, self.resolver, SwarmSettings())
-        self.pushes = Pushes(self.parts, self.downloads, self.resolver)
-        self.metrics = AgentMetrics(self.parts, self.downloads, lambda: not self.queries.reasons())
+        self.journal = Journal(self.store, self.tasks)
+        self.downloads = Downloads(self.parts, self.resolver, SwarmSettings(), self.journal)
+        self.pushes = Pushes(self.parts, self.downloads, self.resolver, self.journal)
+        self._lag = LoopLag()
+        self.metrics = AgentMetrics(
+            self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons()
+        )
         self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads, pushes=self.pushes,
-            queries=self.queries,
+            queries=self.queries, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
-        self.health_address = ""
         self._name = settings.node_name or socket.gethostname()
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
@@ -110,20 +116,12 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
+                self._lag.start(self.tasks)
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
                     self._labeller.start()
-                if self.settings.health_listen:
-                    sock = web.listen_tcp(self.settings.health_listen)
-                    self.health_address = web.bound_address(sock)
-                    await stack.enter_async_context(
-                        web.serving(self.api.health_application(), [sock])
-                    )
-                for path, role, mode in self._sockets():
-                    sock = web.listen_unix(Path(path), mode=mode)
-                    stack.callback(web.remove_unix, Path(path))
-                    await stack.enter_async_context(web.serving(self.api.application(role), [sock]))
+                await stack.enter_async_context(self.doors.open(self.api))
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,
@@ -131,6 +129,7 @@ class AgentApp:
                 yield
                 await self._stop()
         finally:
+            self.journal.close()
             self.store.close()
 
     def reload(self) -> None:
@@ -141,7 +140,7 @@ class AgentApp:
             log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
-        self.api.stopping.set()
+        self.doors.gate.stopping.set()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()
@@ -150,17 +149,6 @@ class AgentApp:
         if self.link is not None:
             await self.link.close()
         self.downloads.stop()
-
-    def _sockets(self) -> list[tuple[str, str, int]]:
-        socket_path, client_path = self.settings.socket, self.settings.client_socket
-        if (
-            not client_path
-            and socket_path == DEFAULT_SOCKET
-            and Path(DEFAULT_CLIENT_SOCKET).parent.is_dir()
-        ):
-            client_path = DEFAULT_CLIENT_SOCKET
-        sockets = [(socket_path, "operator", OPERATOR_MODE)]
-        return sockets + ([(client_path, "client", CLIENT_MODE)] if client_path else [])
 
     async def _use_origin(self, url: str) -> None:
         """Open the storage; when it can't be had, say so and try again later."""

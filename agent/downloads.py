@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 
+from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.swarm import Swarm
@@ -21,15 +21,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
-
-
-@dataclass(slots=True)
-class History:
-    """Sums over the pulls that completed since the agent started."""
-
-    count: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
 
 
 class Download:
@@ -62,6 +53,12 @@ class Download:
         if not self.ended.done():
             self.ended.set_result(None)
 
+    @property
+    def error(self) -> P2PCacheError | None:
+        """What it ended with; None: well, or not yet."""
+        error = self.ended.exception() if self.ended.done() else None
+        return error if isinstance(error, P2PCacheError) else None
+
     def sources(self) -> dict[str, int]:
         """Bytes that this fetch took, by source."""
         before, now = self._traffic_before, self.swarm.traffic
@@ -86,13 +83,15 @@ class Download:
 class Downloads:
     """All models of this agent: those that are only served, and those that are being pulled."""
 
-    def __init__(self, parts: Parts, resolver: Resolver, settings: SwarmSettings) -> None:
+    def __init__(
+        self, parts: Parts, resolver: Resolver, settings: SwarmSettings, journal: Journal
+    ) -> None:
         self.swarms: dict[str, Swarm] = {}
         self.running: dict[str, Download] = {}
-        self.history = History()
         self._parts = parts
         self._resolver = resolver
         self._settings = settings
+        self._journal = journal
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def seed_all(self) -> None:
@@ -104,13 +103,14 @@ class Downloads:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
             if model is not None:
-                self.add(model)
+                self.add(model, known.tags[0].short if known.tags else "")
 
-    def add(self, model: ModelStore) -> Swarm:
-        """Take part in a model's swarm with what the store has of it."""
+    def add(self, model: ModelStore, label: str) -> Swarm:
+        """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
         swarm = self.swarms.get(model.digest)
         if swarm is None:
             swarm = self.swarms[model.digest] = Swarm(self._parts, model, self._settings)
+            swarm.label = label
             self._unattended(swarm)
             self._parts.net.add_swarm(swarm)
             if self._parts.link is not None:
@@ -159,10 +159,14 @@ class Downloads:
             if running is not None:
                 return running
             swarm = self.swarms.get(digest)
+            if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
+                swarm.lost()
             if swarm is None or not swarm.complete:
-                swarm = self.add(await self._open(digest))
+                swarm = self.add(await self._open(digest), ref.short)
+            swarm.label = ref.short
             download = Download(ref, swarm, self._parts.now(), time.time())
             if swarm.complete:
+                self._journal.hits += 1
                 download.finish()
                 return download
             self.running[digest] = download
@@ -206,10 +210,11 @@ class Downloads:
                 swarm.pause()
             swarm.store.unpin()
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
-        if swarm.complete:
-            self.history.count += 1
-            self.history.bytes += download.bytes_total
-            self.history.seconds += self._parts.now() - download.started
+            self._journal.note(
+                "pull", ref=str(download.ref), digest=swarm.digest, size_bytes=download.bytes_total,
+                seconds=self._parts.now() - download.started, sources=download.sources(),
+                error=download.error,
+            )  # fmt: skip
 
     def _unattended(self, swarm: Swarm) -> None:
         """No client waits: bytes that a check found bad are fetched again, then shown again."""

@@ -1,37 +1,63 @@
 """What Prometheus sees of an agent: counters gathered at scrape time from the parts that keep them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
-from p2pcache.core.events import Source
+from p2pcache.core.events import Outcome, Source
+from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tls import certificate_metrics
 
-_SOURCES = {Source.ORIGIN: "origin", Source.PEER: "peer", Source.LOCAL: "local"}
+_PREFIX = "p2pcache_agent_"
+_CODES = (
+    0,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+)  # of errors.py; there from the start, so that rates begin at 0
+_ACTIONS = (("pulls", "pull"), ("pushes", "push"), ("removals", "rm"))
 
 
 class AgentMetrics(Collector):
     """The agent's figures of merit. Nothing is counted twice: each value has one owner."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        downloads: Downloads,
+        journal: Journal,
+        lag: LoopLag,
+        ready: Callable[[], bool],
+    ) -> None:
         self.registry = CollectorRegistry()
         self._parts = parts
         self._downloads = downloads
+        self._journal = journal
+        self._lag = lag
         self._ready = ready
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def totals(self) -> dict[str, int]:
         """Bytes that this process received by source, and served to peers."""
-        taken = dict.fromkeys(_SOURCES.values(), 0)
-        for swarm in self._downloads.swarms.values():
-            for source, name in _SOURCES.items():
-                taken[name] += swarm.traffic[source]
+        taken = {source.name.lower(): self._parts.tally.taken[source] for source in Source}
         return {**taken, "served": self._parts.net.stats.bytes_served}
 
     def describe(self) -> list[Metric]:
@@ -40,65 +66,75 @@ class AgentMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One scrape."""
-        totals = self.totals()
-        served = totals.pop("served")
-        received = CounterMetricFamily(
-            "p2pcache_agent_received_bytes", "Proved bytes by source (origin, peer, local copy).",
-            labels=["source"],
-        )  # fmt: skip
-        for name, count in totals.items():
-            received.add_metric([name], count)
-        yield received
-        yield CounterMetricFamily(
-            "p2pcache_agent_served_bytes", "Payload bytes served to peers.", value=served
-        )
-        yield CounterMetricFamily(
-            "p2pcache_agent_mismatches", "Chunks from peers that didn't match the manifest.",
-            value=self._parts.net.stats.mismatches,
-        )  # fmt: skip
+        yield from self._counters()
         yield from self._gauges()
+        yield from self._ended()
         yield from certificate_metrics("agent", self._parts.tls)
-        build = InfoMetricFamily("p2pcache_agent_build", "The running release.")
+        build = InfoMetricFamily(f"{_PREFIX}build", "The running release.")
         build.add_metric([], {"version": p2pcache.__version__})
         yield build
 
+    def _counters(self) -> Iterator[Metric]:
+        totals, stats, tally = self.totals(), self._parts.net.stats, self._parts.tally
+        served = totals.pop("served")
+        link = self._parts.link
+        yield _labelled(
+            "received_bytes", "Proved bytes by source (origin, peer, local copy).", "source", totals
+        )
+        for name, text, value in (
+            ("served_bytes", "Payload bytes served to peers.", served),
+            ("busy_answers", "Requests of peers that we answered BUSY.", stats.busy),
+            ("mismatches", "Chunks from peers that didn't match the manifest.", stats.mismatches),
+            ("protocol_violations", "Peers dropped for breaking the protocol.", stats.violations),
+            ("handshakes_refused", "Peers without a good certificate.", stats.refused),
+            ("pull_hits", "Pulls of models that were complete here.", self._journal.hits),
+            ("pulled_bytes", "Bytes of models whose pulls completed.", self._journal.pull_bytes),
+            ("tracker_losses", "Times that the tracker was lost.", link.losses if link else 0),
+        ):
+            yield CounterMetricFamily(_PREFIX + name, text, value=value)
+        for name, text, counts in (
+            ("requests", "Requests to peers, by how they ended.", tally.requests),
+            ("origin_reads", "Reads of runs from the origin, by how they ended.", tally.fetches),
+        ):
+            ends = {outcome.name.lower(): counts[outcome] for outcome in Outcome}
+            yield _labelled(name, text, "outcome", ends)
+
     def _gauges(self) -> Iterator[Metric]:
         cached, free = self._parts.store.usage()
-        link = self._parts.link
+        link, net, running = self._parts.link, self._parts.net, self._downloads.running
         for name, text, value in (
-            ("ready", "1 when tracker and origin are usable.", int(self._ready())),
-            (
-                "tracker_connected",
-                "1 while this agent is a member.",
-                int(link is not None and link.connected),
-            ),
+            ("ready", "1 when tracker and origin are usable.", self._ready()),
+            ("tracker_configured", "0 for an agent that works alone.", link is not None),
+            ("tracker_connected", "1 while we are a member.", link is not None and link.connected),
+            ("last_heartbeat_timestamp_seconds", "When we last told the tracker; 0: never.",
+             link.heartbeat_at if link else 0),
             ("cache_bytes", "Bytes of blobs in the cache.", cached),
             ("cache_free_bytes", "Free bytes on the cache's disk.", free),
-            (
-                "models",
-                "Models that this agent serves, partial ones included.",
-                len(self._downloads.swarms),
-            ),
-            ("pulls_running", "Pulls that run now.", len(self._downloads.running)),
-            (
-                "peer_connections",
-                "Open peer connections, both directions.",
-                self._parts.net.stats.connections,
-            ),
-            ("upload_load", "Uploads active and queued.", self._parts.net.load),
-        ):
-            yield GaugeMetricFamily(f"p2pcache_agent_{name}", text, value=value)
-        pulls = self._downloads.history
-        yield CounterMetricFamily(
-            "p2pcache_agent_pulls", "Pulls that completed.", value=pulls.count
-        )
-        yield CounterMetricFamily(
-            "p2pcache_agent_pull_seconds",
-            "Time that completed pulls took, summed.",
-            value=pulls.seconds,
-        )
-        yield CounterMetricFamily(
-            "p2pcache_agent_pull_bytes",
-            "Bytes of the models of completed pulls, summed.",
-            value=pulls.bytes,
-        )
+            ("models", "Models that we serve, partial ones included.", len(self._downloads.swarms)),
+            ("pulls_running", "Pulls that run now.", len(running)),
+            ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),
+            ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
+            ("uploads", "Uploads active and queued.", net.load),
+            ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
+             self._lag.worst_s),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(_PREFIX + name, text, value=float(value))
+
+    def _ended(self) -> Iterator[Metric]:
+        ended = self._journal.ended
+        for name, action in _ACTIONS:
+            seen = {code for kind, code in ended if kind == action}
+            counts = {str(code): ended[action, code] for code in sorted({*_CODES, *seen})}
+            yield _labelled(name, f"Ended {name}, by exit code.", "exit_code", counts)
+        durations = self._journal.durations
+        yield HistogramMetricFamily(
+            f"{_PREFIX}pull_duration_seconds", "How long completed pulls took.",
+            buckets=durations.cumulative(), sum_value=durations.sum_s,
+        )  # fmt: skip
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -5,12 +5,13 @@ import contextlib
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core.events import Outcome
+from p2pcache.core.events import Outcome, Source
 from p2pcache.core.layout import Layout
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
@@ -71,6 +72,15 @@ class OriginReads:
 
 
 @dataclass(slots=True)
+class Tally:
+    """What this process took in since its start, over all models, removed ones included."""
+
+    taken: Counter[Source] = field(default_factory=Counter)  # proved bytes
+    requests: Counter[Outcome] = field(default_factory=Counter)  # to peers, by how they ended
+    fetches: Counter[Outcome] = field(default_factory=Counter)  # from the origin, the same
+
+
+@dataclass(slots=True)
 class Parts:
     """The agent's shared parts."""
 
@@ -83,4 +93,5 @@ class Parts:
     tasks: Tasks
     rng: random.Random
     tls: Tls | None = None
+    tally: Tally = field(default_factory=Tally)
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

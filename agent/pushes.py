@@ -7,12 +7,16 @@ send every blob that this cache lacks: nobody gets at bytes by naming their dige
 import asyncio
 import logging
 import os
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 from aiohttp import StreamReader
+from blake3 import blake3
 
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.core import chunkset
@@ -25,6 +29,7 @@ from p2pcache.errors import (
     IntegrityError,
     NotFound,
     P2PCacheError,
+    TimedOut,
     Unreachable,
     UsageError,
 )
@@ -32,6 +37,7 @@ from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.push import PushResult
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.web import STALL_S, next_part
 from p2pcache.io.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
@@ -49,13 +55,22 @@ class Missing(NamedTuple):
 class Pushes:
     """Pushes of this agent, one manifest at a time each."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, resolver: Resolver) -> None:
+    def __init__(
+        self, parts: Parts, downloads: Downloads, resolver: Resolver, journal: Journal
+    ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._resolver = resolver
+        self._journal = journal
 
-    async def begin(self, encoded: bytes) -> tuple[str, list[Missing]]:
+    async def begin(
+        self, encoded: bytes, unproved: Callable[[Layout], set[str]]
+    ) -> tuple[str, list[Missing]]:
         """Take a manifest; say which blobs must be sent.
+
+        Args:
+            encoded: the manifest's bytes.
+            unproved: ids of the blobs that the caller must send although they are here (may block).
 
         Raises:
             InvalidManifest: a rule of format v1 is broken.
@@ -67,15 +82,16 @@ class Pushes:
                 "this model is being pulled by this agent right now; push again when it is done"
             )
         model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
-        swarm = self._downloads.add(model)
+        swarm = self._downloads.add(model, "")
         copied = await asyncio.to_thread(model.copy_local)
         if copied:
             swarm.proved(copied, Source.LOCAL)
+        owed = await asyncio.to_thread(unproved, layout)
         paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
         return layout.digest, [
             Missing(blob.id, paths[number])
             for number, blob in enumerate(layout.blobs)
-            if not all(model.has_chunk(chunk) for chunk in blob.chunks)
+            if blob.id in owed or not all(model.has_chunk(chunk) for chunk in blob.chunks)
         ]
 
     async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
@@ -93,8 +109,8 @@ class Pushes:
         if blob is None:
             raise NotFound("the manifest names no such blob")
         for chunk in blob.chunks:
-            await _receive_chunk(swarm.store, chunk, layout.lengths[chunk], body)
-        if await body.read(1):
+            await _receive_chunk(swarm.store, layout, chunk, body)
+        if await next_part(body, 1):
             raise UsageError("the body is longer than the blob")
         fresh = chunkset.of({layout.run_of(chunk) for chunk in blob.chunks})
         swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
@@ -130,12 +146,14 @@ class Pushes:
     async def _upload(
         self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
     ) -> None:
+        began = time.monotonic()
         store.pin()
         try:
             result = await asyncio.to_thread(
                 self._upload_blocking, push, repo, store, ref, force=force
             )
             await asyncio.to_thread(store.publish, ref, result.generation)
+            self._downloads.swarms[store.digest].label = ref.short
             link = self._parts.link
             if link is not None and link.connected:
                 await link.ask("moved", ref.short)
@@ -149,6 +167,10 @@ class Pushes:
         finally:
             store.unpin()
             push.fail(Unreachable("the agent is stopping; push again: it resumes"))
+            self._journal.note(
+                "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
+                seconds=time.monotonic() - began, error=push.error,
+            )  # fmt: skip
 
     def _upload_blocking(
         self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
@@ -186,6 +208,12 @@ class Push:
         """So many bytes more are at the origin (called from upload threads, one at a time)."""
         self.bytes_done += size
 
+    @property
+    def error(self) -> P2PCacheError | None:
+        """What it ended with; None: well, or not yet."""
+        error = self.ended.exception() if self.ended.done() else None
+        return error if isinstance(error, P2PCacheError) else None
+
     def fail(self, error: P2PCacheError) -> None:
         """End it badly, unless it ended."""
         if not self.ended.done():
@@ -193,16 +221,22 @@ class Push:
             self.ended.exception()  # heard, even when the client is gone
 
 
-async def _receive_chunk(store: ModelStore, chunk: int, length: int, body: StreamReader) -> None:
-    writer = store.begin(chunk)
-    offset = 0
+async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: StreamReader) -> None:
+    """Prove one chunk; also one that is here already: who sends it must be seen to have it."""
+    writer, hasher = store.begin(chunk), blake3()
+    offset, length = 0, layout.lengths[chunk]
     while offset < length:
-        piece = await _exactly(body, min(PIECE_BYTES, length - offset))
+        piece = memoryview(await _exactly(body, min(PIECE_BYTES, length - offset)))
         if writer is not None:
-            view = memoryview(piece)
-            await asyncio.to_thread(_write, writer, offset, view)
+            await asyncio.to_thread(_write, writer, offset, piece)
+        else:
+            await asyncio.to_thread(hasher.update, piece)
         offset += len(piece)
-    if writer is not None and not await asyncio.to_thread(writer.finish):
+    if writer is not None:
+        right = await asyncio.to_thread(writer.finish)
+    else:
+        right = hasher.digest() == layout.digest_of_chunk(chunk)
+    if not right:
         raise IntegrityError(
             "the bytes sent are not those of the manifest; did the file change? push again"
         )
@@ -215,6 +249,11 @@ def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
 
 async def _exactly(body: StreamReader, count: int) -> bytes:
     try:
-        return await body.readexactly(count)
+        async with asyncio.timeout(STALL_S):
+            return await body.readexactly(count)
+    except TimeoutError:
+        raise TimedOut(
+            "the body stopped in the middle of the blob; push again: it resumes"
+        ) from None
     except asyncio.IncompleteReadError:
         raise UsageError("the body ended before the blob did; push again: it resumes") from None

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -111,7 +111,7 @@ class Queries:
         )
         return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
 
-    async def verify(self, ref: Ref) -> AsyncIterator[dict[str, object]]:
+    async def verify(self, ref: Ref) -> AsyncGenerator[dict[str, object], None]:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""
         began = time.monotonic()
         model = await self._open((await self._known(ref)).digest)

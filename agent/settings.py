@@ -35,6 +35,12 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """PEM file of the cluster's CA; several certificates in it while one CA replaces another."""
     insecure: bool = False
     """Serve other hosts without a cluster key. Whoever reaches the port can then read every model."""
+    client_namespaces: str = "*"
+    """Namespaces that the client socket may pull from without a token, separated by commas; *: all."""
+    api_listen: str = ""
+    """HOST:PORT for the API over TCP, for clients with a token; default: only on the sockets. Plain HTTP."""
+    token_key_file: str = ""
+    """File with the key that clients' tokens are signed with; default: the cluster key."""
     health_listen: str = ""
     """HOST:PORT for /healthz, /readyz and /metrics, for probes and Prometheus; default: only on the sockets."""
     node_name: str = ""

@@ -49,6 +49,7 @@ class Swarm:
         self.scheduler: Scheduler | None = None
         self.neighbours = Neighbours(parts.node, store.digest, parts.net)
         self.traffic = dict.fromkeys(e.Source, 0)
+        self.label = ""  # a ref that names it here, for people
         self.unflushed_bytes = 0
         self.on_finished: Callable[[], None] = lambda: None
         self.on_failed: Callable[[P2PCacheError], None] = lambda error: None
@@ -159,12 +160,14 @@ class Swarm:
             self.digest, self.layout.run_count, have, complete=self.complete,
             credit=self.scheduler.credit if self.scheduler is not None else 0,
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
+            label=self.label, total_bytes=self.layout.total_bytes,
+            taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
         )  # fmt: skip
 
     def proved(self, runs: int, source: e.Source) -> None:
         """Runs became `have` without a command (local copies, a push)."""
         fresh = runs & ~self._have
-        self.traffic[source] += sum(self.layout.run_bytes[run] for run in chunkset.members(fresh))
+        self._took(source, sum(self.layout.run_bytes[run] for run in chunkset.members(fresh)))
         if self.scheduler is not None:
             self._post(e.RunsProved(fresh, source))
         else:
@@ -264,7 +267,8 @@ class Swarm:
 
     def request_ended(self, request: int, outcome: e.Outcome, nbytes: int) -> None:
         """The one end of a request."""
-        self.traffic[e.Source.PEER] += nbytes
+        self._took(e.Source.PEER, nbytes)
+        self._parts.tally.requests[outcome] += 1
         self.unflushed_bytes += nbytes
         if nbytes:
             self._last_progress = self._parts.now()
@@ -369,16 +373,21 @@ class Swarm:
         except Exception:  # a bug must end the fetch, not leave the run in flight for ever
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
-            self.traffic[e.Source.ORIGIN] += self.layout.run_bytes[run]
+            self._took(e.Source.ORIGIN, self.layout.run_bytes[run])
             self.unflushed_bytes += self.layout.run_bytes[run]
             self._last_progress = self._parts.now()
         self._last_fetch = outcome
+        self._parts.tally.fetches[outcome] += 1
         if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
             del self._fetches[fetch]
         if outcome is e.Outcome.FAILED:
             self._disk_failed()
         if self.scheduler is scheduler:
             self._post(e.FetchEnded(fetch, outcome))
+
+    def _took(self, source: e.Source, nbytes: int) -> None:
+        self.traffic[source] += nbytes
+        self._parts.tally.taken[source] += nbytes
 
     def _disk_failed(self) -> None:
         _cached, free = self._parts.store.usage()

@@ -36,8 +36,8 @@ def write(who: str, action: str, *, result: str, **more: object) -> None:
 class Entry:
     """One action that takes a while: `with Entry(...) as entry:` writes the line at its end.
 
-    An error of ours makes it `refused` (exit code 4) or `failed`; leaving it otherwise early
-    (the client is gone) makes it `left`; else it is `ok`.
+    An error makes it `failed`; leaving it otherwise early (the client is gone) makes it `left`;
+    else it is `ok`.
     """
 
     def __init__(self, who: str, action: str, **more: object) -> None:
@@ -57,8 +57,7 @@ class Entry:
     ) -> None:
         result, more = "ok", dict(self.fields)
         if isinstance(error, P2PCacheError):
-            result = "refused" if error.exit_code == 4 else "failed"
-            more |= {"code": error.exit_code, "why": str(error)}
+            result, more = "failed", more | {"code": error.exit_code, "why": str(error)}
         elif isinstance(error, Exception):
             result, more = "failed", more | {"code": 1, "why": type(error).__name__}
         elif error is not None:  # cancelled, or its reader closed it

@@ -1,0 +1,50 @@
+"""NDJSON answers: one event a line, and what the audit log says when they end."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+import msgspec
+from aiohttp import web
+
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.audit import Entry
+
+Events = AsyncGenerator[dict[str, object], None]
+_TOLD = (
+    "digest",
+    "bytes",
+    "bytes_uploaded",
+    "generation",
+    "chunks_bad",
+)  # of `done`, for the audit
+
+
+async def audited(entry: Entry, events: Events) -> Events:
+    """The same events; the audit line is written when they end, however they end."""
+    with entry:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if event["event"] in ("resolved", "done"):
+                    entry.fields |= {key: event[key] for key in _TOLD if key in event}
+                yield event
+
+
+async def stream(request: web.Request, events: Events) -> web.StreamResponse:
+    """Send the events. An error before the first one is a plain HTTP error, later the last event."""
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    async with contextlib.aclosing(events):
+        with contextlib.suppress(
+            ConnectionResetError
+        ):  # the client left: it stops waiting, no more
+            try:
+                async for event in events:
+                    if not response.prepared:
+                        await response.prepare(request)
+                    await response.write(msgspec.json.encode(event) + b"\n")
+            except P2PCacheError as error:
+                if not response.prepared:
+                    raise
+                last = {"event": "error", "code": error.exit_code, "message": str(error)}
+                await response.write(msgspec.json.encode(last) + b"\n")
+            await response.write_eof()
+    return response
