@@ -251,6 +251,21 @@ class Blobs:
         blob.lose(range(len(blob.bits)))
         blob.suspect = None
 
+    def recheck(self, blob: BlobFile) -> None:
+        """Compare a published file with its proof record; one that was changed is believed no longer."""
+        with self.lock:
+            if not blob.published or not blob.whole:
+                return  # what is doubted already is being proved
+            try:
+                info = os.stat(blob.id, dir_fd=self.folders.blobs, follow_symlinks=False)
+            except FileNotFoundError:
+                self.files.drop(blob.id)
+                self._gone(blob)
+                return
+            if self.proofs.get(blob.id) != Proof(info.st_size, info.st_mtime_ns):
+                self.files.drop(blob.id)
+                blob.doubt()
+
     # Proving what lies there already
 
     def settle(self, blob: BlobFile, positions: Iterable[int]) -> None:

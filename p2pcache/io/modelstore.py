@@ -240,6 +240,15 @@ class ModelStore:
 
     # Checking it
 
+    def recheck(self) -> bool:
+        """Compare each file with its proof record, before a path is handed out; whether all is complete.
+
+        What was changed behind our back is believed no longer; `copy_local` proves it again.
+        """
+        for blob in self._files:
+            self._blobs.recheck(blob)
+        return self.complete
+
     def verify(self, progress: Callable[[int, int], None] | None = None) -> list[int]:
         """Hash every proved chunk again; bad ones are believed no longer.
 

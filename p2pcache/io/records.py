@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
@@ -114,6 +114,10 @@ class Records:
         try:
             yield
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise NoSpace(
+                    f"cache records {self._path}: the disk is full; make room with `p2pcache prune`"
+                ) from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
                 "remove it: models stay and are proved again"
@@ -125,10 +129,11 @@ class Records:
             self._db.execute("begin immediate")
             try:
                 yield self._db
+                self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("rollback")
                 raise
-            self._db.execute("commit")
 
     def _all(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         with self._lock, self._errors():

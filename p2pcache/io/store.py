@@ -8,6 +8,7 @@ CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a li
 CACHE/tmp/                        what isn't there yet or not any more; emptied at start
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -16,7 +17,7 @@ from typing import NamedTuple, Self
 
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
-from p2pcache.errors import Conflict, InvalidManifest, P2PCacheError
+from p2pcache.errors import Conflict, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs, Folders
@@ -247,11 +248,19 @@ class Store:
             tagged = [r for r, d in self._records.tags() if d == model.digest]
             for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
                 self._trees.publish(place, self._tree_files(model.layout))
-            if generation is not None:  # last: a tag never speaks of a tree that isn't durable
+            # A tag is last: it never speaks of a tree that isn't durable. One that says this already
+            # is left alone: a complete model must be had from a full disk, too.
+            if generation is not None and not self._says(ref, model.digest, generation):
                 self._records.set_tag(ref.tag_key, model.digest, generation)
                 self._trees.set_link(ref, model.digest)
-            self.touch(model.digest)
+            with contextlib.suppress(NoSpace):
+                self.touch(model.digest)
             return tree.path
+
+    def _says(self, ref: Ref, digest: str, generation: int) -> bool:
+        """Whether record and link of a tag are these."""
+        known = self._records.tag(ref.tag_key) == (digest, generation)
+        return known and self._trees.link(ref) == digest
 
     def _tree_files(self, layout: Layout) -> Iterator[tuple[str, str]]:
         for file in layout.manifest.files:

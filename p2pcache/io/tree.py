@@ -82,6 +82,17 @@ class Trees:
         finally:
             os.close(parent)
 
+    def link(self, ref: Ref) -> str | None:
+        """The digest that `<tag>` points at; None if it isn't there."""
+        parent = self._open(ref.namespace, ref.name)
+        if parent is None:
+            return None
+        try:
+            target = _link_target(parent, ref.tag)
+        finally:
+            os.close(parent)
+        return target[1:] if target.startswith("@") and is_digest(target[1:]) else None
+
     def remove_link(self, ref: Ref) -> None:
         """Remove `<tag>` where it's there."""
         parent = self._open(ref.namespace, ref.name)

@@ -220,6 +220,18 @@ def test_verify_finds_and_drops_rot(make_cluster: MakeCluster, other_model: Path
     cluster.run("verify", "m:v1")
 
 
+def test_a_pull_never_hands_out_a_file_that_was_changed(
+    make_cluster: MakeCluster, other_model: Path
+) -> None:
+    cluster = make_cluster(agents=1)
+    push(cluster, other_model)
+    tree = Path(cluster.run("pull", "m:v1").stdout.strip())
+    shard = max(tree.glob("*.safetensors"))
+    shard.chmod(0o644)
+    corrupt_file(shard, 700_000)
+    check_tree(Path(cluster.run("pull", "m:v1").stdout.strip()), other_model)
+
+
 def test_timeout_is_exit_9_and_the_next_pull_resumes(
     make_cluster: MakeCluster, model: Path
 ) -> None:

@@ -199,6 +199,32 @@ def test_a_file_changed_while_the_store_is_open_is_noticed_when_it_is_opened(
     wanted.assert_proved(here)
 
 
+@pytest.mark.parametrize("damage", ["content", "gone", "nothing"])
+def test_a_file_changed_behind_our_back_is_noticed_before_its_path_is_handed_out(
+    store: Store, tmp_path: Path, damage: str
+) -> None:
+    wanted = Model({"a": os.urandom(3000), "b": b"", "c": b"fine"}, 1000)
+    here = wanted.add(store)
+    wanted.fill(here)
+    path = tmp_path / "cache/models" / here.publish(REF, 1)
+    blob = wanted.layout.blobs[wanted.layout.blob_of_file["a"]]
+    file = tmp_path / "cache/blobs" / blob.id
+    if damage == "content":
+        file.chmod(0o644)
+        with file.open("r+b") as damaged:
+            damaged.write(b"evil")
+    elif damage == "gone":
+        file.unlink()
+    assert here.recheck() is (damage == "nothing")
+    here.copy_local()
+    expected = {"content": [0, 1, 1], "gone": [0, 0, 0], "nothing": [1, 1, 1]}[damage]
+    assert [here.has_chunk(c) for c in blob.chunks] == expected
+    wanted.fill(here)
+    here.publish(REF, 1)
+    wanted.assert_tree(path)
+    assert here.recheck()
+
+
 def test_a_truncated_blob_is_mended(tmp_path: Path) -> None:
     wanted = Model({"a": os.urandom(3000)}, 1000)
     opened = open_store(tmp_path)

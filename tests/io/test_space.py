@@ -1,5 +1,6 @@
 """Free space is asked for before the first byte."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -146,3 +147,28 @@ def test_promises_hold_where_blocks_cannot_be_taken(small_disk: Path) -> None:
 )  # fmt: skip
 def test_sizes_read_well(size: int, text: str) -> None:
     assert human(size) == text
+
+
+def test_a_whole_model_is_had_from_a_full_disk(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = megabytes(4)
+    here = model.add(store)
+    model.fill(here)
+    path = here.publish(REF, 1)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    for _ in range(50):  # the write-ahead log has some room of its own
+        assert here.publish(REF, 1) == path
+
+    def move_the_tag() -> None:
+        for generation in range(2, 200):
+            here.publish(REF, generation)
+
+    with pytest.raises(NoSpace):
+        move_the_tag()
+    filler.unlink()
+    here.publish(REF, 300)
+    assert store.generation_seen(REF) == 300
+    store.close()
