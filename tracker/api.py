@@ -3,14 +3,22 @@
 Nothing here changes state without the members' handshake.
 """
 
+import time
+from collections.abc import Callable
+
+import msgspec
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from p2pcache.io.web import json_response, make_app, wanted_ref
+from p2pcache.tracker import page
 from p2pcache.tracker.members import Members
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
+
+LARGE_BYTES = 64 * 1024  # from here on an answer is kept for a moment: ...
+KEEP_S = 1.0  # ... fifty people who watch a storm of 1,000 nodes cost what one costs
 
 
 class Api:
@@ -20,6 +28,7 @@ class Api:
         self._members = members
         self._views = views
         self._metrics = metrics
+        self._kept: dict[str, tuple[float, bytes]] = {}
 
     def application(self) -> web.Application:
         """The routes, with error mapping and limits around them."""
@@ -29,7 +38,7 @@ class Api:
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics), web.get("/v1/nodes", self.nodes),
             web.get("/v1/swarms", self.swarms), web.get("/v1/status", self.status),
-            web.get("/v1/locate", self.locate),
+            web.get("/v1/locate", self.locate), web.get("/v1/swarm", self.swarm), *page.routes(),
         ])  # fmt: skip
         return app
 
@@ -50,11 +59,15 @@ class Api:
 
     async def nodes(self, _: web.Request) -> web.Response:
         """Every member."""
-        return json_response(self._views.nodes())
+        return self._view("nodes", self._views.nodes)
 
     async def swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
-        return json_response(self._views.swarms())
+        return self._view("swarms", self._views.swarms)
+
+    async def swarm(self, request: web.Request) -> web.Response:
+        """One swarm with its members."""
+        return json_response(self._views.swarm(request.query.get("digest", "")))
 
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
@@ -63,3 +76,12 @@ class Api:
     async def status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""
         return json_response(self._views.status())
+
+    def _view(self, name: str, build: Callable[[], object]) -> web.Response:
+        until, body = self._kept.pop(name, (0.0, b""))
+        now = time.monotonic()
+        if until <= now:
+            until, body = now + KEEP_S, msgspec.json.encode(build())
+        if len(body) >= LARGE_BYTES:
+            self._kept[name] = until, body
+        return web.Response(body=body, content_type="application/json")

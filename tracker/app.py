@@ -14,6 +14,7 @@ from p2pcache.errors import UsageError
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.clock import SystemClock
+from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import WATCH_S, open_tls
 from p2pcache.tracker.api import Api
@@ -79,9 +80,10 @@ class TrackerApp:
             tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
         self._views.connected = lambda: len(self.members)
+        self._lag = LoopLag()
         metrics = TrackerMetrics(
             tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
-            ready=lambda: not self._views.reasons(), tls=self.tls,
+            clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
         )  # fmt: skip
         self._api = Api(self.members, self._views, metrics)
 
@@ -97,6 +99,7 @@ class TrackerApp:
         try:
             tls = None if self.tls is None else self.tls.visitors
             async with self._tasks, web.serving(self._api.application(), [sock], tls=tls):
+                self._lag.start(self._tasks)
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
                 if self.tls is not None:

@@ -1,18 +1,24 @@
 """What Prometheus sees of the tracker: gathered at scrape time from the parts that keep the counts."""
 
+import heapq
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
+from p2pcache.core.tracked import TrackedSwarm
 from p2pcache.core.tracking import Tracking
+from p2pcache.io.clock import Clock
+from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tls import Tls, certificate_metrics
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members import Members
+
+MAX_SWARMS = 500  # with series of their own: nine each; those that most nodes want come first
 
 
 class TrackerMetrics(Collector):
@@ -25,6 +31,8 @@ class TrackerMetrics(Collector):
         members: Members,
         asks: Asks,
         catalog: Catalog,
+        clock: Clock,
+        lag: LoopLag,
         ready: Callable[[], bool],
         tls: Tls | None,
     ) -> None:
@@ -33,9 +41,12 @@ class TrackerMetrics(Collector):
         self._members = members
         self._asks = asks
         self._catalog = catalog
+        self._clock = clock
+        self._lag = lag
         self._ready = ready
         self._tls = tls
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: registering must not need a running tracker."""
@@ -44,11 +55,13 @@ class TrackerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """One scrape."""
         yield from self._gauges()
+        yield from self._swarms()
         totals = self._tracking.totals()
         for name, text, value in (
             ("leases_granted", "Runs that nodes were told to read from the origin.", totals.granted),
             ("rescues", "Runs granted again though a live node had them.", totals.rescues),
             ("polls", "Times that a swarm was asked what it has.", totals.polls),
+            ("blames", "Wrong bytes from a peer, as members told.", totals.blames),
             ("handshakes_refused", "Connections that failed to become members.",
              self._members.refused + (self._tls.refused if self._tls is not None else 0)),
         ):  # fmt: skip
@@ -56,7 +69,9 @@ class TrackerMetrics(Collector):
         kinds = self._members.messages.items()
         reads = self._catalog.reads.items()
         asks = self._asks.counts.items()
+        ends = totals.lease_ends.items()
         for name, text, labels, values in (
+            ("lease_ends", "Leases that are over, by why.", ["reason"], [((k,), n) for k, n in ends]),
             ("messages", "Messages from members.", ["kind"], [((k,), n) for k, n in kinds]),
             ("asks", "Questions from members.", ["what", "outcome"], list(asks)),
             ("origin_reads", "The tracker's own reads.", ["kind"], [((k,), n) for k, n in reads]),
@@ -71,15 +86,53 @@ class TrackerMetrics(Collector):
         yield build
 
     def _gauges(self) -> Iterator[Metric]:
-        swarms = self._tracking.swarms.values()
+        swarms, nodes = self._tracking.swarms.values(), self._tracking.registry.nodes
+        now = self._clock.now()
         for name, text, value in (
             ("ready", "1 when the origin answers.", int(self._ready())),
-            ("members", "Live nodes.", len(self._tracking.registry.nodes)),
+            ("members", "Live nodes.", len(nodes)),
             ("connections", "Open member connections.", len(self._members)),
             ("swarms", "Models that a live node has or wants.", len(swarms)),
             ("leases_in_flight", "Runs that are read from the origin now.",
              sum(len(swarm.book.leases) for swarm in swarms)),
             ("swarms_stopped", "Models whose origin bytes are wrong.",
              sum(swarm.book.stopped is not None for swarm in swarms)),
+            ("shunned_members", "Members caught sending wrong bytes, per model.",
+             sum(swarm.roster.shunned for swarm in swarms)),
+            ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
+             max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),
+            ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
+             self._lag.worst_s),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
+
+    def _swarms(self) -> Iterator[Metric]:
+        labels = ["model", "digest"]
+        bytes_taken = CounterMetricFamily(
+            "p2pcache_tracker_swarm_received_bytes", "Bytes that a model's members took, by source.",
+            labels=[*labels, "source"],
+        )  # fmt: skip
+        gauges = {
+            name: GaugeMetricFamily(f"p2pcache_tracker_swarm_{name}", text, labels=labels)
+            for name, text in (
+                ("size_bytes", "Size of the model, as members tell."),
+                ("members", "Nodes that have or want some of the model."),
+                ("complete_members", "Nodes that have all of the model."),
+                ("wanting_members", "Nodes that pull the model."),
+            )
+        }
+        for swarm in heapq.nlargest(MAX_SWARMS, self._tracking.swarms.values(), key=_interest):
+            key, ledger = [swarm.ledger.label, swarm.digest], swarm.ledger
+            for source in ("peer", "origin", "local"):
+                count = ledger.peers if source == "peer" else getattr(ledger, source)
+                bytes_taken.add_metric([*key, source], count)
+            gauges["size_bytes"].add_metric(key, ledger.total_bytes)
+            gauges["members"].add_metric(key, len(swarm.roster))
+            gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
+            gauges["wanting_members"].add_metric(key, swarm.book.wanting)
+        yield bytes_taken
+        yield from gauges.values()
+
+
+def _interest(swarm: TrackedSwarm) -> tuple[int, int]:
+    return swarm.book.wanting, len(swarm.roster)

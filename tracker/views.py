@@ -7,9 +7,12 @@ import p2pcache
 from p2pcache.core.kubelabels import VALUE_DIGITS, label_key
 from p2pcache.core.tracked import TrackedSwarm
 from p2pcache.core.tracking import Tracking
+from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
+
+MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
 
 
 class Views:
@@ -47,6 +50,29 @@ class Views:
         now = self._clock.now()
         rows = [_row(swarm, now) for _, swarm in sorted(self._tracking.swarms.items())]
         return {"swarms": rows}
+
+    def swarm(self, digest: str) -> dict[str, object]:
+        """One swarm with its members, the least complete first.
+
+        Raises:
+            NotFound: no member has or wants it.
+        """
+        swarm = self._tracking.swarms.get(digest)
+        if swarm is None:
+            raise NotFound("no member has or wants this model; GET /v1/swarms lists them")
+        shares = swarm.roster.have
+        nodes = sorted(swarm.roster, key=lambda node: (shares[node].bit_count(), node))
+        rows = [self._member(swarm, node) for node in nodes[:MAX_MEMBERS]]
+        left_out = len(nodes) - len(rows)
+        return {**_row(swarm, self._clock.now()), "members": rows, "left_out": left_out}
+
+    def _member(self, swarm: TrackedSwarm, node: int) -> dict[str, Any]:
+        peers, origin, local = swarm.ledger.of(node)
+        return {
+            **self._holder(swarm, node)[1], "leases": len(swarm.book.runs_of(node)),
+            "shunned": swarm.roster.is_shunned(node),
+            "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
+        }  # fmt: skip
 
     async def locate(self, ref: Ref) -> dict[str, object]:
         """Which members have a model, or a part of it; the most complete first.
@@ -90,9 +116,14 @@ class Views:
 
 
 def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
-    book, roster = swarm.book, swarm.roster
+    book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
+    runs = sum(have.bit_count() for have in roster.have.values())
     return {
-        "digest": swarm.digest, "members": len(roster), "complete": len(roster.complete),
+        "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
+        "bytes_origin": ledger.origin, "bytes_peers": ledger.peers, "bytes_local": ledger.local,
+        "alpha": None if ledger.alpha is None else round(ledger.alpha, 4),
+        "share": round(runs / max(1, book.run_count * len(roster)), 4) if book.run_count else 1.0,
+        "members": len(roster), "complete": len(roster.complete),
         "wanting": book.wanting, "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
