@@ -84,11 +84,12 @@ class OneNode:
         pod = self.node.pod(find(self.example, "Job", "push-demo")["spec"]["template"])
         (container,) = copy.deepcopy(pod.spec["containers"])
         script = container["args"][0].replace("64M", size).replace("team/demo:v1", ref)
+        script = script.replace("{}", f'{{"of": "{ref}"}}')  # no two models share a byte
         assert (size in script, ref in script) == (True, True)
         container["args"] = [script]
         done = pod.run(container)
         assert done.returncode == 0, done.stderr
-        folder = pod.volume("work") / "demo"
+        folder = pod.volume("scratch") / "demo"
         return folder, sum(p.stat().st_size for p in folder.iterdir())
 
     def client(self, node: Node | None = None) -> Pod:
