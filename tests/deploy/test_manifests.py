@@ -1,6 +1,7 @@
 """Every object against the Kubernetes OpenAPI schemas, as `kubectl kustomize` renders it, and house rules."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.deploy.render import DEPLOY, example, kustomize, tool
 
 VERSION = "1.37"  # of Kubernetes; the carried schemas go from 1.25 on
 COMPONENTS = ("node-labels", "host-network")
-EXAMPLES = ("inference.yaml", "one-node.yaml", "kserve.yaml")
+EXAMPLES = ("inference.yaml", "one-node-push.yaml", "one-node-pods.yaml", "kserve.yaml")
 
 Objects = list[dict[str, Any]]
 
@@ -99,7 +100,8 @@ def everything(rendered: dict[str, Objects]) -> Objects:
     return [
         *itertools.chain(*rendered.values()),
         *example("inference.yaml"),
-        *example("one-node.yaml"),
+        *example("one-node-push.yaml"),
+        *example("one-node-pods.yaml"),
     ]
 
 
@@ -183,7 +185,7 @@ def test_inference_pods_mount_what_the_agents_offer(rendered: dict[str, Objects]
     agent = find(rendered["base"], "DaemonSet", "p2pcache-agent")["spec"]["template"]["spec"]
     paths = {v["name"]: v["hostPath"]["path"] for v in agent["volumes"] if "hostPath" in v}
     client_directory = str(Path(DEFAULT_CLIENT_SOCKET).parent)
-    for name in ("inference.yaml", "one-node.yaml"):
+    for name in ("inference.yaml", "one-node-pods.yaml"):
         for each, template in pods(example(name)):
             if each["kind"] != "Deployment":
                 continue
@@ -236,3 +238,14 @@ def _tracked(path: Path) -> bool:
 
     command = ["git", "ls-files", "--error-unmatch", str(path)]
     return subprocess.run(command, cwd=DEPLOY, capture_output=True, check=False).returncode == 0
+
+
+def test_the_guide_names_what_exists(rendered: dict[str, Objects]) -> None:
+    text = (DEPLOY.parent / "docs" / "kubernetes.md").read_text()
+    here = {"": DEPLOY.parent, "../": DEPLOY.parent, "../../": DEPLOY / "kubernetes"}
+    for prefix, path in re.findall(r"((?:\.\./)*)((?:deploy|examples|overlays)/[\w./-]+\w)", text):
+        assert (here[prefix] / path).exists() or (DEPLOY / "kubernetes" / path).exists(), path
+    objects = [*everything(rendered), {"kind": "Secret", "metadata": {"name": "p2pcache-storage"}}]
+    names = {(each["kind"].lower(), each["metadata"]["name"]) for each in objects}
+    for kind, name in re.findall(r"\b(deployment|daemonset|job|ds)/([\w-]+)", text):
+        assert (kind.replace("ds", "daemonset"), name) in names

@@ -9,6 +9,7 @@ import filecmp
 import json
 import random
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,7 @@ class OneNode:
 
     def __init__(self, fabric: Fabric, tmp_path: Path) -> None:
         self.objects = kustomize("overlays/one-node", tmp_path)
-        self.example = example("one-node.yaml")
+        self.example = [*example("one-node-push.yaml"), *example("one-node-pods.yaml")]
         self.fabric = fabric
         self.node = Node(fabric.work / "n1", "node-1")
         self.node.learn(self.objects)
@@ -199,6 +200,9 @@ def test_a_pod_reads_its_models_and_can_do_nothing_else(cluster: OneNode, uid: i
     assert cluster.operator(cluster.agent_pod).model("team/demo:v1")["complete"]
 
 
+@pytest.mark.skipif(
+    shutil.which("curl") is None, reason="the probe runs curl, which isn't installed"
+)
 def test_the_startup_probe_of_the_example(cluster: OneNode) -> None:
     (server,) = find(example("inference.yaml"), "Deployment", "llama")["spec"]["template"]["spec"][
         "containers"
