@@ -9,6 +9,7 @@ from aiohttp import web
 
 from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.gate import CALLER, Gate
+from p2pcache.agent.journal import Journal
 from p2pcache.agent.openapi import document
 from p2pcache.agent.possession import Possession
 from p2pcache.agent.pushes import Pushes
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
 PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
 MAX_LINGER_S = 3600.0
+HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,6 +79,7 @@ class Api:
         downloads: Downloads,
         pushes: Pushes,
         queries: Queries,
+        journal: Journal,
         gate: Gate,
     ) -> None:
         self._gate = gate
@@ -86,6 +89,7 @@ class Api:
         self._downloads = downloads
         self._pushes = pushes
         self._queries = queries
+        self._journal = journal
         self._models_dir = str(store.root / "models")
 
     def health_application(self) -> web.Application:
@@ -112,7 +116,7 @@ class Api:
             web.put("/v1/blobs/{manifest}/{blob}", self.blob),
             web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
             web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
-            web.post("/v1/linger", self.linger),
+            web.post("/v1/linger", self.linger), web.get("/v1/history", self.history),
         ])  # fmt: skip
         return app
 
@@ -158,9 +162,10 @@ class Api:
 
     async def _pull_events(self, ref: Ref, *, force: bool) -> Events:
         began = time.monotonic()
-        resolved = await self._resolver.resolve(ref)
-        await self._check_generation(ref, resolved, force=force)
-        download = await self._downloads.begin(ref, resolved.digest)
+        with self._journal.failures("pull", str(ref)):
+            resolved = await self._resolver.resolve(ref)
+            await self._check_generation(ref, resolved, force=force)
+            download = await self._downloads.begin(ref, resolved.digest)
         layout = download.swarm.layout
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
@@ -304,7 +309,8 @@ class Api:
         """Remove a tag, and with its last tag the model."""
         ref = scaffold.wanted_ref(request)
         caller = await self._reader(request, ref, Scope.ADMIN)
-        with Entry(caller.who, "rm", model=str(ref)) as entry:
+        began, failures = time.monotonic(), self._journal.failures("rm", str(ref))
+        with Entry(caller.who, "rm", model=str(ref)) as entry, failures:
             self._downloads.refuse_while_pulled(ref)
             digest = await self._queries.local_digest(ref)
             tags = await asyncio.to_thread(self._store.tags_of, digest)
@@ -315,6 +321,9 @@ class Api:
                 freed = 0
                 await asyncio.to_thread(self._store.remove_tag, ref)
             entry.fields |= {"digest": digest, "bytes_freed": freed}
+        self._journal.note(
+            "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
+        )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return scaffold.json_response({"removed": str(ref), "digest": digest, "bytes_freed": freed})
 
@@ -323,8 +332,10 @@ class Api:
         wanted = await scaffold.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
             result = await self._queries.prune(dry_run=wanted.dry_run, everything=wanted.all)
-            entry.fields |= {"bytes_freed": result["bytes_freed"]}
-        return scaffold.json_response(result)
+            entry.fields |= {"bytes_freed": result.bytes_freed}
+        if result.removed and not wanted.dry_run:
+            self._journal.note("prune", size_bytes=result.bytes_freed)
+        return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
         """Prove every chunk again."""
@@ -339,6 +350,14 @@ class Api:
     async def pulls(self, request: web.Request) -> web.Response:
         """What is being pulled now."""
         return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
+
+    async def history(self, request: web.Request) -> web.Response:
+        """What ended on this node."""
+        text = request.query.get("limit", str(HISTORY_ROWS))
+        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
+            raise UsageError("limit is a number of rows, for example ?limit=20")
+        rows = await self._journal.rows(int(text))
+        return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""

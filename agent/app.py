@@ -93,7 +93,7 @@ class AgentApp:
         self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads, pushes=self.pushes,
-            queries=self.queries, gate=self.doors.gate,
+            queries=self.queries, journal=self.journal, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
         self._name = settings.node_name or socket.gethostname()

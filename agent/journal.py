@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.records import HistoryRow
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 # From a small model on a fast link to 700 GB over 1 GbE; storms of 100 GB at 25 GbE end at 34 s.
 BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -88,14 +92,24 @@ class Journal:
             work = asyncio.to_thread(self._write)
             self._tasks.spawn_contained(work, name="journal")
 
-    async def rows(self, limit: int) -> list[HistoryRow]:
+    @contextlib.contextmanager
+    def failures(self, action: str, ref: str) -> Iterator[None]:
+        """Note what the block fails with; whoever does the work notes that it went well."""
+        began = time.monotonic()
+        try:
+            yield
+        except P2PCacheError as error:
+            self.note(action, ref=ref, seconds=time.monotonic() - began, error=error)
+            raise
+
+    async def rows(self, limit: int) -> list[dict[str, object]]:
         """What ended, the newest first, this life's and earlier ones'."""
 
         def read() -> list[HistoryRow]:
             self._write()
             return self._store.history(limit)
 
-        return await asyncio.to_thread(read)
+        return [_row(row) for row in await asyncio.to_thread(read)]
 
     def close(self) -> None:
         """Write what is left (blocks); the store is about to close."""
@@ -103,5 +117,19 @@ class Journal:
 
     def _write(self) -> None:
         with self._writing:
-            while self._waiting:
-                self._store.add_history(self._waiting.popleft())
+            try:
+                while self._waiting:
+                    self._store.add_history(self._waiting[0])
+                    self._waiting.popleft()
+            except P2PCacheError as error:  # the next one tries again, at most MAX_WAITING are kept
+                log.warning("the history can't be written: %s", error)
+
+
+def _row(row: HistoryRow) -> dict[str, object]:
+    rate = row.size_bytes / row.seconds if row.seconds and not row.code else 0.0
+    return {
+        "ended": row.ended, "action": row.action, "ref": row.ref, "digest": row.digest,
+        "bytes": row.size_bytes, "seconds": row.seconds, "rate": round(rate),
+        "bytes_origin": row.bytes_origin, "bytes_peers": row.bytes_peers,
+        "bytes_local": row.bytes_local, "code": row.code, "message": row.message, "times": row.times,
+    }  # fmt: skip

@@ -17,7 +17,7 @@ from p2pcache.core.events import Source
 from p2pcache.errors import NotFound, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.store import ModelInfo
+from p2pcache.io.store import ModelInfo, Pruned
 
 PROGRESS_S = 0.25
 
@@ -99,17 +99,16 @@ class Queries:
         row = {**_row(known), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
-    async def prune(self, *, dry_run: bool, everything: bool) -> dict[str, object]:
+    async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove what nothing names (`everything`: what nothing uses)."""
         store = self._parts.store
         in_use = set(self._downloads.running)
         for info in [] if dry_run else await asyncio.to_thread(store.models):
             if (everything or not info.tags) and info.digest not in in_use:
                 await self._downloads.forget(info.digest)
-        removed, freed = await asyncio.to_thread(
+        return await asyncio.to_thread(
             store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
         )
-        return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
 
     async def verify(self, ref: Ref) -> AsyncGenerator[dict[str, object], None]:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""

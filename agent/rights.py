@@ -44,6 +44,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/locate"): Rule(Scope.PULL, "model"),
     ("GET", "/v1/pulls"): Rule(Scope.PULL, "seen"),
     ("GET", "/v1/status"): Rule(Scope.PULL, "seen"),
+    ("GET", "/v1/history"): Rule(Scope.PULL, "seen"),
     ("POST", "/v1/manifests"): Rule(Scope.PUSH, "seen", "offer"),
     ("PUT", "/v1/blobs/{manifest}/{blob}"): Rule(Scope.PUSH, "seen", "blob", cheap=True),
     ("POST", "/v1/push"): Rule(Scope.PUSH, "model", "work"),
@@ -125,5 +126,8 @@ def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
 
 
 def seen_pulls(caller: Caller, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The pulls that a caller may see."""
-    return [row for row in rows if caller.sees(Ref.parse(str(row["ref"])).namespace)]
+    """The pulls that a caller may see; what names no model is for those who see all."""
+    return [
+        row for row in rows
+        if (caller.sees(Ref.parse(str(row["ref"])).namespace) if row["ref"] else caller.everywhere)
+    ]  # fmt: skip

@@ -15,6 +15,7 @@ from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
+HISTORY_FAILURES = 200  # of them: whoever may ask may fail, and must not push the rest out
 
 _SCHEMAS = ("""
 create table tags (namespace text, name text, tag text, digest text not null,
@@ -251,9 +252,8 @@ class Records:
                 return
             marks = ",".join("?" * len(row))
             db.execute(f"insert into history values (null,{marks})", row)  # noqa: S608  marks alone
-            db.execute(
-                "delete from history where id <= (select max(id) from history) - ?", (HISTORY_ROWS,)
-            )
+            db.execute(_FORGET_OLD, (HISTORY_ROWS,))
+            db.execute(_FORGET_FAILURES, (HISTORY_FAILURES,))
 
     def history(self, limit: int) -> list[HistoryRow]:
         """What ended, the newest first."""
@@ -265,6 +265,10 @@ _HISTORY_COLUMNS = (
     "ended", "action", "ref", "digest", "bytes", "seconds",
     "bytes_origin", "bytes_peers", "bytes_local", "code", "message", "times",
 )  # fmt: skip
+_FORGET_OLD = """delete from history
+  where id <= (select id from history order by id desc limit 1 offset ?)"""
+_FORGET_FAILURES = """delete from history where code != 0
+  and id <= (select id from history where code != 0 order by id desc limit 1 offset ?)"""
 
 
 def _same_failure(before: HistoryRow, row: HistoryRow) -> bool:

@@ -39,6 +39,16 @@ def test_the_oldest_is_forgotten(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [r.ended for r in db.history(100)] == [11, 10, 9, 8, 7]
 
 
+def test_failures_leave_room_for_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "HISTORY_FAILURES", 3)
+    with closing(Records(path)) as db:
+        db.add_history(row(0.0))
+        for ended in range(1, 20):
+            db.add_history(row(float(ended), ref=f"guess-{ended}", code=3))
+        db.add_history(row(20.0))
+        assert [r.ended for r in db.history(100)] == [20, 19, 18, 17, 0]
+
+
 def test_a_crash_loop_is_one_row(path: Path) -> None:
     with closing(Records(path)) as db:
         db.add_history(row(1.0))
