@@ -231,6 +231,22 @@ def test_a_slow_node_gets_hardly_any() -> None:
     assert count[D] < 12  # tried again after each parole
 
 
+def test_what_slow_nodes_do_not_read_the_others_do() -> None:
+    book, have = make(2000, in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
+    for node in (A, B, C, D):
+        book.want(node, 8)
+    book.grants(20.0)
+    assert D in book._readers._slow
+    assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
+
+
+def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
+    assert count[D] < 15
+
+
 def test_noise_is_not_slowness() -> None:
     book, have = make(2000, in_flight=4)
     count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
