@@ -12,6 +12,7 @@ import random
 import ssl
 import time
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -74,6 +75,9 @@ class TrackerLink:
         rng: random.Random,
         tls: Tls | None = None,
     ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"not a tracker's URL: {url!r}; expected http://HOST:PORT")
         if tls is not None and not url.startswith("https://"):
             raise UsageError(f"in mTLS mode the tracker's URL begins with https://; {url} doesn't")
         self.url = url.rstrip("/")

@@ -71,7 +71,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Proved chunks also become durable after so many bytes."""
     scrub_interval_s: float = 7 * 86400.0
     """Every complete model is proved again about so often, in the background; 0: never."""
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"
     """text or json."""

@@ -39,8 +39,9 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
         emit_document({"models": models})
         return
     if quiet:
-        for model in models:
-            emit(clean(model["ref"]))
+        for ref in (ref for model in models for ref in model.get("refs") or [model["ref"]]):
+            if not ref.startswith("@"):  # nameless: no ref that another command would take
+                emit(clean(ref))
         return
     rows = [
         (
@@ -73,6 +74,8 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
     wanted = Ref.parse(ref)
     with cache_or_agent(loaded) as cache:
         model = cache.model(str(wanted))
+    # A model may have many names; this is the one that was asked for.
+    model |= {"ref": str(wanted), "namespace": wanted.namespace, "name": wanted.name}
     if as_json:
         emit_document(model)
         return
@@ -80,7 +83,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
     for label, value in (
         ("ref", model["ref"]),
         ("digest", f"blake3:{model['digest']}"),
-        ("tags", ", ".join(model["tags"]) or "-"),
+        ("tags", ", ".join(model.get("refs") or model["tags"]) or "-"),
         ("generation", model.get("generation", "-")),
         ("size", f"{format_bytes(model['bytes'])} in {len(files)} files"),
         ("here", _state(model) if model.get("local") else "no"),

@@ -39,7 +39,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("fleet", "List the cluster's nodes."),
         "locate": Entry("fleet", "List the nodes that have a model."),
         "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
-        "doctor": Entry("doctor", "Examine this node: what is wrong, and what to do."),
+        "doctor": Entry("doctor", "Examine this node, with or without a running agent."),
     },
     "Daemons": {
         "agent": Entry("serve", "Run this node's agent in the foreground."),
@@ -129,6 +129,7 @@ class Interrupted(BaseException):
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     args = sys.argv[1:] if argv is None else argv
+    _open_standard_streams()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -174,13 +175,21 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _fail(args: list[str], code: int, message: str) -> int:
-    line = " ".join(message.split())
-    if "--json" in args:
-        from p2pcache.cli.output import emit_json
+    from p2pcache.cli.output import clean, emit_json
 
+    line = clean(" ".join(message.split()))  # it may quote what a stranger sent
+    if "--json" in args:
         emit_json({"event": "error", "code": code, "message": line})
     print(f"p2pcache: error: {line}", file=sys.stderr)
     return code
+
+
+def _open_standard_streams() -> None:
+    """Give closed ones (`>&-`) /dev/null, or the next file that is opened would take their place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        if fd:
+            setattr(sys, ("stdout", "stderr")[fd - 1], os.fdopen(fd, "w", closefd=False))
+    os.close(fd)
 
 
 def _abandon_stdout() -> None:

@@ -1,10 +1,13 @@
 """What commands print: lines and JSON on stdout, notes on stderr, tables."""
 
+import errno
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+
+from p2pcache.errors import NoSpace, P2PCacheError
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -14,8 +17,13 @@ def emit(text: str) -> None:
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        # What waits in the buffer must not fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return
+        kind = NoSpace if error.errno == errno.ENOSPC else P2PCacheError
+        raise kind(f"can't write to stdout: {error.strerror}") from error
 
 
 def emit_json(value: Mapping[str, object]) -> None:

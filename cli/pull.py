@@ -60,6 +60,8 @@ def pull(
       p2pcache pull llama@blake3:4f1d... --to /models/llama
       p2pcache pull llama --origin s3://models --timeout 10m
     """
+    if to is not None and not to.strip():
+        raise click.UsageError("--to is empty; give it a directory")
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
     wanted = Ref.parse(ref)
@@ -79,7 +81,8 @@ def pull(
             note(
                 f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
             )
-        linger(str(done["digest"]))
+        if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
+            linger(str(done["digest"]))  # what was here before was handed on then
 
 
 @click.command(cls=Command)

@@ -8,6 +8,7 @@ from p2pcache.errors import UsageError
 DIGEST_BYTES = 32  # BLAKE3-256
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
 _NAME = r"[a-z0-9][a-z0-9._-]{0,79}"
 _REF = re.compile(
@@ -35,8 +36,9 @@ class Ref(NamedTuple):
         """
         match = _REF.fullmatch(text)
         if match is None:
+            shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
             raise UsageError(
-                f"not a model ref: {text!r}; expected [namespace/]name[:tag][@blake3:HEX] in lower "
+                f"not a model ref: {shown!r}; expected [namespace/]name[:tag][@blake3:HEX] in lower "
                 "case, for example team/llama:v3"
             )
         return cls(

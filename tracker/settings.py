@@ -28,7 +28,7 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Chunks of one model that are read from the origin at once, over all nodes."""
     neighbours: int = 24
     """Peers that each node of a large swarm is told to dial."""
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"
     """text or json."""

@@ -344,6 +344,12 @@ class _Exchange:
             )
         if isinstance(error, TimeoutError):
             return Unreachable(f"the agent at {address} doesn't answer; look at its log")
+        if isinstance(error, http.client.HTTPException) and not isinstance(
+            error, ConnectionError | http.client.IncompleteRead
+        ):
+            return Unreachable(
+                f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
+            )
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Unreachable(f"lost the agent at {address}: {text}; run the command again to resume")
 

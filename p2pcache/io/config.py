@@ -166,6 +166,8 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
             return parse_size(raw)
         if isinstance(raw, str) and name.endswith("_s"):
             raw = parse_duration(raw)
+        if isinstance(raw, str) and name.endswith("_level"):
+            raw = raw.lower()  # as every other program's INFO
         if isinstance(raw, str) and kind is bool:
             raw = raw.strip().lower()
             raw = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(raw, raw)

@@ -35,7 +35,11 @@ KEEPALIVE_S = 30.0  # an open connection that asks nothing more; our own client 
 TLS_HANDSHAKE_S = 10.0  # as long as the members' own
 GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
 _STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
-_CODE = {404: 3, 401: 4, 403: 4, 409: 10}  # other 4xx: 2 (usage)
+_CODE = {
+    401: 4,
+    403: 4,
+    409: 10,
+}  # other 4xx: 2 (usage); a call that isn't there is no missing model
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +134,10 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         if error.status < 400:
             raise
         code = _CODE.get(error.status, 2 if error.status < 500 else 1)
-        return error_response(code, f"{error.reason}: {request.path}", status=error.status)
+        text = f"{error.reason}: {request.path}"
+        if error.status == 404:
+            text += " (no call of this server; is it the right one, and of this release?)"
+        return error_response(code, text, status=error.status)
     except ConnectionError:
         raise  # the client went away: nobody to tell
     except Exception:  # noqa: BLE001 - the edge: a bug must not leave as a trace

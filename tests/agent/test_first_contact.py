@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.agent import app as agent_app
 from p2pcache.core import messages as m
+from p2pcache.errors import UsageError
 from p2pcache.io import origins
 from tests.agent.kit import agent, client, make_model, pull, push
 from tests.tracker.kit import tracker
@@ -90,3 +91,11 @@ async def test_lease_reports_carry_the_trackers_epoch(
         assert sent
         assert {report.epoch for report in sent} == {app.link.epoch}
         assert app.link.epoch != 0
+
+
+@pytest.mark.parametrize("url", ["tracker:7400", "ftp://tracker:7400", "http://", "10.0.0.1:7400"])
+async def test_a_tracker_that_is_no_url_is_a_usage_error(tmp_path: Path, url: str) -> None:
+    """It was dialled for ever, with a warning in the log."""
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
+        async with agent(tmp_path, tracker=url):
+            pass

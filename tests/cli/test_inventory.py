@@ -49,6 +49,35 @@ def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: 
     assert [line.split()[:2] for line in lines[1:]] == [["team/llama", "v3"], ["chat", "prod"]]
 
 
+def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Run) -> None:
+    nameless = LLAMA | {
+        "ref": f"@blake3:{HEX}",
+        "namespace": "",
+        "name": "",
+        "tags": [],
+        "refs": [],
+    }
+    agent.document(
+        "GET /v1/models",
+        {"models": [LLAMA | {"refs": ["team/llama:v3", "chat:prod"]}, nameless]},
+    )
+    lines = run("ls", "-q", "--agent", agent.address).stdout.splitlines()
+    assert lines == ["team/llama:v3", "chat:prod"]
+
+
+def test_show_speaks_of_the_name_that_was_asked_for(agent: FakeAgent, run: Run) -> None:
+    model = LLAMA | {
+        "refs": ["team/llama:v3", "chat:prod"], "tags": ["v3", "prod"], "local": True,
+        "manifest": {"files": []},
+    }  # fmt: skip
+    agent.document("GET /v1/model", model)
+    lines = run("show", "chat:prod", "--agent", agent.address).stdout.splitlines()
+    assert lines[0] == "ref:        chat:prod"
+    assert "tags:       team/llama:v3, chat:prod" in lines
+    shown = json.loads(run("show", "chat:prod", "--json", "--agent", agent.address).stdout)
+    assert (shown["ref"], shown["namespace"], shown["name"]) == ("chat:prod", "library", "chat")
+
+
 def test_ls_for_machines(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/models", MODELS)
     assert json.loads(run("ls", "--json", "--agent", agent.address).stdout) == MODELS

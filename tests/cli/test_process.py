@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -126,6 +128,57 @@ def test_a_pull_goes_on_without_its_reader(agent: FakeAgent, tmp_path: Path) -> 
     os.close(writer)
     assert process.communicate(timeout=20)[1] == ""
     assert process.returncode == 0
+
+
+def test_a_stdout_that_is_full_is_said_in_one_line(agent: FakeAgent, tmp_path: Path) -> None:
+    agent.document("GET /v1/models", {"models": []})
+    for flags in ([], ["--json"]):
+        with Path("/dev/full").open("wb") as full:
+            process = start(tmp_path, "ls", *flags, "--agent", agent.address, stdout=full)
+            error = process.communicate(timeout=20)[1]
+        assert error == "p2pcache: error: can't write to stdout: No space left on device\n"
+        assert process.returncode == 5
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(agent: FakeAgent, tmp_path: Path, closed: str) -> None:
+    (tmp_path / "library/llama" / f"@{fakes.HEX}").mkdir(parents=True)
+    agent.stream("POST /v1/pull", [fakes.progress(1), fakes.done(tmp_path)])
+    line = f'exec "$@" {closed}'
+    process = subprocess.run(
+        ["sh", "-c", line, "sh", *COMMAND, "pull", "llama", "--agent", agent.address],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+
+
+def test_what_a_stranger_sent_cannot_drive_the_terminal(agent: FakeAgent, tmp_path: Path) -> None:
+    message = "so\x1b[2J it is"
+    agent.stream("POST /v1/pull", [{"event": "error", "code": 3, "message": message}])
+    assert command(tmp_path, "pull", "llama", "--agent", agent.address) == (
+        3,
+        "",
+        "p2pcache: error: so?[2J it is\n",
+    )
+
+
+def test_a_port_of_something_else_is_no_agent(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_greet, args=(server,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        code, _, err = command(tmp_path, "pull", "llama", "--agent", address)
+        thread.join()
+    assert code == 8
+    assert "no agent" in err
+    assert "\x00" not in err
+
+
+def _greet(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"\x00\x01binary greeting\xff\n")
 
 
 def test_help_is_quick_and_imports_little(tmp_path: Path) -> None:

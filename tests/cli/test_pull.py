@@ -1,4 +1,6 @@
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,25 @@ def test_verify_tells_good_from_bad(agent: FakeAgent, run: Run) -> None:
 def test_a_stale_tag_is_told(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
     agent.stream("POST /v1/pull", [fakes.resolved() | {"stale": True}, fakes.done(tmp_path)])
     assert "what this cache last knew" in run("pull", "llama", "--agent", agent.address).stderr
+
+
+def test_an_empty_to_is_refused(agent: FakeAgent, run: Run) -> None:
+    """`--to "$UNSET"` must not end as a pull that put nothing anywhere."""
+    assert run("pull", "llama", "--to", "", "--agent", agent.address).exit_code == 2
+    assert agent.seen == []
+
+
+@pytest.mark.parametrize(("moved", "stays"), [(0, False), (10, True)])
+def test_only_who_took_something_lingers(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int, stays: bool
+) -> None:
+    lingered: list[str] = []
+    done = fakes.done(tmp_path) | {"bytes_origin": moved, "bytes_peers": 0}
+
+    @contextmanager
+    def alone(*_: object, **__: object) -> Iterator[tuple[object, object]]:
+        yield (event for event in [done]), lingered.append
+
+    monkeypatch.setattr("p2pcache.cli.embedded.pull_alone", alone)
+    assert run("pull", "llama").exit_code == 0
+    assert bool(lingered) == stays

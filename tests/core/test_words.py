@@ -45,6 +45,12 @@ def test_not_refs(text: str) -> None:
         Ref.parse(text)
 
 
+def test_a_long_wrong_ref_is_not_repeated_whole() -> None:
+    with pytest.raises(UsageError) as refused:
+        Ref.parse("x" * 100_000)
+    assert len(str(refused.value)) < 1000
+
+
 @given(st.text(max_size=30))
 def test_a_ref_is_a_safe_path_or_no_ref(text: str) -> None:
     try:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 2.0
     slots: int = 4
     insecure: bool = False
+    log_level: Literal["info", "warning"] = "info"
 
 
 def write(tmp_path: Path, text: str) -> config.ConfigFile:
@@ -160,3 +162,13 @@ def test_a_password_in_a_url_is_never_shown() -> None:
     with pytest.raises(UsageError) as caught:
         config.load(Room, "agent", file=NONE, environ={"P2PCACHE_SLOTS": "http://me:secret@host"})
     assert "secret" not in str(caught.value)
+
+
+def test_a_level_is_known_in_any_case() -> None:
+    def level(text: str) -> str:
+        environ = {"P2PCACHE_LOG_LEVEL": text}
+        return config.load(Room, "agent", file=NONE, environ=environ, flags={}).settings.log_level
+
+    assert level("WARNING") == "warning"
+    with pytest.raises(UsageError, match="loud"):
+        level("loud")

@@ -127,6 +127,27 @@ def test_other_files_are_left_alone(tree: Path, tmp_path: Path, change: str) -> 
     assert {p: p.read_bytes() for p in to.rglob("*") if p.is_file()} == before
 
 
+def test_the_first_stranger_decides(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--to /` walked the whole machine before it said no."""
+    to = tmp_path / "home"
+    for number in range(50):
+        (to / f"{number}").mkdir(parents=True)
+        (to / f"{number}/notes").write_text("mine")
+    scanned: list[object] = []
+    scandir = os.scandir
+
+    def counting(path: Path) -> object:
+        scanned.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    with pytest.raises(UsageError, match="holds other files"):
+        materialise(tree, to)
+    assert len([p for p in scanned if to in Path(str(p)).parents]) == 1
+
+
 def test_the_same_bytes_with_another_time_are_the_same(tree: Path, tmp_path: Path) -> None:
     to = tmp_path / "mine"
     materialise(tree, to)
