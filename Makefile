@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check fmt lint type rules unit functional bench storm soak clean help
+.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -20,7 +20,10 @@ demo: setup      ## the main job on this machine: S3 server, tracker, four agent
 test: setup      ## all tests
 	$(BIN)/python -m pytest -q
 
-check: setup lint type rules test  ## what CI runs: format, lint, types, import rules, tests
+check: setup tools lint type rules test  ## what CI runs: format, lint, types, import rules, tests
+
+tools:           ## Debian packages that some tests drive (root only; else those tests skip)
+	sh .ci/install-tools
 
 fmt: setup       ## format the code
 	$(BIN)/ruff format .

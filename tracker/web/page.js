@@ -103,14 +103,14 @@ function buildModel(swarm) {
 }
 
 function drawModel(row, swarm) {
-  const pulling = swarm.members - swarm.complete;
   say(row.querySelector(".name"), named(swarm));
   say(row.querySelector(".right"), percent(swarm.share));
   drawBar(row.querySelector(".bar"), swarm.share, { ...swarm, bytes: swarm.bytes * swarm.members },
     `${named(swarm)}, mean over its nodes`);
   const size = swarm.bytes ? `${bytes(swarm.bytes)} · ` : "";
-  const partial = pulling ? `, ${pulling} partial${swarm.wanting ? ` (${swarm.wanting} pulling)` : ""}` : "";
-  say(row.querySelector(".facts"), `${size}complete on ${plural(swarm.complete, "node")}${partial}`);
+  const pulling = swarm.wanting ? ` · ${swarm.wanting} pulling` : "";
+  say(row.querySelector(".facts"),
+    `${size}complete on ${swarm.complete} of ${plural(swarm.members, "node")}${pulling}`);
   const alpha = swarm.alpha === null ? "" : ` (${swarm.alpha.toFixed(2)} ×)`;
   say(row.querySelector(".sources"),
     `storage ${bytes(swarm.bytes_origin)}${alpha} · peers ${bytes(swarm.bytes_peers)}`);
@@ -183,12 +183,12 @@ function drawTiles(nodes, swarms) {
     ["nodes", String(nodes.length)], ["models", String(swarms.length)],
     ["pulls running", String(pulling)], ["from peers", `${bytes(rate.peers)}/s`],
     ["from storage", `${bytes(rate.origin)}/s`],
-    ["cached", bytes(sum("cached_bytes"))], ["free", bytes(sum("free_bytes"))],
-  ];
+    [`cached, ${bytes(sum("free_bytes"))} free`, bytes(sum("cached_bytes"))],
+  ].map(([label, value], n) => ({ key: String(n), label, value }));
   const build = () => { const tile = make("div", "tile"); make("b", "", tile); make("span", "", tile); return tile; };
-  reconcile($("tiles"), tiles, (tile) => tile[0], build, (tile, [label, value]) => {
-    say(tile.children[0], value);
-    say(tile.children[1], label);
+  reconcile($("tiles"), tiles, (row) => row.key, build, (tile, row) => {
+    say(tile.children[0], row.value);
+    say(tile.children[1], row.label);
   });
 }
 
