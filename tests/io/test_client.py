@@ -183,7 +183,7 @@ def test_something_that_is_no_http_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(Unreachable, match="no agent.s API"):
+        with pytest.raises(Unreachable, match="is no agent"):
             AgentClient(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
         thread.join()
 
