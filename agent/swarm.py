@@ -147,10 +147,11 @@ class Swarm:
             )
         if self._asked or self._fetches:
             return None
-        return Unreachable(
-            f"{waited}: no peer has the rest and no lease to read the origin was granted; "
-            "look at `p2pcache status`, then pull again: it resumes"
-        )
+        why = "no peer has the rest and no lease to read the origin was granted; look at `p2pcache status`"
+        link = self._parts.link
+        if link is not None and not link.connected:
+            why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
+        return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
         """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""
