@@ -258,13 +258,12 @@ class Blobs:
                 return  # what is doubted already is being proved
             try:
                 info = os.stat(blob.id, dir_fd=self.folders.blobs, follow_symlinks=False)
-            except FileNotFoundError:
-                self.files.drop(blob.id)
-                self._gone(blob)
-                return
-            if self.proofs.get(blob.id) != Proof(info.st_size, info.st_mtime_ns):
-                self.files.drop(blob.id)
+                if self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns):
+                    return
                 blob.doubt()
+            except FileNotFoundError:
+                self._gone(blob)
+            self.files.drop(blob.id)
 
     # Proving what lies there already
 
