@@ -15,12 +15,8 @@ MAX_LINES = 400  # a file that passes it is asking to be two things
 
 
 def sources() -> list[Path]:
-    found = []
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            if not any(part.is_symlink() for part in path.parents if part != ROOT):
-                found.append(path)
-    return sorted(found)
+    found = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    return sorted(p for p in found if not any(up.is_symlink() for up in p.parents if up != ROOT))
 
 
 def test_the_rooms_are_found() -> None:

@@ -14,7 +14,6 @@ def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
 
 def test_totals_grow_by_what_each_member_grew() -> None:
     book = Ledger()
-    assert book.alpha is None
     book.told(1, said(0, 60, 0, label="team/m:v1"))
     book.told(2, said(10, 40, 1))
     book.told(1, said(40, 60, 0))
@@ -23,6 +22,10 @@ def test_totals_grow_by_what_each_member_grew() -> None:
     assert book.alpha == 1.0
     assert book.of(1) == (40, 60, 0)
     assert book.label == "team/m:v1"
+
+
+def test_nothing_told_has_no_alpha() -> None:
+    assert Ledger().alpha is None
 
 
 def test_a_member_that_restarted_counts_from_nought() -> None:
