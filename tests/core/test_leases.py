@@ -1,4 +1,5 @@
 import dataclasses
+import random
 
 import pytest
 
@@ -245,6 +246,26 @@ def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
     book, have = make(2000, in_flight=4)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
     assert count[D] < 15
+
+
+def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
+    """Lease times as measured on shaped links: equal nodes, the slowest tenth takes three times as long."""
+    book, have = make(4000, in_flight=16)
+    dice = random.Random(3)
+    for node in range(1, 9):
+        book.want(node, 8)
+    ends: list[tuple[float, int, int]] = []
+    now, worst = 0.0, 0
+    for _ in range(2000):
+        for node, runs in book.grants(now).items():
+            assert len(book.leases) == 16
+            ends += [(now + 0.6 * dice.lognormvariate(0, 0.7), node, run) for run in runs]
+        ends.sort()
+        now, node, run = ends.pop(0)
+        finish(book, have, node, run, now)
+        assert len(book._readers._slow) <= 2
+        worst = max(worst, *(len(book.runs_of(n)) for n in range(1, 9)))
+    assert worst <= 4
 
 
 def test_noise_is_not_slowness() -> None:
