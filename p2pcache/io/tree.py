@@ -6,6 +6,7 @@ directory fd and never follows a link.
 """
 
 import errno
+import logging
 import os
 import secrets
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ from p2pcache.io.blobs import Folders
 from p2pcache.io.disk import Disk, names
 
 _COPY_BYTES = 1 << 20
+_MANY_LINKS = 30_000  # file systems stop at 32,000 or 65,000 links: from there trees have copies
+_log = logging.getLogger(__name__)
 
 
 class Tree(NamedTuple):
@@ -52,14 +55,18 @@ class Trees:
         return True
 
     def publish(self, tree: Tree, files: Iterable[tuple[str, str]]) -> None:
-        """Make the tree appear, complete. One that's there already stays.
+        """Make the tree appear, complete. One that's there and undamaged stays.
 
         Args:
             tree: its place.
             files: (path inside the model, blob id), ascending by path.
         """
+        files = list(files)
         if self.exists(tree):
-            return
+            if self._intact(tree, files):
+                return
+            _log.warning("files of %s were removed or replaced; showing it anew", tree.path)
+            self.remove(tree)
         temporary = f"tree-{secrets.token_hex(8)}"
         root = self._disk.ensure_directory(self._folders.tmp, temporary, 0o755)
         _Builder(self._disk, self._folders.blobs, root).build(files)
@@ -70,6 +77,27 @@ class Trees:
             self._disk.sync(self._folders.tmp)
         finally:
             os.close(parent)
+
+    def _intact(self, tree: Tree, files: list[tuple[str, str]]) -> bool:
+        """Whether each name still is a link to its blob (root may have removed or replaced some)."""
+        parent = self._open(tree.namespace, tree.name)
+        assert parent is not None
+        root = -1
+        try:
+            root = self._disk.open_directory(parent, f"@{tree.digest}")
+            for path, blob_id in files:
+                shown = os.stat(path, dir_fd=root, follow_symlinks=False)
+                blob = os.stat(blob_id, dir_fd=self._folders.blobs, follow_symlinks=False)
+                copied = blob.st_nlink >= _MANY_LINKS and shown.st_size == blob.st_size
+                if shown.st_ino != blob.st_ino and not copied:
+                    return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        finally:
+            os.close(parent)
+            if root >= 0:
+                os.close(root)
+        return True
 
     def set_link(self, ref: Ref, digest: str) -> None:
         """Point `<tag>` at a tree; a reader sees the old or the new one."""

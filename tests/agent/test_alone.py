@@ -190,6 +190,19 @@ async def test_verify_finds_rot_and_pull_mends_it(tmp_path: Path, origin: Path) 
         assert (Path(mended["models_dir"]) / mended["path"] / "weights.bin").read_bytes() == DATA
 
 
+@pytest.mark.parametrize("harm", ["removed", "replaced"])
+async def test_a_damaged_tree_is_shown_anew(tmp_path: Path, origin: Path, harm: str) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        first = await pull(app, "team/m:v1")
+        tree = Path(first["models_dir"]) / first["path"]
+        (tree / "config.json").unlink()
+        if harm == "replaced":
+            (tree / "config.json").write_bytes(b"[]")  # as `sed -i` does: another file, same name
+        again = await pull(app, "team/m:v1")
+        assert again["bytes_origin"] == 0
+        assert {name: (tree / name).read_bytes() for name in FILES} == FILES
+
+
 async def test_client_socket_can_only_pull(tmp_path: Path, origin: Path) -> None:
     path = str(tmp_path / "client.sock")
     async with agent(tmp_path, origin=origin.as_uri(), client_socket=path) as app:
