@@ -8,8 +8,6 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
-
 import p2pcache
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.api import Api
@@ -31,6 +29,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
+from p2pcache.io.host import address_for_peers
 from p2pcache.io.kube import in_cluster
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.origins import open_origin
@@ -66,7 +65,7 @@ class AgentApp:
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
-        self.advertise = settings.advertise or _advertised(host, self._port)
+        self.advertise = settings.advertise or _advertised(settings, host, self._port)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
             upload_bytes_per_s=settings.upload_bytes_per_s or None,
@@ -225,16 +224,13 @@ class AgentApp:
             swarm.tracker_said(message)
 
 
-def _advertised(host: str, port: int) -> str:
+def _advertised(settings: AgentSettings, host: str, port: int) -> str:
     """What to tell peers when we listen on every address; "" where the bound address will do."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         return ""
-    stats = psutil.net_if_stats()
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            usable = address.family == socket.AF_INET and not address.address.startswith("127.")
-            if usable and port and name in stats and stats[name].isup:
-                return web.format_address(address.address, port)
+    address = address_for_peers(settings.tracker)
+    if address and port:
+        return web.format_address(address, port)
     raise UsageError(
         "listening on every address, there is none that others can dial (or the port is 0); "
         "set --advertise HOST:PORT"

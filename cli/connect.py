@@ -93,7 +93,7 @@ def find_agent(loaded: Loaded) -> AgentClient | None:
         raise UsageError(
             f"{alone[0]} works without a daemon, --agent names one; give one of the two"
         )
-    address = "" if alone else settings.agent or _local_socket()
+    address = "" if alone else settings.agent or local_socket()
     return AgentClient(address, token=read_token(settings.token_file)) if address else None
 
 
@@ -154,9 +154,13 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _local_socket() -> str:
-    """Address of a local agent's socket: the first that we may use, else the first that exists."""
-    there = [path for path in DEFAULT_SOCKETS if _exists(path)]
+def local_socket(first: str = "") -> str:
+    """Address of a local agent's socket: the first that we may use, else the first that exists, else "".
+
+    Args:
+        first: a path to try before the default ones.
+    """
+    there = [path for path in (first, *DEFAULT_SOCKETS) if path and _exists(path)]
     usable = [path for path in there if os.access(path, os.W_OK)]
     return f"unix://{(usable or there)[0]}" if there else ""
 

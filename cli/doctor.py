@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.connect import local_socket
 from p2pcache.cli.examine import Node, examine, trouble
 from p2pcache.cli.options import Command, config_option, json_option
 from p2pcache.cli.output import clean, emit, emit_document
@@ -57,9 +58,8 @@ def _node(agent: str | None, config: str | None, flags: dict[str, str | None]) -
     settings = settings_files.load(AgentSettings, "agent", file=file, flags=flags).settings
     client = settings_files.load(ClientSettings, "client", file=file, flags={"agent": agent})
     named = client.settings.agent
-    return Node(
-        settings, named or f"unix://{settings.socket}", bool(named), client.settings.token_file
-    )
+    address = named or local_socket(settings.socket) or f"unix://{settings.socket}"
+    return Node(settings, address, bool(named), client.settings.token_file)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -1,5 +1,6 @@
 """What `p2pcache doctor` measures: every fact on a thread of its own, with a deadline."""
 
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from p2pcache import __version__
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import doctor as think
 from p2pcache.core.doctor import Fact, Trouble
-from p2pcache.errors import NotFound, P2PCacheError
+from p2pcache.errors import NotAllowed, NotFound, P2PCacheError
 from p2pcache.io import host, probe
 from p2pcache.io.auth import is_loopback, read_cluster_key
 from p2pcache.io.client import read_token
@@ -145,6 +146,8 @@ def _key(settings: AgentSettings) -> Fact:
     )  # fmt: skip
     if not fact.path:
         return fact
+    if not os.access(fact.path, os.R_OK) and Path(fact.path).exists():
+        raise NotAllowed(f"not allowed to read {fact.path}; run as root or the agent's user")
     read_cluster_key(fact.path)
     info = Path(fact.path).stat()
     uid = host.owner(Path(settings.cache_dir))  # the user that the agent runs as
@@ -188,7 +191,7 @@ def _files(pid: int | None) -> Fact:
 def _network(settings: AgentSettings) -> Fact:
     name, port = parse_listen(settings.advertise or settings.listen)
     if name in WILDCARDS:
-        name = host.first_address()
+        name = host.address_for_peers(settings.tracker)
         if not name:
             raise NotFound(
                 "no address that others can dial; set advertise, or bring up the network"

@@ -11,10 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import psutil
 
 from p2pcache.errors import NotAllowed, P2PCacheError
+from p2pcache.io.auth import is_loopback
 from p2pcache.io.disk import disk_errors
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
@@ -64,8 +66,25 @@ def address_of(host: str) -> str:
         return host
 
 
+def address_for_peers(tracker: str) -> str:
+    """The address of ours that others most probably reach; "" if there is none.
+
+    Where the tracker is another machine, the one that leads to it: of several interfaces (a
+    container bridge, a management network) it is the one that the cluster uses.
+
+    Args:
+        tracker: URL, or "".
+    """
+    try:
+        name = urlsplit(tracker).hostname or ""
+    except ValueError:
+        name = ""
+    source = source_towards(name) if name else ""
+    return source if source and not is_loopback(source) else first_address()
+
+
 def first_address() -> str:
-    """The address that others probably dial: the first IPv4 one of an interface that is up; "" if none."""
+    """The first IPv4 address of an interface that is up, beyond loopback; "" if there is none."""
     stats = psutil.net_if_stats()
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:

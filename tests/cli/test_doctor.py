@@ -131,3 +131,13 @@ def test_a_password_in_a_url_is_not_shown(run: Run, cache: Path) -> None:
     url = "s3://me:hunter2@bucket"
     result = run("doctor", "--cache-dir", cache, "--origin", url)
     assert "hunter2" not in result.output
+
+
+def test_someone_who_may_not_read_the_key_hears_who_may(
+    run: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = write_key(tmp_path / "k")
+    monkeypatch.setattr("os.access", lambda path, _mode: str(path) != str(key))
+    code, found = report(run, "--cache-dir", cache, "--cluster-key-file", key)
+    assert code == 4
+    assert found["key"]["advice"] == "run as root or the agent's user"

@@ -92,3 +92,12 @@ def test_an_errand_has_an_end() -> None:
 
 def _fail() -> None:
     raise socket.gaierror
+
+
+def test_the_address_that_peers_are_told() -> None:
+    """Towards a tracker elsewhere it is the one that leads there; else any but loopback."""
+    assert host.address_for_peers("") == host.first_address()
+    assert host.address_for_peers("http://127.0.0.1:7400") == host.first_address()
+    assert host.address_for_peers("http://[broken") == host.first_address()
+    elsewhere = host.source_towards("192.0.2.1")  # nothing is sent; "" without any route
+    assert host.address_for_peers("http://192.0.2.1:7400") == (elsewhere or host.first_address())
