@@ -8,7 +8,9 @@ Every run writes to fresh files, and fresh page cache is the dearest part of it.
 machine the *first* touch of a page by anybody also makes the host find memory for it (one thread
 then writes 0.4 GB/s where it writes 1.7-2.8 later). So one run comes first that doesn't count, and
 each turn also measures the floor: one thread that writes as many bytes into a fresh file, without
-network or hash.
+network or hash. `--warm-memory` takes the host out of the figures: right before each run that writes,
+another process touches as much memory and frees it, so that the pages which the run gets are backed
+already, as they are on bare metal.
 """
 
 import argparse
@@ -89,6 +91,12 @@ def raw_run(server: Server) -> Run:
     return receive(server, "drain", server.raw, str(server.bytes))
 
 
+def warm(size: int) -> None:
+    """Touch as much memory as a run will fill, and free it at once."""
+    touch = "import mmap,sys; m = mmap.mmap(-1, int(sys.argv[1])); m[:] = bytes(len(m))"
+    subprocess.run([sys.executable, "-c", touch, str(size)], check=True, timeout=LIMIT_S)
+
+
 def peers_run(server: Server, root: Path) -> Run:
     cache = root / "client"
     try:
@@ -119,11 +127,13 @@ def seeded(root: Path, model: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def agents_run(cluster: Cluster) -> Run:
+def agents_run(cluster: Cluster, warm_bytes: int) -> Run:
     """A fresh agent pulls; the clock runs from the resolved ref to the last proved byte."""
     agent = cluster.add_agent()
     agent.start()
     try:
+        if warm_bytes:
+            warm(warm_bytes)
         sender, receiver = agent_cpu_s(cluster.agents[0]), agent_cpu_s(agent)
         started = ended = time.perf_counter()
         cpu, last = (0.0, 0.0), dict[str, Any]()
@@ -195,6 +205,8 @@ def main() -> None:
                         help="two real agents (default), or the data plane and the store alone")  # fmt: skip
     parser.add_argument("--size-mib", type=int, default=1024)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--warm-memory", action="store_true",
+                        help="touch and free the memory first, so that not the host's paging is measured")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where caches lie; default: the temporary directory, which "
                         "should be a disk, not a tmpfs")  # fmt: skip
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -209,14 +221,23 @@ def main() -> None:
                 stack.enter_context(seeded(root, model)) if arguments.through == "agents" else None
             )
 
+            warm_bytes = server.bytes if arguments.warm_memory else 0
+
             def ours() -> Run:
-                return agents_run(cluster) if cluster is not None else peers_run(server, root)
+                if cluster is not None:
+                    return agents_run(cluster, warm_bytes)
+                warm(warm_bytes or 1)
+                return peers_run(server, root)
+
+            def floor() -> Run:
+                warm(warm_bytes or 1)
+                return write_run(server, root)
 
             first = ours()
-            turns = [
-                (raw_run(server), ours(), write_run(server, root)) for _ in range(arguments.pairs)
-            ]
-            figures = report(turns, server.bytes, first) | {"through": arguments.through}
+            turns = [(raw_run(server), ours(), floor()) for _ in range(arguments.pairs)]
+            figures = report(turns, server.bytes, first) | {
+                "through": arguments.through, "warm_memory": arguments.warm_memory,
+            }  # fmt: skip
     finally:
         shutil.rmtree(root, ignore_errors=True)
     show(figures)
