@@ -108,7 +108,7 @@ class AgentApp:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
                 host, port = await self.net.start(self._host, self._port)
                 self.advertise = self.advertise or web.format_address(host, port)
-                self.queries.address = self.advertise
+                self.queries.address, self.queries.name = self.advertise, self._name
                 await self.downloads.seed_all()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)

@@ -109,7 +109,7 @@ class Journal:
             self._write()
             return self._store.history(limit)
 
-        return [_row(row) for row in await asyncio.to_thread(read)]
+        return [row.told() for row in await asyncio.to_thread(read)]
 
     def close(self) -> None:
         """Write what is left (blocks); the store is about to close."""
@@ -123,13 +123,3 @@ class Journal:
                     self._waiting.popleft()
             except P2PCacheError as error:  # the next one tries again, at most MAX_WAITING are kept
                 log.warning("the history can't be written: %s", error)
-
-
-def _row(row: HistoryRow) -> dict[str, object]:
-    rate = row.size_bytes / row.seconds if row.seconds and not row.code else 0.0
-    return {
-        "ended": row.ended, "action": row.action, "ref": row.ref, "digest": row.digest,
-        "bytes": row.size_bytes, "seconds": row.seconds, "rate": round(rate),
-        "bytes_origin": row.bytes_origin, "bytes_peers": row.bytes_peers,
-        "bytes_local": row.bytes_local, "code": row.code, "message": row.message, "times": row.times,
-    }  # fmt: skip

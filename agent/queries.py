@@ -30,6 +30,8 @@ class Queries:
     ) -> None:
         self.origin_trouble = ""  # why the origin can't be used, "" if it can
         self.address = ""
+        self.name = ""  # what people call this node
+        self._started = time.monotonic()
         self._parts = parts
         self._resolver = resolver
         self._downloads = downloads
@@ -179,17 +181,21 @@ class Queries:
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
         return {
-            "node": format_node(self._parts.node), "address": self.address,
+            "node": format_node(self._parts.node), "name": self.name, "address": self.address,
+            "rack": self._parts.settings.rack, "site": self._parts.settings.site,
+            "uptime_s": round(time.monotonic() - self._started, 1),
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(),
             "warnings": self.warnings(),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
+                "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
             "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
-            "load": self._parts.net.load, "bytes": traffic,
+            "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
+            "bytes": traffic,
         }  # fmt: skip
 
     async def _known(self, ref: Ref) -> ModelInfo:

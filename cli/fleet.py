@@ -1,5 +1,6 @@
 """`nodes`, `status`, `version`: the cluster and this node's place in it."""
 
+import time
 from typing import Any
 
 import click
@@ -98,19 +99,10 @@ def status(as_json: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document(state)
         return
-    ready = "ready" if state.get("ready") else "not ready"
-    _line("agent", f"{ready}, version {state.get('version', '?')}, at {client.address}")
-    for reason in state.get("reasons", ()):
-        _line("", reason)
-    _line("node", f"{state.get('node', '?')} at {state.get('address') or '-'}")
-    tracker = _part(state, "tracker")
-    _line("tracker", f"{tracker['url']} ({'connected' if tracker.get('connected') else 'not connected'})"
-          if tracker.get("url") else "none: this agent works alone")  # fmt: skip
-    _line("origin", _part(state, "origin").get("url") or "none")
-    cache = _part(state, "cache")
-    _line("cache", f"{cache.get('dir', '?')}: {format_bytes(cache.get('cached_bytes', 0))} in "
-          f"{state.get('models', 0)} models, {format_bytes(cache.get('free_bytes', 0))} free")  # fmt: skip
-    _line("pulls", f"{len(state.get('pulls', ()))} running")
+    for label, text in headlines(state, client.address):
+        emit(f"{label:10}{text}")
+    pulls = state.get("pulls", ())
+    emit(f"{'pulls:':10}{len(pulls)} running{'; see p2pcache ps' if pulls else ''}")
 
 
 @click.command(cls=Command)
@@ -127,10 +119,49 @@ def version(as_json: bool) -> None:
         emit(f"p2pcache {__version__}")
 
 
+def headlines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
+    """What a status says, as (label, text) lines that are safe for a terminal."""
+    tracker, origin, cache = (_part(state, key) for key in ("tracker", "origin", "cache"))
+    ready = "ready" if state.get("ready") else "not ready"
+    up = f", up {format_duration(state['uptime_s'])}" if "uptime_s" in state else ""
+    place = " / ".join(str(state[key]) for key in ("site", "rack") if state.get(key))
+    node = f"{state.get('node', '?')} at {state.get('address') or '-'}"
+    lines = [
+        ("agent:", f"{ready}, version {state.get('version', '?')}{up}, at {address}"),
+        *(("", str(reason)) for reason in state.get("reasons", ())),
+        *(("warning:", str(warning)) for warning in state.get("warnings", ())),
+        ("node:", " ".join(filter(None, (state.get("name"), node, place and f"({place})")))),
+        ("tracker:", _tracker(tracker)),
+        ("origin:", origin.get("url") or "none"),
+        ("cache:", _cache(cache, state.get("models", 0))),
+        ("traffic:", traffic(_part(state, "bytes"))),
+    ]  # fmt: skip
+    return [(label, clean(text)) for label, text in lines]
+
+
+def traffic(moved: dict[str, Any]) -> str:
+    """Bytes since the agent's start, in words."""
+    peers, origin = int(moved.get("peer", 0)), int(moved.get("origin", 0))
+    share = f" ({peers / (peers + origin):.0%})" if peers + origin else ""
+    return (
+        f"{format_bytes(peers)} from peers{share}, {format_bytes(origin)} from storage, "
+        f"{format_bytes(int(moved.get('served', 0)))} served"
+    )
+
+
+def _cache(state: dict[str, Any], models: object) -> str:
+    cached, free = (format_bytes(state.get(key, 0)) for key in ("cached_bytes", "free_bytes"))
+    return f"{state.get('dir', '?')}: {cached} in {models} models, {free} free"
+
+
+def _tracker(state: dict[str, Any]) -> str:
+    if not state.get("url"):
+        return "none: this agent works alone"
+    beat = float(state.get("last_heartbeat") or 0)
+    heard = f", heartbeat {format_duration(max(0.0, time.time() - beat))} ago" if beat else ""
+    return f"{state['url']} ({'connected' if state.get('connected') else 'not connected'}{heard})"
+
+
 def _part(state: dict[str, Any], key: str) -> dict[str, Any]:
     value = state.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _line(label: str, value: object) -> None:
-    emit(f"{label + ':' if label else '':10}{clean(value)}")

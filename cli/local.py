@@ -110,6 +110,10 @@ class LocalCache:
             removed, freed = self._store.prune(dry_run=dry_run, all_unused=everything)
         return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
 
+    def history(self, limit: int) -> list[Json]:
+        """What ended in this cache, the newest first."""
+        return [row.told() for row in self._store.history(limit)] if self._store else []
+
     def verify(self, ref: str) -> Events:
         """Events while every chunk is proved again, `done` last."""
         _, model = self._open(Ref.parse(ref))

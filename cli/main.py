@@ -39,6 +39,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("fleet", "List the cluster's nodes."),
         "locate": Entry("fleet", "List the nodes that have a model."),
         "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
+        "stats": Entry("stats", "Watch this node: rates, pulls, what ended lately."),
+        "history": Entry("history", "List what ended: pulls, pushes, removals."),
         "doctor": Entry("doctor", "Examine this node, with or without a running agent."),
     },
     "Daemons": {

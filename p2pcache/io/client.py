@@ -112,6 +112,11 @@ class AgentClient:
         """The nodes that have a model: `ref`, `digest`, `label`, `nodes`."""
         return self._call("GET", "/v1/locate", query={"ref": ref})
 
+    def history(self, limit: int) -> list[Json]:
+        """What ended on the agent's node, the newest first."""
+        answer = self._call("GET", "/v1/history", query={"limit": str(limit)})
+        return _records(answer, "history")
+
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
         return self._call("GET", "/v1/status")

@@ -71,6 +71,17 @@ class HistoryRow(NamedTuple):
     message: str = ""  # of a failure
     times: int = 1  # equal failures in a row share one row
 
+    def told(self) -> dict[str, object]:
+        """The row as docs/api.md has it."""
+        rate = self.size_bytes / self.seconds if self.seconds and not self.code else 0.0
+        return {
+            "ended": self.ended, "action": self.action, "ref": self.ref, "digest": self.digest,
+            "bytes": self.size_bytes, "seconds": self.seconds, "rate": round(rate),
+            "bytes_origin": self.bytes_origin, "bytes_peers": self.bytes_peers,
+            "bytes_local": self.bytes_local, "code": self.code, "message": self.message,
+            "times": self.times,
+        }  # fmt: skip
+
 
 class Records:
     """One connection, serialised by a lock; every write is one durable transaction."""
