@@ -18,7 +18,7 @@ from p2pcache.io.client import read_token
 from p2pcache.io.config import redacted
 from p2pcache.io.errand import Errand
 from p2pcache.io.tls import open_tls
-from p2pcache.io.web import parse_listen
+from p2pcache.io.web import format_address, parse_listen
 
 T = TypeVar("T")
 
@@ -201,6 +201,6 @@ def _network(settings: AgentSettings) -> Fact:
     hub = urlsplit(settings.tracker).hostname or ""
     source = host.source_towards(hub) if hub and not is_loopback(host.address_of(hub)) else ""
     return think.Network(
-        interface.name, f"{name}:{port}", address, is_loopback(address), interface.speed_mbit,
+        interface.name, format_address(name, port), address, is_loopback(address), interface.speed_mbit,
         interface.mtu, interface.up, "" if is_loopback(source) else source,
     )  # fmt: skip

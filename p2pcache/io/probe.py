@@ -13,7 +13,8 @@ import socket
 import ssl
 import struct
 import time
-from typing import Any, NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -21,13 +22,16 @@ import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
-from p2pcache.errors import NotAllowed, RemoteProtocolError, Unreachable, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
 from p2pcache.io.client import AgentClient
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.repo import ROOT
 from p2pcache.io.tls import Tls, check_role, explain
 
+T = TypeVar("T")
+
 CALL_S = 5.0  # a healthy one answers in milliseconds
+LAST_TURN_S = 0.1  # what aiohttp asks for after a session with TLS
 MAX_FRAME_BYTES = 4096  # of the handshake
 MAX_STATUS_BYTES = 1 << 20
 _UCRED = struct.Struct("3i")
@@ -60,29 +64,11 @@ def tracker(url: str, secret: Secret, tls: Tls | None) -> TrackerAnswer:
     base = _checked(url)
     began = time.monotonic()
     try:
-        asyncio.run(_join(base, secret, tls))
+        _run(_join(base, secret, tls))
         seconds = time.monotonic() - began
-        return asyncio.run(_ask(base, tls, seconds))
-    except ssl.SSLError as error:
-        raise NotAllowed(f"tracker {base}: {explain(error)}") from None
-    except aiohttp.ClientSSLError as error:
-        cause = error.__cause__ or error.__context__ or error
-        raise NotAllowed(f"tracker {base}: {explain(cause)}") from None
-    except aiohttp.WSServerHandshakeError as error:
-        raise Unreachable(
-            f"{base} answers HTTP {error.status}, not as a tracker; check the URL"
-        ) from None
-    except TimeoutError:
-        raise Unreachable(
-            f"tracker {base} doesn't answer; check host, port, firewall, and that it runs"
-        ) from None
-    except RemoteProtocolError as error:
-        raise Unreachable(f"tracker {base}: {error}") from None
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Unreachable(
-            f"tracker {base} is not reachable: {reason}; check host, port, and that it runs"
-        ) from None
+        return _run(_ask(base, tls, seconds))
+    except (aiohttp.ClientError, OSError, ValueError, RemoteProtocolError) as error:
+        raise _translated(base, error) from None
 
 
 def origin(url: str) -> OriginAnswer:
@@ -134,6 +120,30 @@ def _owner(path: str) -> int | None:
     return int(_UCRED.unpack(data)[0]) or None
 
 
+def _translated(base: str, error: Exception) -> P2PCacheError:
+    """What it means that a tracker couldn't be joined."""
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        if error.status == 403:
+            return NotAllowed(f"tracker {base} refuses our certificate; its log says why")
+        return Unreachable(f"{base} answers HTTP {error.status}, not as a tracker; check the URL")
+    cause: BaseException = error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    if isinstance(cause, ssl.SSLError):
+        how = "compare tls_cert and tls_ca with the tracker's"
+        return NotAllowed(f"tracker {base}: {explain(cause)}; {how}")
+    if isinstance(error, TimeoutError):
+        reason = "doesn't answer"
+    elif isinstance(error, RemoteProtocolError):
+        reason = f"isn't one that we understand: {error}"
+    else:
+        text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        reason = f"is not reachable: {text}"
+    return Unreachable(f"tracker {base} {reason}; check host, port, firewall, and that it runs")
+
+
 def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -175,6 +185,18 @@ def _session() -> aiohttp.ClientSession:
     )
 
 
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """A loop of its own; transports of TLS need a turn of it more to close."""
+
+    async def to_the_end() -> T:
+        try:
+            return await work
+        finally:
+            await asyncio.sleep(LAST_TURN_S)
+
+    return asyncio.run(to_the_end())
+
+
 async def _join(base: str, secret: Secret, tls: Tls | None) -> None:
     async with asyncio.timeout(CALL_S), _session() as session, session.ws_connect(
         f"{base}/v1/member", max_msg_size=MAX_FRAME_BYTES, compress=0,
@@ -183,10 +205,11 @@ async def _join(base: str, secret: Secret, tls: Tls | None) -> None:
         if tls is not None:
             check_role(ws.get_extra_info("peercert"), "tracker")
         challenge = await _frame(ws, Challenge)
-        said = hello(
-            secret, challenge, nonce=os.urandom(NONCE_BYTES), node=secrets.randbits(63) or 1,
-            role="agent",
-        )  # fmt: skip
+        node = secrets.randbits(63) or 1  # nobody's
+        if tls is not None:
+            node = tls.member.node(node)
+        nonce = os.urandom(NONCE_BYTES)
+        said = hello(secret, challenge, nonce=nonce, node=node, role="agent")
         await ws.send_bytes(msgspec.msgpack.encode(said))
         confirm(secret, challenge, said, await _frame(ws, Welcome))
 
@@ -200,7 +223,8 @@ async def _frame(ws: aiohttp.ClientWebSocketResponse, kind: type[Any]) -> Any:
             raise RemoteProtocolError("it doesn't speak the member protocol") from None
     reason = str(frame.extra or "no reason given")
     if kind is Welcome:
-        raise NotAllowed(f"the tracker refused us: {reason}; is cluster_key_file the same there?")
+        how = "compare cluster key and certificate with the tracker's"
+        raise NotAllowed(f"the tracker refused us: {reason}; {how}")
     raise RemoteProtocolError(f"it closed the connection: {reason}")
 
 

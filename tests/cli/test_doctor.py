@@ -141,3 +141,51 @@ def test_someone_who_may_not_read_the_key_hears_who_may(
     code, found = report(run, "--cache-dir", cache, "--cluster-key-file", key)
     assert code == 4
     assert found["key"]["advice"] == "run as root or the agent's user"
+
+
+def test_a_cluster_with_certificates(
+    run: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mTLS: our certificate is good, a stranger's is refused, and none at all is told what to set."""
+    from loadtest.cluster import clean_environ, free_ports
+    from loadtest.daemons import P2PCACHE, Daemon
+
+    for ca in ("ca", "other"):
+        run("ca", "init", tmp_path / ca)
+        run("ca", "issue", tmp_path / ca, "one", "--role", "agent")
+    run("ca", "issue", tmp_path / "ca", "hub", "--role", "tracker")
+    port = free_ports(1)[0]
+    command = [*P2PCACHE, "tracker", "--listen", f"127.0.0.1:{port}", "--origin", f"file://{cache}",
+               "--tls-cert", f"{tmp_path}/ca/hub.pem", "--tls-key", f"{tmp_path}/ca/hub.key",
+               "--tls-ca", f"{tmp_path}/ca/ca.pem"]  # fmt: skip
+    environ = clean_environ(tmp_path)
+    tracker = Daemon(
+        "tracker", command, tmp_path / "log", environ=environ, ready=lambda: _open(port)
+    )
+    tracker.start()
+
+    def examine(ca: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        where = tmp_path / ca
+        env = {"P2PCACHE_TLS_CERT": f"{where}/one.pem", "P2PCACHE_TLS_KEY": f"{where}/one.key",
+               "P2PCACHE_TLS_CA": f"{where}/ca.pem"} if ca else {}  # fmt: skip
+        url = f"https://127.0.0.1:{port}"
+        return report(run, "--cache-dir", cache, "--tracker", url, **env)
+
+    try:
+        code, found = examine("ca")
+        assert code == 0, found
+        assert found["certificate"]["measured"] == "agent 'one'"
+        assert "took us for a member" in found["tracker"]["measured"]
+        assert found["origin"]["measured"].startswith(f"file://{cache}")
+        for stranger in ("other", ""):
+            code, found = examine(stranger)
+            assert code == 4, found["tracker"]
+            assert found["tracker"]["level"] == "fail"
+            assert found["tracker"]["advice"]
+    finally:
+        tracker.stop()
+
+
+def _open(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
