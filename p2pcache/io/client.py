@@ -7,7 +7,6 @@ is imported: this is the fast path of `p2pcache pull`.
 import http.client
 import json
 import socket
-import time
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, Unreachable, UsageError, from_code
+from p2pcache.io.patience import Patience
 
 CONNECT_S = 5.0  # a live agent accepts at once, also from another host
 ANSWER_S = 60.0  # a resolve may wait for tracker and origin, with their retries
@@ -114,8 +114,7 @@ class AgentClient:
 
     def history(self, limit: int) -> list[Json]:
         """What ended on the agent's node, the newest first."""
-        answer = self._call("GET", "/v1/history", query={"limit": str(limit)})
-        return _records(answer, "history")
+        return _records(self._call("GET", "/v1/history", query={"limit": str(limit)}), "history")
 
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
@@ -137,7 +136,7 @@ class AgentClient:
             P2PCacheError: the agent's own error (not proved, no space, ...).
         """
         path = f"/v1/blobs/{quote(manifest)}/{quote(blob)}"
-        patience = _Patience(STREAM_PATIENCE_S)
+        patience = Patience(STREAM_PATIENCE_S)
         while True:
             sent: list[int] = []
 
@@ -165,7 +164,7 @@ class AgentClient:
         wait_s: float = 0.0,
     ) -> Json:
         target = f"{path}?{urlencode(query)}" if query else path
-        patience = _Patience(PATIENCE_S)
+        patience = Patience(PATIENCE_S)
         while True:
             try:
                 with _Exchange(self, self._answer_s + wait_s) as exchange:
@@ -175,7 +174,7 @@ class AgentClient:
                 patience.wait(error)
 
     def _stream(self, method: str, path: str, body: Json) -> Events:
-        patience = _Patience(STREAM_PATIENCE_S)
+        patience = Patience(STREAM_PATIENCE_S)
         while True:
             try:
                 yield from self._events(method, path, json.dumps(body).encode())
@@ -203,22 +202,6 @@ class AgentClient:
     def headers(self) -> dict[str, str]:
         """Sent with every request."""
         return self._headers
-
-
-class _Patience:
-    """How long a busy agent is asked again."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._deadline = time.monotonic() + limit_s
-
-    def wait(self, error: Busy) -> None:
-        """Sleep for as long as the agent asked for, and some dice; raises `error` when that's too long."""
-        import random  # most calls never wait
-
-        pause = error.retry_after_s * random.SystemRandom().uniform(1.0, 2.0)
-        if time.monotonic() + pause > self._deadline:
-            raise error
-        time.sleep(pause)
 
 
 class _UnixConnection(http.client.HTTPConnection):

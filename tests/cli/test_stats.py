@@ -32,8 +32,7 @@ STATUS: dict[str, Any] = {
     "node": "00000000000000aa", "name": "gpu-01", "address": "10.0.0.1:7401", "rack": "r1\x07",
     "site": "ams", "version": "0.1.0", "uptime_s": 7300.0, "ready": False,
     "reasons": ["origin: no answer"], "warnings": ["the certificate ends in 3 days"],
-    "tracker": {"url": "http://t:7400", "connected": True, "error": "",
-                "last_heartbeat": time.time() - 2},
+    "tracker": {"url": "http://t:7400", "connected": True, "error": ""},
     "origin": {"url": "s3://models", "error": "no answer"},
     "cache": {"dir": "/var/lib/p2pcache", "cached_bytes": 3 * 10**11, "free_bytes": 10**11},
     "models": 4, "pulls": [PULL], "load": 2, "peers": 9,
@@ -43,7 +42,8 @@ STATUS: dict[str, Any] = {
 
 @pytest.fixture
 def node(agent: FakeAgent) -> FakeAgent:
-    agent.document("GET /v1/status", STATUS)
+    tracker = STATUS["tracker"] | {"last_heartbeat": time.time() - 2}
+    agent.document("GET /v1/status", STATUS | {"tracker": tracker})
     agent.document("GET /v1/history", {"history": [FAILED, ROW, PRUNED]})
     return agent
 
