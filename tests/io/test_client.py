@@ -240,7 +240,7 @@ def test_a_busy_agent_is_asked_again(
     agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("p2pcache.io.client.time.sleep", slept.append)
+    monkeypatch.setattr("p2pcache.io.patience.time.sleep", slept.append)
     calls = 0
 
     def busy_twice(handler: fakes.Handler) -> None:
