@@ -11,7 +11,7 @@ from p2pcache import __version__
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import doctor as think
 from p2pcache.core.doctor import Fact, Trouble
-from p2pcache.errors import NotAllowed, NotFound, P2PCacheError
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io import host, probe
 from p2pcache.io.auth import is_loopback, read_cluster_key
 from p2pcache.io.client import read_token
@@ -193,7 +193,7 @@ def _network(settings: AgentSettings) -> Fact:
     if name in WILDCARDS:
         name = host.address_for_peers(settings.tracker)
         if not name:
-            raise NotFound(
+            raise UsageError(
                 "no address that others can dial; set advertise, or bring up the network"
             )
     address = host.address_of(name)

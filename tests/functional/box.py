@@ -47,7 +47,7 @@ def need_box() -> None:
     """Skip the test where a box can't be had, and say why."""
     if os.geteuid() != 0:
         pytest.skip("needs root, for a container with systemd")
-    for name in ("systemd-nspawn", "systemctl", "unshare", "nsenter", "setpriv"):
+    for name in ("systemd-nspawn", "systemctl", "unshare", "nsenter", "setpriv", "ip"):
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not here; .ci/install-tools installs it")
     ask = "import sys; print(sys.version_info[:2])"

@@ -1,40 +1,40 @@
-"""Both units under a real systemd: start, rights, restart, watchdog, stop."""
+"""Both units under a real systemd, set up by docs/edge.md as it is written: start to removal."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.functional.box import Box, need_box
+from tests.functional.box import ROOT, Box, need_box
 
-INSTALL = """
-set -e
-cd /opt/p2pcache/src/systemd
-install -m 644 p2pcache-agent.service p2pcache-tracker.service /etc/systemd/system/
-install -D -m 644 p2pcache-sysusers.conf /etc/sysusers.d/p2pcache.conf
-install -D -m 644 p2pcache-tmpfiles.conf /etc/tmpfiles.d/p2pcache.conf
-systemd-sysusers p2pcache.conf && systemd-tmpfiles --create p2pcache.conf
-install -d /etc/p2pcache && (umask 077; head -c 32 /dev/urandom | base64 > /etc/p2pcache/cluster.key)
-chgrp p2pcache /etc/p2pcache/cluster.key && chmod 640 /etc/p2pcache/cluster.key
-cat > /etc/p2pcache/config.toml <<END
-[tracker]
-origin = "file:///srv/models"
-cluster_key_file = "/etc/p2pcache/cluster.key"
-[agent]
-min_free_bytes = "64MiB"
-tracker = "http://127.0.0.1:7400"
-cluster_key_file = "/etc/p2pcache/cluster.key"
-END
-install -d -o p2pcache -g p2pcache /srv/models
+GUIDE = (ROOT / "docs/edge.md").read_text()
+NETWORK = """
+ip link add edge0 type veth peer name edge1
+ip addr add 198.51.100.7/24 dev edge0
+ip link set edge0 up && ip link set edge1 up
+"""
+# What the tests need beyond the guide: quicker ends, little space (the box lives in memory), a guest.
+MORE = """
 for unit in agent tracker; do
-    install -d /etc/systemd/system/p2pcache-$unit.service.d
-    printf '[Service]\\nReadWritePaths=/srv/models\\nRestartSec=1s\\nWatchdogSec=4s\\n' \\
+    printf '[Service]\\nRestartSec=1s\\nWatchdogSec=4s\\n' \\
         > /etc/systemd/system/p2pcache-$unit.service.d/test.conf
 done
+sed -i '/^\\[agent\\]/a min_free_bytes = "64MiB"' /etc/p2pcache/config.toml
+systemctl daemon-reload
 useradd --create-home guest
 mkdir /srv/model && head -c 3000000 /dev/urandom > /srv/model/weights.bin
-systemctl daemon-reload
-systemctl start p2pcache-tracker p2pcache-agent
 """
+
+
+def blocks(*titles: str) -> list[str]:
+    """The guide's commands under these headings, but for those that fetch from the network."""
+    found = []
+    for title in titles:
+        section = GUIDE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+        found += re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return [f"set -e; cd /opt/p2pcache/src; {text}" for text in found if "pip install" not in text]
+
+
 AGENT, TRACKER = "p2pcache-agent", "p2pcache-tracker"
 
 
@@ -42,7 +42,15 @@ AGENT, TRACKER = "p2pcache-agent", "p2pcache-tracker"
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     need_box()
     with Box(tmp_path_factory.mktemp("boot")) as box:
-        box.run(INSTALL)  # `systemctl start` ends when the daemons have said READY
+        box.run(NETWORK)
+        for commands in blocks("1. Install", "2. The cluster's key", "3. Settings"):
+            box.run(commands)
+        box.run(MORE)
+        for commands in blocks(
+            "4. Start"
+        ):  # `systemctl enable --now` ends when they have said READY
+            box.run(commands)
+        box.run("p2pcache rm team/demo:v1")
         yield box
 
 
@@ -78,7 +86,10 @@ def test_each_socket_has_its_callers(box: Box) -> None:
 
 
 def test_the_doctor_in_the_agents_place(box: Box) -> None:
-    box.run("systemd-run --quiet --pipe --wait --uid=p2pcache /opt/p2pcache/bin/p2pcache doctor")
+    (commands,) = (text for text in blocks("4. Start") if "doctor" in text)
+    report = box.run(commands)
+    assert "ready" in report
+    assert "0 failed" in report
     box.run("p2pcache doctor --tracker http://127.0.0.1:1", code=8)
 
 
@@ -108,8 +119,22 @@ def test_the_hung_are_restarted_by_the_watchdog(box: Box) -> None:
     assert "most recent call first" in journal
 
 
+def test_an_upgrade_and_another_disk(box: Box) -> None:
+    for commands in blocks("A cache on another disk", "Upgrade"):
+        box.run(commands)
+    assert "/nvme/p2pcache" in box.run("p2pcache status")
+
+
 def test_an_end_in_order(box: Box) -> None:
     box.run(f"systemctl stop {AGENT} {TRACKER}")
     for unit in (AGENT, TRACKER):
         assert (box.show(unit, "Result"), box.show(unit, "ExecMainStatus")) == ("success", "0")
     assert box.run("ls -A /run/p2pcache/client") == ""
+
+
+def test_nothing_stays(box: Box) -> None:
+    """The program itself is this machine's; the box can't remove it."""
+    (commands,) = blocks("Remove")
+    box.run(commands.replace("rm -rf /opt/p2pcache ", "rm -rf "))
+    assert box.run("systemctl list-units --all --no-legend 'p2pcache*'") == ""
+    assert box.run("ls -d /run/p2pcache /var/lib/p2pcache* /etc/p2pcache", code=2) != ""
