@@ -147,6 +147,18 @@ def families_of(texts: tuple[str, str]) -> set[str]:
     return set(found)
 
 
+async def test_operations_names_every_metric(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    families = re.findall(r"^# TYPE p2pcache_(?:agent|tracker)_(\w+) \w+$", "\n".join(
+        await exposed(tmp_path)), re.MULTILINE)  # fmt: skip
+    assert len(families) > 50
+    missing = [
+        name for name in families
+        if not re.search(rf"\b{name}\b", text) and not name.startswith("certificate_")
+    ]  # fmt: skip
+    assert missing == []
+
+
 @needs_prometheus
 async def test_names_and_units_keep_the_conventions(tmp_path: Path) -> None:
     for text in await exposed(tmp_path):
