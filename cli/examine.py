@@ -37,42 +37,44 @@ class Node(NamedTuple):
     token_file: str
 
 
-class Asked(NamedTuple):
-    """A fact about somebody else, and what else came of asking."""
+class Met(NamedTuple):
+    """A fact about an agent, and what else came of meeting it."""
 
     fact: Fact
-    ahead_s: float | None = None  # our clock's lead on theirs
-    origin: str = ""  # the storage that they use
+    origin: str = ""  # the storage that it uses
     pid: int | None = None
-    there: bool = False  # an agent answers
+    there: bool = False  # it answers
 
 
 def examine(node: Node) -> dict[str, Fact]:
     """Everything that can be measured of a node, in bounded time."""
     settings, cache = node.settings, Path(node.settings.cache_dir).absolute()
-    tracker = _errand(lambda: _tracker(settings), f"tracker {settings.tracker}", REMOTE_S)
     agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
-    local: dict[str, Errand[Fact]] = {
+    told = _errand(lambda: _ask(settings), "the tracker's clock", REMOTE_S)
+    errands: dict[str, Errand[Fact]] = {
+        "tracker": _errand(lambda: _tracker(settings), f"tracker {settings.tracker}", REMOTE_S),
         "key": _errand(lambda: _key(settings), "the cluster key"),
         "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
         "disk": _errand(lambda: _disk(cache), f"the disk of {cache}", DISK_S),
         "network": _errand(lambda: _network(settings), "the network"),
-        "kernel": _errand(lambda: think.Kernel(host.tcp_buffers()), "the kernel's settings"),
+        "kernel": _errand(_kernel, "the kernel's settings"),
     }
     if settings.tls_cert or settings.tls_key or settings.tls_ca:
-        local["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
-    hub, api = _asked(tracker), _asked(agent)
-    local["cache"] = _errand(lambda: _cache(cache, agent_runs=api.there), f"{cache}")
-    local["files"] = _errand(lambda: _files(api.pid), "the limit of open files")
-    url = settings.origin or hub.origin or api.origin
-    store = _asked(_errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S))
-    leads = {"tracker": hub.ahead_s, "origin": store.ahead_s}
+        errands["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
+    met = _or(agent, Met)
+    hub = _or(told, lambda _: probe.Told())
+    errands["cache"] = _errand(lambda: _cache(cache, agent_runs=met.there), f"{cache}")
+    errands["files"] = _errand(lambda: _files(met.pid), "the limit of open files")
+    url = settings.origin or hub.origin or met.origin
+    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
+    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
+    leads = {"tracker": hub.ahead_s, "origin": _or(clock, lambda _: None)}
     known = {name: lead for name, lead in leads.items() if lead is not None}
     return {
-        **{name: _fact(errand) for name, errand in local.items()},
-        "tracker": hub.fact, "origin": store.fact, "agent": api.fact,
+        **{name: _or(errand, lambda why: why) for name, errand in errands.items()},
+        "agent": met.fact,
         "clock": think.Clock(known, host.clock_synchronised()),
-    }  # fmt: skip
+    }
 
 
 def trouble(error: Exception) -> Trouble:
@@ -86,44 +88,42 @@ def _errand(work: Callable[[], T], what: str, limit_s: float = LOCAL_S) -> Erran
     return Errand(work, limit_s=limit_s, what=what)
 
 
-def _fact(errand: Errand[Fact]) -> Fact:
+def _or(errand: Errand[T], otherwise: Callable[[Trouble], T]) -> T:
+    """What came of an errand; one that fails must not hide what the others found."""
     try:
         return errand.result()
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
-        return trouble(error)
-
-
-def _asked(errand: Errand[Asked]) -> Asked:
-    try:
-        return errand.result()
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
-        return Asked(trouble(error))
+    except Exception as error:  # noqa: BLE001 - the place where each becomes a finding
+        return otherwise(trouble(error))
 
 
 # -- others ----------------------------------------------------------------------------------------
 
 
-def _tracker(settings: AgentSettings) -> Asked:
+def _tracker(settings: AgentSettings) -> Fact:
     if not settings.tracker:
-        return Asked(think.Tracker("", 0.0))
+        return think.Tracker("", 0.0)
     secret = read_cluster_key(settings.cluster_key_file)
-    answer = probe.tracker(settings.tracker, secret, open_tls(settings, "agent"))
-    fact = think.Tracker(redacted(settings.tracker), answer.seconds)
-    return Asked(fact, ahead_s=answer.ahead_s, origin=answer.origin)
+    seconds = probe.join(settings.tracker, secret, open_tls(settings, "agent"))
+    return think.Tracker(redacted(settings.tracker), seconds)
 
 
-def _origin(url: str) -> Asked:
+def _ask(settings: AgentSettings) -> probe.Told:
+    if not settings.tracker:
+        return probe.Told()
+    return probe.ask(settings.tracker, open_tls(settings, "agent"))
+
+
+def _origin(url: str) -> Fact:
     if not url:
-        return Asked(think.Origin("", 0.0, empty=True))
-    answer = probe.origin(url)
-    fact = think.Origin(redacted(url), answer.seconds, answer.empty)
-    return Asked(fact, ahead_s=answer.ahead_s)
+        return think.Origin("", 0.0, empty=True)
+    seconds, empty = probe.list_origin(url)
+    return think.Origin(redacted(url), seconds, empty)
 
 
-def _agent(node: Node) -> Asked:
+def _agent(node: Node) -> Met:
     path = node.address.removeprefix("unix://")
     if not node.named and path != node.address and not host.is_socket(Path(path)):
-        return Asked(think.Agent(node.address, there=False, version="", ours="", reasons=()))
+        return Met(think.Agent(node.address, there=False, version="", ours="", reasons=()))
     status, pid = probe.agent(node.address, read_token(node.token_file))
     reasons = status.get("reasons")
     origin = status.get("origin")
@@ -132,7 +132,7 @@ def _agent(node: Node) -> Asked:
         reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
-    return Asked(fact, origin=str(url or ""), pid=pid, there=True)
+    return Met(fact, str(url or ""), pid, there=True)
 
 
 # -- this machine ----------------------------------------------------------------------------------
@@ -180,6 +180,10 @@ def _disk(cache: Path) -> Fact:
         return think.Unmeasured(f"{nearest} isn't ours to write", "run as root or the agent's user")
     write, read = host.disk_speed(nearest)
     return think.Disk(str(nearest), host.file_system(nearest), write, read)
+
+
+def _kernel() -> Fact:
+    return think.Kernel(host.tcp_buffers())
 
 
 def _files(pid: int | None) -> Fact:

@@ -14,6 +14,7 @@ import ssl
 import struct
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,7 +25,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
 from p2pcache.io.client import AgentClient
-from p2pcache.io.origins import OriginSettings, open_origin
+from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.repo import ROOT
 from p2pcache.io.tls import Tls, check_role, explain
 
@@ -37,24 +38,18 @@ MAX_STATUS_BYTES = 1 << 20
 _UCRED = struct.Struct("3i")
 
 
-class TrackerAnswer(NamedTuple):
-    """What a tracker let us know. `ahead_s`: our clock's lead on its, None if it doesn't tell."""
+class Told(NamedTuple):
+    """What others let anybody know. `ahead_s`: our clock's lead on theirs, None if unknown."""
 
-    seconds: float
-    ahead_s: float | None
-    origin: str
-
-
-class OriginAnswer(NamedTuple):
-    """What a storage let us know."""
-
-    seconds: float
-    ahead_s: float | None
-    empty: bool
+    ahead_s: float | None = None
+    origin: str = ""
 
 
-def tracker(url: str, secret: Secret, tls: Tls | None) -> TrackerAnswer:
+def join(url: str, secret: Secret, tls: Tls | None) -> float:
     """Join a tracker as far as the handshake; we are never announced, nobody hears of us.
+
+    Returns:
+        How long it took, in seconds.
 
     Raises:
         UsageError: not the URL of a tracker.
@@ -65,35 +60,49 @@ def tracker(url: str, secret: Secret, tls: Tls | None) -> TrackerAnswer:
     began = time.monotonic()
     try:
         _run(_join(base, secret, tls))
-        seconds = time.monotonic() - began
-        return _run(_ask(base, tls, seconds))
     except (aiohttp.ClientError, OSError, ValueError, RemoteProtocolError) as error:
         raise _translated(base, error) from None
+    return time.monotonic() - began
 
 
-def origin(url: str) -> OriginAnswer:
+def ask(url: str, tls: Tls | None) -> Told:
+    """A tracker's clock and origin, whether or not it takes us; nothing where it keeps silent."""
+    try:
+        return _run(_ask(_checked(url), tls))
+    except (aiohttp.ClientError, OSError, ValueError, UsageError):
+        return Told()
+
+
+def list_origin(url: str) -> tuple[float, bool]:
     """List the first tag of a storage, with the credentials of this process.
+
+    Returns:
+        How long it took, in seconds, and whether there is none.
 
     Raises:
         UsageError, NotFound, NotAllowed, OriginUnavailable: as the storage has it.
     """
-    settings = OriginSettings.from_env()
-    quick = OriginSettings(
-        connect_timeout_s=CALL_S, read_timeout_s=CALL_S, retry_for_s=0.0,
-        s3_addressing=settings.s3_addressing, s3_unsigned=settings.s3_unsigned,
-    )  # fmt: skip
-    opened = open_origin(url, quick)
+    opened = _open(url)
     try:
         began = time.monotonic()
         empty = next(opened.list(f"{ROOT}/tags/"), None) is None
-        seconds = time.monotonic() - began
-        ahead = None
-        if url.startswith("s3://"):
-            from p2pcache.io.origins.s3 import S3Origin  # botocore costs 0.2 s to import
+        return time.monotonic() - began, empty
+    finally:
+        opened.close()
 
-            assert isinstance(opened.inner, S3Origin)
-            ahead = _lead_on(opened.inner.endpoint)
-        return OriginAnswer(seconds, ahead, empty)
+
+def origin_clock(url: str) -> float | None:
+    """Our clock's lead on a storage's, which it tells also those whom it refuses; None: unknown."""
+    if not url.startswith("s3://"):
+        return None
+    from p2pcache.io.origins.s3 import S3Origin  # botocore costs 0.2 s to import
+
+    try:
+        opened = _open(url)
+    except P2PCacheError:
+        return None
+    try:
+        return _lead_on(opened.inner.endpoint) if isinstance(opened.inner, S3Origin) else None
     finally:
         opened.close()
 
@@ -106,6 +115,12 @@ def agent(address: str, token: str) -> tuple[dict[str, Any], int | None]:
     """
     status = AgentClient(address, token=token, answer_s=CALL_S).status()
     return status, _owner(address.removeprefix("unix://")) if address[0] == "u" else None
+
+
+def _open(url: str) -> Retrying:
+    settings = OriginSettings.from_env()
+    quick = replace(settings, connect_timeout_s=CALL_S, read_timeout_s=CALL_S, retry_for_s=0.0)
+    return open_origin(url, quick)
 
 
 def _owner(path: str) -> int | None:
@@ -228,8 +243,7 @@ async def _frame(ws: aiohttp.ClientWebSocketResponse, kind: type[Any]) -> Any:
     raise RemoteProtocolError(f"it closed the connection: {reason}")
 
 
-async def _ask(base: str, tls: Tls | None, seconds: float) -> TrackerAnswer:
-    """Its clock and its origin; a tracker that keeps its status to itself is fine."""
+async def _ask(base: str, tls: Tls | None) -> Told:
     context = True if tls is None else tls.now.client
     async with _session() as session, session.get(f"{base}/v1/status", ssl=context) as answer:
         ahead = _lead(answer.headers.get("Date"))
@@ -238,7 +252,7 @@ async def _ask(base: str, tls: Tls | None, seconds: float) -> TrackerAnswer:
         found = msgspec.json.decode(body, type=dict[str, Any]).get("origin", "")
     except msgspec.MsgspecError:
         found = ""
-    return TrackerAnswer(seconds, ahead, found if isinstance(found, str) else "")
+    return Told(ahead, found if isinstance(found, str) else "")
 
 
 class _Resolver(AbstractResolver):

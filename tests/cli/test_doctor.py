@@ -1,7 +1,9 @@
 """`p2pcache doctor` against what is really there: daemons, storages, keys, and nothing at all."""
 
+import http.server
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,9 +108,6 @@ def test_nobody_answers(run: Run, cache: Path, tmp_path: Path) -> None:
 
 
 def test_a_web_server_is_no_tracker(run: Run, cache: Path) -> None:
-    import http.server
-    import threading
-
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -189,3 +188,37 @@ def test_a_cluster_with_certificates(
 def _open(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+class OtherTime(http.server.BaseHTTPRequestHandler):
+    """A storage whose clock is twenty minutes behind, and which refuses ours."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too far</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) - 1200)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_wrong_clock_is_the_cause_of_refused_signatures(run: Run, cache: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OtherTime) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_REGION": "x",
+               "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hunter2"}  # fmt: skip
+        code, found = report(run, "--cache-dir", cache, "--origin", "s3://bucket", **env)
+        server.shutdown()
+    assert code == 4
+    assert "1200 s ahead of the origin's" in found["clock"]["measured"]
+    assert "NTP" in found["clock"]["advice"]
+    assert found["origin"]["level"] == "fail"
