@@ -16,6 +16,7 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
+from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Downloads:
         self._resolver = resolver
         self._settings = settings
         self._journal = journal
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening = Turns()
 
     async def seed_all(self) -> None:
         """Serve what the cache holds from earlier lives, partial models included."""
@@ -154,7 +155,7 @@ class Downloads:
             NoSpace: checked before the first byte.
             P2PCacheError: the manifest can't be had, or is invalid.
         """
-        async with self._opening.setdefault(digest, asyncio.Lock()):
+        async with self._opening.of(digest):
             running = self.running.get(digest)
             if running is not None:
                 return running
@@ -179,7 +180,7 @@ class Downloads:
         """Make the finished model visible under `ref`; returns its path below the models directory."""
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # only a tag has a generation
-        async with self._opening.setdefault(swarm.digest, asyncio.Lock()):
+        async with self._opening.of(swarm.digest):
             return await asyncio.to_thread(swarm.store.publish, ref, seen)
 
     async def _open(self, digest: str) -> ModelStore:

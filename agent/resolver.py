@@ -19,10 +19,12 @@ from p2pcache.errors import (
 from p2pcache.ids import Ref
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.store import Store
+from p2pcache.io.tasks import Shared
 
 log = logging.getLogger(__name__)
 
 
+MAX_QUESTIONS = 8  # at once; the tracker answers 16 of one member and refuses more
 FIRST_CONTACT_S = 5.0  # an agent that just started meets its tracker within milliseconds
 
 
@@ -47,6 +49,8 @@ class Resolver:
         self.origin_error: P2PCacheError | None = None  # why `repo` is None, if one was named
         self._store = store
         self._link = link
+        self._asking = Shared[Resolved]()  # two hundred pods that start at once ask one question
+        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def resolve(self, ref: Ref) -> Resolved:
         """The digest and generation that a ref names now.
@@ -61,8 +65,12 @@ class Resolver:
         """
         if ref.digest is not None:
             return Resolved(ref.digest, 0)
+        return await self._asking.share(ref.short, lambda: self._resolve(ref))
+
+    async def _resolve(self, ref: Ref) -> Resolved:
         try:
-            return await self._ask(ref)
+            async with self._questions:
+                return await self._ask(ref)
         except (Unreachable, OriginUnavailable) as error:
             known = await asyncio.to_thread(self._store.tag_of, ref)
             if known is None:

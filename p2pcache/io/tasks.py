@@ -5,14 +5,15 @@ ends the daemon loudly (a supervisor restarts it), instead of leaving half of it
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,6 +84,57 @@ class Tasks:
     ) -> None:
         """Call `action` each `interval_s` seconds, for as long as the daemon lives."""
         _ = self.spawn(_repeat(interval_s, action), name=name)
+
+
+class Shared(Generic[T]):
+    """Work that several want at once is done once: the first one does it, the others wait for it."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Future[T]] = {}
+
+    async def share(self, key: str, work: Callable[[], Awaitable[T]]) -> T:
+        """The result (or error) of `work`, ours or that of whoever is doing it now.
+
+        Args:
+            key: the same work has the same key.
+            work: called where nobody does it yet. If who does it is cancelled, another goes on.
+        """
+        while (running := self._running.get(key)) is not None:
+            await asyncio.wait([running])
+            if not running.cancelled():
+                return running.result()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._running[key] = future
+        try:
+            future.set_result(await work())
+        except Exception as error:
+            future.set_exception(error)
+            future.exception()  # heard, also when nobody else waits
+            raise
+        finally:
+            future.cancel()  # does nothing to one that has ended
+            del self._running[key]
+        return future.result()
+
+
+class Turns:
+    """A lock per key, kept only while somebody holds it or waits for it: strangers choose the keys."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, key: str) -> AsyncIterator[None]:
+        """Hold the key's lock."""
+        lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[key]
 
 
 async def _contained(work: Coroutine[Any, Any, object], name: str) -> None:

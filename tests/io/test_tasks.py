@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from p2pcache.io.tasks import StopSignal, Tasks, Threads
+from p2pcache.io.tasks import Shared, StopSignal, Tasks, Threads, Turns
 
 
 async def test_leaving_cancels_what_is_left() -> None:
@@ -116,3 +116,56 @@ async def test_contained_work_that_never_began_leaves_no_coroutine_behind() -> N
         tasks.spawn_contained(late, name="too late")
     for left in (first, late):
         assert inspect.getcoroutinestate(left) == inspect.CORO_CLOSED
+
+
+async def test_shared_work_is_done_once() -> None:
+    shared, calls = Shared[int](), []
+
+    async def work() -> int:
+        calls.append(1)
+        await asyncio.sleep(0.01)
+        return len(calls)
+
+    assert await asyncio.gather(*(shared.share("a", work) for _ in range(50))) == [1] * 50
+    assert await shared.share("a", work) == 2  # later is new
+    assert not shared._running
+
+
+async def test_shared_work_that_fails_fails_for_all_and_a_cancelled_doer_is_replaced() -> None:
+    shared = Shared[int]()
+
+    async def bad() -> int:
+        await asyncio.sleep(0.01)
+        raise ValueError("no")
+
+    ends = await asyncio.gather(*(shared.share("a", bad) for _ in range(3)), return_exceptions=True)
+    assert [str(end) for end in ends] == ["no"] * 3
+
+    async def good() -> int:
+        await asyncio.sleep(0.01)
+        return 7
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(shared.share("b", good))
+        others = [group.create_task(shared.share("b", good)) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.cancel()
+    assert [other.result() for other in others] == [7] * 3
+    assert not shared._running
+
+
+async def test_turns_are_taken_and_forgotten() -> None:
+    turns, inside, most = Turns(), 0, 0
+
+    async def visit(key: str) -> None:
+        nonlocal inside, most
+        async with turns.of(key):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    await asyncio.gather(*(visit("same") for _ in range(20)))
+    assert most == 1
+    await asyncio.gather(*(visit(str(n)) for n in range(20)))
+    assert not turns._locks
