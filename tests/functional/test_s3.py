@@ -48,6 +48,28 @@ def test_wrong_credentials_are_exit_4_and_never_shown(s3: Seaweed, other_model: 
         assert "AWS_" in result.stderr
 
 
+def test_the_doctor_tries_the_credentials(s3: Seaweed) -> None:
+    """The tracker's origin, with this command's own keys: good, wrong, none."""
+    good = s3.env()
+    wrong = good | {"AWS_SECRET_ACCESS_KEY": "notthesecret" * 3}
+    none = good | {
+        "AWS_ACCESS_KEY_ID": "",
+        "AWS_SECRET_ACCESS_KEY": "",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with Cluster(s3.url(), agents=0, environ=good) as cluster:
+        flags = ["doctor", "--tracker", cluster.tracker_url, "--cluster-key-file", str(cluster.key_file),
+                 "--cache-dir", str(cluster.root)]  # fmt: skip
+        report = cluster.run(*flags, agent=None).stdout
+        assert f"origin       {cluster.origin} lists in" in report
+        assert "within 1 s of the origin's" in report
+        for environ in (wrong, none):
+            bad = cluster.run(*flags, agent=None, environ=environ, code=4).stdout
+            assert "fail  origin" in bad
+            assert "AWS_" in bad
+            assert "notthesecret" not in bad
+
+
 @pytest.mark.parametrize("kind", ["busy", "reset", "truncate", "freeze"])
 def test_a_failing_origin_delays_and_harms_nothing(
     s3: Seaweed, model: Path, tmp_path: Path, kind: str
