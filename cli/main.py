@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Daemons": {
         "agent": Entry("serve", "Run this node's agent in the foreground."),
         "tracker": Entry("serve", "Run the cluster's tracker in the foreground."),
+        "token": Entry("token", "Make and read tokens: what a client without a socket may do."),
         "ca": Entry("ca", "Make certificates for a cluster in mTLS mode."),
     },
     "This program": {
