@@ -24,7 +24,9 @@ from p2pcache.io.client import AgentClient, Events
 
 # Free ports and a private socket: nothing here may get in the way of a real agent of this host.
 _ALONE_LISTEN = "127.0.0.1:0"
-_SWARM_LISTEN = "0.0.0.0:0"  # only with a cluster key, or where `insecure` was asked for
+_SWARM_LISTEN = (
+    "0.0.0.0:0"  # only with a cluster key or certificate, or where `insecure` was asked for
+)
 
 
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
@@ -110,16 +112,18 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
         )
     if not wish.tracker or _is_local(wish.tracker):
         return wish
-    if wish.cluster_key_file or wish.insecure:
+    if wish.cluster_key_file or wish.insecure or wish.tls_cert:
         flags["listen"] = _SWARM_LISTEN
     elif wish.origin:
         note(
-            f"note: no cluster key, so not joining {wish.tracker}: working alone, from {config.redacted(wish.origin)}"
+            f"note: no cluster key or certificate, so not joining {wish.tracker}: working alone, "
+            f"from {config.redacted(wish.origin)}"
         )
         flags["tracker"] = ""
     else:
         raise UsageError(
-            f"joining the swarm of {wish.tracker} needs the cluster key: set P2PCACHE_CLUSTER_KEY_FILE, "
+            f"joining the swarm of {wish.tracker} needs the cluster key or a certificate: set "
+            "P2PCACHE_CLUSTER_KEY_FILE (or P2PCACHE_TLS_CERT, P2PCACHE_TLS_KEY and P2PCACHE_TLS_CA), "
             "or P2PCACHE_ORIGIN to work alone"
         )
     return config.load(
