@@ -16,6 +16,7 @@ NEAR = st.builds(
     st.from_regex(r"[ah][a_.-]{0,4}", fullmatch=True),
     st.from_regex(r"[ah][a_.-]{0,4}", fullmatch=True),
     st.from_regex(r"[a_][a_.-]{0,4}", fullmatch=True),
+    st.none(),
 )
 DIGEST = "0123456789abcdef" * 4
 
