@@ -184,11 +184,12 @@ class Gate:
             return
         mine, all_of_them = (rule.slots, caller.client), (rule.slots, "")
         each, everyone = self._limits.slots[rule.slots]
-        full = self._running[all_of_them] >= everyone
-        if full or self._running[mine] >= each:
+        yours = self._running[mine] >= each
+        if yours or self._running[all_of_them] >= everyone:
+            count = f"{each} such calls of {caller.client}" if yours else f"{everyone} such calls"
             raise Busy(
-                f"{everyone if full else each} such calls run already; try again in a moment",
-                retry_after_s=RETRY_SLOT_S, yours=not full,
+                f"{count} run already; try again in a moment",
+                retry_after_s=RETRY_SLOT_S, yours=yours,
             )  # fmt: skip
         self._running.update((mine, all_of_them))
         try:
