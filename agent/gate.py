@@ -18,11 +18,11 @@ from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tokens import EVERY, Rights, Scope
 from p2pcache.errors import Busy, Conflict, NotAllowed
 from p2pcache.io import audit
+from p2pcache.io.door import admit
 from p2pcache.io.peercred import peer_of
 
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
-PATIENCE_S = 1.0  # who is a little too quick waits so long; who would wait longer is sent away
 RETRY_SLOT_S = 5.0  # when to come back where all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -167,15 +167,7 @@ class Gate:
     # -- how much ----------------------------------------------------------------------------------
 
     async def _admit(self, caller: Caller, rule: Rule) -> None:
-        limit = self._cheap if rule.cheap else self._dear
-        wait = limit.take(caller.client, time.monotonic(), patience_s=PATIENCE_S)
-        if wait > PATIENCE_S:
-            raise Busy(
-                f"too many requests from {caller.client}; try again in a moment",
-                retry_after_s=wait, yours=True,
-            )  # fmt: skip
-        if wait > 0:
-            await asyncio.sleep(wait)
+        await admit(self._cheap if rule.cheap else self._dear, caller.client)
 
     @contextlib.asynccontextmanager
     async def _place(self, caller: Caller, rule: Rule) -> AsyncIterator[None]:

@@ -11,12 +11,17 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from p2pcache.core.ratelimit import Rate, RateLimit
+from p2pcache.io.door import rated
 from p2pcache.io.web import json_response, make_app, wanted_ref
 from p2pcache.tracker import page
 from p2pcache.tracker.members import Members
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
 
+EACH = Rate(100, 400)  # views for one address: a page polls once a second, a scheduler asks often
+EVERYONE = Rate(500, 2000)  # ... and for all of them: half a core at most
+MEMBERS_DOOR = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
 LARGE_BYTES = 64 * 1024  # from here on an answer is kept for a moment: ...
 KEEP_S = 1.0  # ... fifty people who watch a storm of 1,000 nodes cost what one costs
 
@@ -32,7 +37,7 @@ class Api:
 
     def application(self) -> web.Application:
         """The routes, with error mapping and limits around them."""
-        app = make_app()
+        app = make_app(rated(RateLimit(EACH, EVERYONE), free=MEMBERS_DOOR))
         app.add_routes([
             web.get("/v1/member", self._members.serve),
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),

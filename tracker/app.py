@@ -14,6 +14,7 @@ from p2pcache.errors import UsageError
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.clock import SystemClock
+from p2pcache.io.door import connection_limit
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import WATCH_S, open_tls
@@ -29,6 +30,7 @@ from p2pcache.tracker.views import Views
 _log = logging.getLogger(__name__)
 
 PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
+MOST_MEMBERS = 20_000  # connections; twice the largest cluster that was simulated
 NOTES_S = 5.0  # how often the members' lists are written down
 
 
@@ -98,7 +100,9 @@ class TrackerApp:
         self.address = web.bound_address(sock)
         try:
             tls = None if self.tls is None else self.tls.visitors
-            async with self._tasks, web.serving(self._api.application(), [sock], tls=tls):
+            room = connection_limit(MOST_MEMBERS, share=0.9)
+            app = self._api.application()
+            async with self._tasks, web.serving(app, [sock], tls=tls, connections=room):
                 self._lag.start(self._tasks)
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")

@@ -5,6 +5,7 @@ import faulthandler
 import uvloop
 
 from p2pcache.io import log
+from p2pcache.io.door import raise_file_limit
 from p2pcache.io.notify import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
 from p2pcache.tracker.app import TrackerApp
@@ -18,6 +19,7 @@ def run(settings: TrackerSettings) -> int:
         P2PCacheError: the tracker can't start.
     """
     log.setup(settings.log_level, settings.log_format)
+    raise_file_limit()
     faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 

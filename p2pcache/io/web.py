@@ -203,7 +203,7 @@ async def serving(
     )
     await runner.setup()
     assert runner.server is not None
-    door = Door(runner.server, connections or connection_limit())
+    door = Door(runner.server, connections or connection_limit(), tls=tls is not None)
     loop = asyncio.get_running_loop()
     try:
         async with contextlib.AsyncExitStack() as stack:

@@ -6,9 +6,11 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web as aio
 
+from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.io import door, web
 
 
@@ -107,3 +109,22 @@ async def test_a_long_request_outlives_the_limit_for_silence(
 def test_limits_follow_the_descriptors() -> None:
     assert door.raise_file_limit() > 0
     assert door.LEAST_CONNECTIONS <= door.connection_limit() <= door.MOST_CONNECTIONS
+
+
+async def test_views_are_rated_by_address_and_the_free_path_is_not(tmp_path: Path) -> None:
+    async def hello(_: aio.Request) -> aio.Response:
+        return web.json_response({})
+
+    limit = RateLimit(Rate(5, 3), Rate(1000, 1000))
+    app = web.make_app(door.rated(limit, free=frozenset({"/free"})))
+    app.add_routes([aio.get("/", hello), aio.get("/free", hello)])
+    sock = web.listen_tcp("127.0.0.1:0")
+    async with web.serving(app, [sock]), aiohttp.ClientSession() as http:
+
+        async def get(path: str) -> int:
+            async with http.get(f"http://{web.bound_address(sock)}{path}") as answer:
+                assert answer.status == 200 or int(answer.headers["Retry-After"]) >= 1
+                return answer.status
+
+        assert set(await asyncio.gather(*(get("/") for _ in range(30)))) == {200, 429}
+        assert set(await asyncio.gather(*(get("/free") for _ in range(30)))) == {200}
