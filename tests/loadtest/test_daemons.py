@@ -56,6 +56,8 @@ def test_children_die_with_a_killed_harness(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
+    comm = Path(f"/proc/{pid}/comm")
+    wait_until(lambda: comm.read_text() == "sleep\n", 5)  # until then its leash isn't tied
     parent.kill()
     parent.wait()
     parent.stdout.close()
