@@ -1,0 +1,215 @@
+"""The member handshake on the tracker's WebSocket against whoever listens in, relays or pretends."""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from p2pcache.agent.announce import TrackerLink
+from p2pcache.core import messages as m
+from p2pcache.core.handshake import (
+    NONCE_BYTES,
+    VERSIONS,
+    Challenge,
+    Hello,
+    Secret,
+    Welcome,
+    accept,
+    hello,
+)
+from p2pcache.io.tasks import Tasks
+from tests.tracker.fake_agent import FakeAgent
+from tests.tracker.kit import tracker
+
+KEY = Secret(b"0123456789abcdef0123456789abcdef")
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> str:
+    path = tmp_path / "key"
+    path.write_bytes(KEY.key)
+    path.chmod(0o600)
+    return str(path)
+
+
+@contextlib.asynccontextmanager
+async def dialled(address: str) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, Challenge]]:
+    async with aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"http://{address}/v1/member") as socket:
+            yield socket, msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
+
+
+def answer(
+    challenge: Challenge, *, node: int = 5, role: str = "agent", secret: Secret = KEY
+) -> Hello:
+    return hello(secret, challenge, nonce=os.urandom(NONCE_BYTES), node=node, role=role)
+
+
+async def refused(socket: aiohttp.ClientWebSocketResponse, said: Hello | bytes) -> str:
+    data = said if isinstance(said, bytes) else msgspec.msgpack.encode(said)
+    await socket.send_bytes(data)
+    frame = await socket.receive(timeout=5)
+    assert frame.type is aiohttp.WSMsgType.CLOSE, frame
+    assert frame.data == aiohttp.WSCloseCode.POLICY_VIOLATION
+    return str(frame.extra)
+
+
+async def test_a_replayed_hello_is_worthless(key_file: str) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (socket, challenge):
+            overheard = msgspec.msgpack.encode(answer(challenge))
+            await socket.send_bytes(overheard)
+            msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
+        async with dialled(app.address) as (socket, challenge):
+            assert "another cluster key" in await refused(socket, overheard)
+        assert app.members.refused >= 1
+
+
+async def test_no_two_challenges_are_the_same(key_file: str) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        seen = set()
+        for _ in range(20):
+            async with dialled(app.address) as (_, challenge):
+                seen.add(challenge.nonce)
+        assert len(seen) == 20
+
+
+async def test_a_downgraded_version_list_is_noticed(key_file: str) -> None:
+    """Somebody in the middle shows the member an older list than the tracker offered."""
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (socket, challenge):
+            older = Challenge(challenge.nonce, (*VERSIONS, 0))
+            assert "another cluster key" in await refused(socket, answer(older))
+        async with dialled(app.address) as (socket, challenge):
+            said = answer(challenge)
+            lied = Hello(said.nonce, said.node, said.role, 0, said.proof)
+            assert "version" in await refused(socket, lied)
+
+
+@pytest.mark.parametrize("change", ["node", "nonce", "proof", "short proof", "no proof"])
+async def test_every_word_of_a_hello_is_under_the_proof(key_file: str, change: str) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (socket, challenge):
+            said = answer(challenge)
+            forged = {
+                "node": Hello(said.nonce, 6, said.role, said.version, said.proof),
+                "nonce": Hello(b"n" * NONCE_BYTES, said.node, said.role, said.version, said.proof),
+                "proof": Hello(said.nonce, said.node, said.role, said.version, b"p" * 32),
+                "short proof": Hello(
+                    said.nonce, said.node, said.role, said.version, said.proof[:8]
+                ),
+                "no proof": Hello(said.nonce, said.node, said.role, said.version, b""),
+            }[change]
+            assert await refused(socket, forged)
+        assert len(app.members) == 0
+
+
+async def test_a_peers_hello_doesn_t_open_the_tracker(key_file: str) -> None:
+    """Who gets a member to dial him as a peer can't carry the answer to the tracker."""
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (socket, challenge):
+            assert "role" in await refused(socket, answer(challenge, role="peer"))
+        async with dialled(app.address) as (socket, challenge):
+            said = answer(challenge, role="peer")
+            renamed = Hello(said.nonce, said.node, "agent", said.version, said.proof)
+            assert "another cluster key" in await refused(socket, renamed)
+
+
+async def test_the_trackers_own_proof_sent_back(key_file: str) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (first, challenge):
+            said = answer(challenge)
+            await first.send_bytes(msgspec.msgpack.encode(said))
+            welcome = msgspec.msgpack.decode(await first.receive_bytes(), type=Welcome)
+            async with dialled(app.address) as (second, _):
+                mirror = Hello(said.nonce, said.node, said.role, said.version, welcome.proof)
+                assert "another cluster key" in await refused(second, mirror)
+
+
+async def test_leaving_speaks_for_its_sender_alone(key_file: str) -> None:
+    """The message has no place for another's name; what is behind it isn't believed."""
+    async with tracker(cluster_key_file=key_file) as app:
+        async with (
+            FakeAgent(1, KEY).member(app.address),
+            FakeAgent(2, KEY).member(app.address) as liar,
+        ):
+            tag = msgspec.msgpack.decode(m.encode(m.Leaving()))[0]
+            await liar.send_raw(msgspec.msgpack.encode([tag, 1]))
+            for _ in range(100):
+                if 2 not in app.tracking.registry.nodes:
+                    break
+                await asyncio.sleep(0.02)
+            assert set(app.tracking.registry.nodes) == {1}
+
+
+class _Heard:
+    """A `TrackerHandler` that notes what it is told."""
+
+    up = False
+
+    def announcement(self) -> m.Announce:
+        return m.Announce("127.0.0.1:7009", "0.1")
+
+    def heartbeat(self) -> m.Heartbeat:
+        return m.Heartbeat()
+
+    def tracker_up(self, settled: m.Settled) -> None:
+        self.up = True
+
+    def tracker_down(self) -> None:
+        self.up = False
+
+    def tracker_said(self, message: m.ToAgent) -> None:
+        raise AssertionError("nobody may say anything before the handshake is over")
+
+
+@pytest.mark.parametrize("lie", ["another key", "an echo", "straight to business"])
+async def test_an_agent_tells_nothing_to_a_false_tracker(lie: str) -> None:
+    heard: list[bytes] = []
+
+    async def pretend(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        challenge = Challenge(os.urandom(NONCE_BYTES), VERSIONS)
+        await socket.send_bytes(msgspec.msgpack.encode(challenge))
+        said = msgspec.msgpack.decode(await socket.receive_bytes(), type=Hello)
+        wrong = Secret(b"x" * 32)
+        if lie == "another key":
+            mine = answer(challenge, node=said.node, secret=wrong)
+            welcome = accept(wrong, challenge, mine, node=1, role="agent")
+            await socket.send_bytes(msgspec.msgpack.encode(welcome))
+        elif lie == "an echo":
+            await socket.send_bytes(msgspec.msgpack.encode(Welcome(1, said.proof)))
+        else:
+            await socket.send_bytes(m.encode(m.Settled(1, "", 5.0, 15.0)))
+        heard.extend([frame.data async for frame in socket])
+        return socket
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/member", pretend)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    handler = _Heard()
+    async with Tasks() as tasks:
+        link = TrackerLink(
+            url=f"http://127.0.0.1:{port}", node=9, secret=KEY, handler=handler, tasks=tasks,
+            rng=random.Random(1),
+        )  # fmt: skip
+        tasks.spawn_contained(link.run(), name="link")
+        async with asyncio.timeout(5):
+            await link.tried.wait()
+        assert not link.connected
+        assert not handler.up
+        assert link.last_error
+    await runner.cleanup()
+    assert heard == []
