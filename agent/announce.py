@@ -28,7 +28,7 @@ from p2pcache.errors import (
     from_code,
 )
 from p2pcache.io.tasks import Tasks
-from p2pcache.io.tls import Tls, check_role, explain
+from p2pcache.io.tls import Tls, check_role, expiry_warning, explain
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class TrackerLink:
         async with session.ws_connect(
             f"{self.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, autoping=True, compress=0,
             timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
-            ssl=True if self._tls is None else self._tls.now.caller,
+            ssl=True if self._tls is None else self._tls.now.client,
         ) as socket:  # fmt: skip
             if self._tls is not None:
                 check_role(socket.get_extra_info("peercert"), "tracker")
@@ -258,8 +258,10 @@ class TrackerLink:
     def _note(self, error: Exception) -> None:
         self.tried.set()
         text = _said(error)
-        if self._tls is not None and (refusal := self._tls.now.caller.refusal):
-            text, self._tls.now.caller.refusal = refusal, ""
+        if self._tls is not None and isinstance(error, aiohttp.ServerDisconnectedError):
+            # In TLS 1.3 a refusal comes after our side is done, and asyncio's servers keep mute.
+            text = f"it hung up on {self._tls.member}; does it know our CA? Its log says why"
+            text = expiry_warning(self._tls.expires_at, time.time()) or text
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -37,7 +37,6 @@ _REASONS = {  # OpenSSL's alert of the other side, in words that say what to do
     "HTTP_REQUEST": "it speaks plain HTTP; use https://",
 }
 
-C = TypeVar("C", bound=ssl.SSLContext)
 _log = logging.getLogger(__name__)
 
 
@@ -61,11 +60,8 @@ class Loaded(NamedTuple):
     """What one reading of the files gave."""
 
     server: ssl.SSLContext
-    visitors: (
-        ssl.SSLContext
-    )  # as `server`, for a port where a client may come without a certificate
+    visitors: ssl.SSLContext  # as `server`; a client may show no certificate
     client: ssl.SSLContext
-    caller: "CallContext"  # as `client`, for those who leave the talking to asyncio
     member: Member
     expires_at: float  # unix time
 
@@ -171,30 +167,6 @@ class _LiveContext(ssl.SSLContext):
         return made
 
 
-class CallContext(ssl.SSLContext):
-    """A client's context that remembers why the last server refused us.
-
-    In TLS 1.3 that comes after the handshake, and asyncio's users hear of a lost connection only.
-    """
-
-    refusal = ""
-
-
-class _Call(ssl.SSLObject):
-    """A client's side of one connection."""
-
-    def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - as in the library
-        """As always; an alert's meaning is left with the context."""
-        try:
-            return super().read(len, buffer)
-        except ssl.SSLWantReadError:
-            raise
-        except ssl.SSLError as error:
-            if isinstance(self.context, CallContext):
-                self.context.refusal = explain(error)
-            raise
-
-
 class _Visit(ssl.SSLObject):
     """A server's side of one connection: asyncio keeps to itself why a handshake failed."""
 
@@ -237,15 +209,13 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
             expired, of another CA or for another role.
     """
     _check_key(key)
-    server = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca, ssl.SSLContext)
+    server = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca)
     server.num_tickets = 0
-    visitors = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca, ssl.SSLContext)
+    visitors = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca)
     visitors.num_tickets = 0
     visitors.verify_mode = ssl.CERT_OPTIONAL
     visitors.sslobject_class = _Visit
-    client = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, ca, ssl.SSLContext)
-    caller = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, ca, CallContext)
-    caller.sslobject_class = _Call
+    client = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, ca)
     try:
         seen = _rehearse(server, client) if role == "agent" else _rehearse(visitors, _bare(ca))
     except ssl.SSLCertVerificationError as error:
@@ -258,7 +228,7 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
     if member.role != role:
         raise NotAllowed(f"the certificate in {cert} is for {member}; this daemon is a {role}")
     return Loaded(
-        server, visitors, client, caller, member, float(ssl.cert_time_to_seconds(seen["notAfter"]))
+        server, visitors, client, member, float(ssl.cert_time_to_seconds(seen["notAfter"]))
     )
 
 
@@ -306,8 +276,8 @@ def expiry_warning(expires_at: float, now: float) -> str:
     return f"this node's certificate {when} ({_date(expires_at)}); issue a new one and replace the files"
 
 
-def _context(protocol: Any, cert: str, key: str, ca: str, kind: type[C]) -> C:
-    context = kind(protocol)
+def _context(protocol: Any, cert: str, key: str, ca: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -326,7 +296,7 @@ def _context(protocol: Any, cert: str, key: str, ca: str, kind: type[C]) -> C:
 
 def _bare(ca: str) -> ssl.SSLContext:
     """A client without a certificate."""
-    return _context(ssl.PROTOCOL_TLS_CLIENT, "", "", ca, ssl.SSLContext)
+    return _context(ssl.PROTOCOL_TLS_CLIENT, "", "", ca)
 
 
 def _unreadable(path: str, what: str, error: Exception) -> P2PCacheError:
