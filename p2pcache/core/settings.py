@@ -28,8 +28,6 @@ class SwarmSettings:
     lease_ttl_s: float = 15.0  # as the tracker's; heartbeats renew
     fallback_grace_s: float = 5.0  # after TTL + grace without a tracker, owners may read
     owner_patience_s: float = 8.0  # without progress for so long, the next owner in order may read
-    dial_retry_s: float = 5.0
-    rescue_cap: float = 0.04  # share of runs that may be read again while a live node has them
 
 
 @dataclass(frozen=True, slots=True)
