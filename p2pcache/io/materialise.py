@@ -6,8 +6,10 @@ directory that can't be renamed onto, because it is a mount (an `emptyDir` in a 
 is closed to us, is filled in place: what a killed command left there is taken away by the next.
 """
 
+import contextlib
 import errno
 import filecmp
+import itertools
 import os
 import secrets
 import shutil
@@ -45,28 +47,102 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
         in_place = target.is_dir() and _fixed(target)
         if in_place:
             _tidy(tree, target)
-    if to.is_dir() and any(to.iterdir()):
+        filled = target.is_dir() and any(target.iterdir())
+    if filled:
         if _same(tree, to, files, mode):
             return
         raise UsageError(f"{to} holds other files; choose another directory or remove it first")
     folder = target if in_place else target.parent
-    temporary = folder / f".{target.name}{_MARK}{secrets.token_hex(6)}"
     with disk_errors(str(to)):
         folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        folder_fd = os.open(folder, flags | (os.O_NOFOLLOW if in_place else 0))
         try:
-            temporary.mkdir()
-            for path in files:
-                _place(tree / path, temporary / path, mode)
-            _make_durable(temporary)
-            if in_place:
-                _move_up(temporary, target)
-            else:
-                temporary.rename(target)
+            _build(tree, files, folder_fd, None if in_place else target.name, target.name, mode)
         except OSError as error:
             _explain(error, to)
             raise
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            os.close(folder_fd)
+
+
+def _build(
+    tree: Path, files: list[Path], folder: int, rename_to: str | None, name: str, mode: Mode
+) -> None:
+    """Place all files into a marked directory in `folder`, then show them under their names.
+
+    From here on everything goes by descriptor and no link is followed: others may be able to
+    write where the caller wants the files.
+    """
+    temporary = f".{name}{_MARK}{secrets.token_hex(6)}"
+    root = -1
+    try:
+        os.mkdir(temporary, dir_fd=folder)
+        root = _enter(folder, temporary)
+        if os.fstat(root).st_uid != os.geteuid():
+            raise FileExistsError(errno.EEXIST, "somebody else's directory is in the way")
+        _Builder(root, mode).place_all(tree, files)
+        syscalls.syncfs(root)
+        if rename_to is None:
+            for entry in sorted(os.listdir(root)):  # noqa: PTH208 - of a descriptor
+                os.rename(entry, entry, src_dir_fd=root, dst_dir_fd=folder)
+            os.rmdir(temporary, dir_fd=folder)
+            return
+        os.rename(temporary, rename_to, src_dir_fd=folder, dst_dir_fd=folder)
+        shown = os.stat(rename_to, dir_fd=folder, follow_symlinks=False)
+        if not os.path.samestat(shown, os.fstat(root)):
+            raise FileExistsError(errno.EEXIST, "somebody else's directory took its place")
+    finally:
+        if root >= 0:
+            os.close(root)
+        shutil.rmtree(temporary, ignore_errors=True, dir_fd=folder)
+
+
+def _enter(parent: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+class _Builder:
+    """Creates a tree below an open directory, one folder after the other."""
+
+    def __init__(self, root: int, mode: Mode) -> None:
+        self._root = root
+        self._mode = mode
+
+    def place_all(self, tree: Path, files: list[Path]) -> None:
+        for parent, group in itertools.groupby(sorted(files), key=lambda path: path.parent):
+            folder = self._folder(parent)
+            try:
+                for path in group:
+                    self._place(tree / path, folder, path.name)
+            finally:
+                os.close(folder)
+
+    def _folder(self, path: Path) -> int:
+        """Open a folder below the root, made where it is missing."""
+        here = os.dup(self._root)
+        for name in path.parts:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=here)
+                deeper = _enter(here, name)
+            finally:
+                os.close(here)
+            here = deeper
+        return here
+
+    def _place(self, source: Path, folder: int, name: str) -> None:
+        if self._mode == "hard":
+            os.link(source, name, dst_dir_fd=folder, follow_symlinks=False)
+        elif self._mode == "symlink":
+            os.symlink(source.absolute(), name, dir_fd=folder)
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            target = os.open(name, flags, 0o666, dir_fd=folder)
+            try:
+                _copy(source, target, share=self._mode == "auto")
+            finally:
+                os.close(target)
 
 
 def _fixed(target: Path) -> bool:
@@ -84,13 +160,6 @@ def _mount_of(folder: Path) -> str:
     finally:
         os.close(fd)
     return next((line for line in lines if line.startswith("mnt_id:")), "")
-
-
-def _move_up(temporary: Path, target: Path) -> None:
-    """Rename what was built in `temporary` into `target`, which `temporary` marks as unfinished until the end."""
-    for entry in sorted(temporary.iterdir()):
-        entry.rename(target / entry.name)
-    temporary.rmdir()
 
 
 def _tidy(tree: Path, target: Path) -> None:
@@ -124,23 +193,13 @@ def _files(tree: Path) -> Iterator[Path]:
                     yield path
 
 
-def _place(source: Path, target: Path, mode: Mode) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if mode == "hard":
-        os.link(source, target, follow_symlinks=False)
-    elif mode == "symlink":
-        target.symlink_to(source.absolute())
-    else:
-        _copy(source, target, share=mode == "auto")
-
-
-def _copy(source: Path, target: Path, *, share: bool) -> None:
-    with source.open("rb") as reader, target.open("xb") as writer:
+def _copy(source: Path, target: int, *, share: bool) -> None:
+    with source.open("rb") as reader:
         info = os.fstat(reader.fileno())
-        if not (share and syscalls.reflink(reader.fileno(), writer.fileno())):
-            _copy_bytes(reader.fileno(), writer.fileno(), info.st_size, share=share)
+        if not (share and syscalls.reflink(reader.fileno(), target)):
+            _copy_bytes(reader.fileno(), target, info.st_size, share=share)
         # The same time stamp tells a second call cheaply that the copy is still the same.
-        os.utime(writer.fileno(), ns=(info.st_mtime_ns, info.st_mtime_ns))
+        os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
 
 def _copy_bytes(source: int, target: int, size: int, *, share: bool) -> None:
@@ -177,14 +236,6 @@ def _same_file(source: Path, target: Path, mode: Mode) -> bool:
     if mode == "hard" or ours.st_size != theirs.st_size:
         return False
     return ours.st_mtime_ns == theirs.st_mtime_ns or filecmp.cmp(source, target, shallow=False)
-
-
-def _make_durable(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        syscalls.syncfs(fd)
-    finally:
-        os.close(fd)
 
 
 def _explain(error: OSError, to: Path) -> None:
