@@ -16,6 +16,7 @@ already, as they are on bare metal.
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -111,6 +112,16 @@ def write_run(server: Server, root: Path) -> Run:
         return receive(server, "write", str(path), str(server.bytes))
     finally:
         path.unlink(missing_ok=True)
+
+
+def certificates(folder: Path) -> Path:
+    """A CA, and one certificate for each end."""
+    from p2pcache.io import ca
+
+    ca.init(folder, cluster="bench")
+    for name in ("server", "client"):
+        ca.issue(folder, name, role="agent")
+    return folder
 
 
 # -- through two real agents ----------------------------------------------------------------------
@@ -210,11 +221,16 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where caches lie; default: the temporary directory, which "
                         "should be a disk, not a tmpfs")  # fmt: skip
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--tls", action="store_true", help="in mTLS mode (with --through peers)")
     arguments = parser.parse_args()
+    if arguments.tls and arguments.through != "peers":
+        parser.error("--tls goes with --through peers")
     root = Path(tempfile.mkdtemp(prefix="p2pc-loopback-", dir=arguments.dir))
     try:
         model = make_model(root / "model", arguments.size_mib << 20)
         with contextlib.ExitStack() as stack:
+            if arguments.tls:
+                os.environ["P2PCACHE_BENCH_TLS"] = str(certificates(root / "ca"))
             server = Server(root, model)
             stack.callback(server.stop)
             cluster = (

@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
+from p2pcache.core.identity import Member
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import decode, encode
 from p2pcache.core.settings import UploadSettings
@@ -29,8 +30,10 @@ from p2pcache.io.hashing import index_directory
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
+from p2pcache.io.tls import Tls
 
-SERVER, CLIENT = 1, 2  # node ids
+NAMES = ("server", "client")
+SERVER, CLIENT = (Member("agent", name).node(1) for name in NAMES)  # node ids
 SECRET = Secret(b"benchmark" * 4)
 OUTSTANDING = 6  # as SwarmSettings.outstanding_few_peers
 RAW_SLICE = 1 << 20
@@ -99,8 +102,21 @@ class Port:
             self.done.set()
 
 
+class TlsFiles(NamedTuple):
+    """What `Tls` asks for."""
+
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+
+
 def peer_net(node: int) -> PeerNet:
-    return PeerNet(node=node, secret=SECRET, uploads=UploadSettings())
+    """In mTLS mode if P2PCACHE_BENCH_TLS names a directory with certificates."""
+    tls = None
+    if folder := os.environ.get("P2PCACHE_BENCH_TLS"):
+        base = f"{folder}/{NAMES[node == CLIENT]}"
+        tls = Tls(TlsFiles(f"{base}.pem", f"{base}.key", f"{folder}/ca.pem"), "agent")
+    return PeerNet(node=node, secret=SECRET, uploads=UploadSettings(), tls=tls)
 
 
 def fill(store: ModelStore, sources: dict[str, Path]) -> None:
