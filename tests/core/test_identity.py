@@ -24,7 +24,7 @@ def test_and_nobody_elses(name: str, other: str, own: int) -> None:
 
 
 def test_the_binding_is_part_of_the_protocol() -> None:
-    assert Member("agent", "node-17").node(5) == 0x2629348ACA800005
+    assert Member("agent", "node-17").node(5) == 0x2629348A80000005
 
 
 @given(names)
