@@ -272,12 +272,13 @@ def _said(error: Exception) -> str:
     """A failed connection in one line."""
     if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 403:
         return "it refuses our certificate; its log says why"
-    cause = error
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        cause = error.certificate_error
-    elif isinstance(error, aiohttp.ClientConnectorError):
+        return explain(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorError):  # its own text shows the SSL context
         cause = error.os_error
-    return explain(cause) if isinstance(cause, ssl.SSLError) else str(error) or type(error).__name__
+        known = isinstance(cause, ssl.SSLError)
+        return explain(cause) if known else f"can't connect: {cause.strerror or cause}"
+    return explain(error)
 
 
 async def _binary(socket: aiohttp.ClientWebSocketResponse, limit: int) -> bytes:

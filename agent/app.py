@@ -36,7 +36,7 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
-from p2pcache.io.tasks import Tasks
+from p2pcache.io.tasks import Tasks, Threads
 from p2pcache.io.tls import WATCH_S, open_tls
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,7 @@ class AgentApp:
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
+        self._openers = Threads(2, name="origin-open")  # a storage that hangs can't hold up our end
         self._origin_url = ""
 
     @contextlib.asynccontextmanager
@@ -153,7 +154,7 @@ class AgentApp:
         """Open the storage; when it can't be had, say so and try again later."""
         self._opening(url)
         try:
-            repo = OriginRepo(await asyncio.to_thread(open_origin, url))
+            repo = OriginRepo(await self._openers.run(open_origin, url))
         except UsageError:
             raise
         except P2PCacheError as error:

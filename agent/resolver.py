@@ -19,7 +19,7 @@ from p2pcache.errors import (
 from p2pcache.ids import Ref
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.store import Store
-from p2pcache.io.tasks import Shared
+from p2pcache.io.tasks import Shared, Threads
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Resolver:
         self._store = store
         self._link = link
         self._asking = Shared[Resolved]()  # two hundred pods that start at once ask one question
+        self._threads = Threads(MAX_QUESTIONS, name="resolve")  # never joined: storage may hang
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def resolve(self, ref: Ref) -> Resolved:
@@ -94,7 +95,7 @@ class Resolver:
             except msgspec.MsgspecError as error:
                 trouble = Unreachable(f"the tracker's answer makes no sense: {error}")
         if self.repo is not None:
-            tag = await asyncio.to_thread(self.repo.get_tag, ref)
+            tag = await self._threads.run(self.repo.get_tag, ref)
             return Resolved(tag.digest, tag.generation)
         if trouble is not None:
             raise trouble
@@ -118,7 +119,7 @@ class Resolver:
             except (Unreachable, OriginUnavailable, NotFound) as error:
                 trouble = error
         if self.repo is not None:
-            return await asyncio.to_thread(self.repo.get_manifest, digest)
+            return await self._threads.run(self.repo.get_manifest, digest)
         raise trouble or self._nobody(f"can't fetch manifest blake3:{digest}")
 
     async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:

@@ -213,3 +213,21 @@ def imported(tmp_path: Path, *args: str) -> set[str]:
         for line in report.splitlines()
         if "|" in line
     }
+
+
+@pytest.mark.slow
+def test_a_storage_that_does_not_answer_does_not_hold_up_the_time_limit(tmp_path: Path) -> None:
+    """It took as long as the storage's retries: half a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    env = {
+        "PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "z", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }  # fmt: skip
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "p2pcache.cli.main", "pull", "a", "--origin", "s3://bucket", "--timeout", "1"],
+        env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 9, done.stderr
+    assert time.monotonic() - began < 12
