@@ -1,0 +1,1 @@
+"""Weights into memory, host or GPU, while they still arrive."""

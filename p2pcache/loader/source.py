@@ -1,0 +1,196 @@
+"""Where a load's bytes come from: the seam between the loader and a directory or a swarm.
+
+A source knows files and which of their bytes are proved and readable; it never hands out others.
+The loader reads by `os.preadv` on the source's descriptors, from several threads.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.io.disk import disk_errors
+
+MAX_FILES = 100_000  # as many as a manifest may list
+
+
+class Range(NamedTuple):
+    """Bytes [start, end) of one file."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """Where the bytes of this load came from, as far as the source knows when asked."""
+
+    bytes_peers: int = 0
+    bytes_origin: int = 0
+    bytes_disk: int = 0  # lay on this node when the load began
+    verified_chunks: int = 0  # proved with BLAKE3, by whoever wrote them here
+    digest: str = ""  # the model's identity; a plain directory has none
+    notes: list[str] = field(default_factory=list)  # such as "agent lost, went on by itself"
+
+
+class Source(Protocol):
+    """One model for one load. All methods may be called from any thread until `close`.
+
+    Errors are of our own tree; an error of `wait` or `open` ends the load.
+    """
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the ref or the directory."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte is available now; once true it stays true."""
+        ...
+
+    def files(self) -> list[tuple[str, int]]:
+        """(relative path with '/', size in bytes) of each file, also of those that still arrive."""
+        ...
+
+    def open(self, path: str) -> int:
+        """A descriptor for reading one of `files()`; the source owns it and closes it in `close`.
+
+        The same descriptor may be given each time. It must stay valid while the file is completed,
+        renamed or evicted.
+
+        Raises:
+            NotFound: no such file.
+        """
+        ...
+
+    def available(self, path: str, start: int, end: int) -> bool:
+        """Whether all bytes of [start, end) are proved and readable. Cheap: asked in loops."""
+        ...
+
+    def want(self, ranges: Sequence[Range]) -> None:
+        """Called once the headers are read: all that this load will need, in its order.
+
+        With `fetch="needed"` nothing else is fetched.
+        """
+        ...
+
+    def demand(self, path: str, start: int, end: int) -> None:
+        """Somebody waits for these bytes now: let them come first. Returns at once."""
+        ...
+
+    def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
+        """Block until at least one of the ranges is available, raising demand for the first ones.
+
+        Args:
+            ranges: what could be read next, the most welcome first.
+            timeout_s: how long to block at most.
+
+        Returns:
+            Indices of the ranges that are available; [] when the time is up.
+
+        Raises:
+            P2PCacheError: these bytes will not come.
+        """
+        ...
+
+    def stats(self) -> SourceStats:
+        """Bytes by their origin; may be asked at any time, also after `close`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of descriptors and of the interest in the model. More than once does no harm."""
+        ...
+
+
+class DirectorySource:
+    """A directory (or one file) whose bytes all lie there: a pulled model, a Hugging Face snapshot."""
+
+    complete = True
+
+    def __init__(self, path: Path) -> None:
+        """List the files; links to files are followed, links to directories are not.
+
+        Raises:
+            NotFound: there is no such directory or file.
+            UsageError: more files than a model may have.
+            NotAllowed, P2PCacheError: the disk refused.
+        """
+        self.name = str(path)
+        self._paths: dict[str, Path] = {}
+        self._sizes: dict[str, int] = {}
+        self._fds: dict[str, int] = {}
+        with disk_errors(str(path)):
+            if path.is_file():
+                self._add(path.name, path)
+            elif path.is_dir():
+                self._walk(path)
+            else:
+                raise NotFound(f"{path}: no such directory or file; pull the model first")
+
+    def _walk(self, root: Path) -> None:
+        for folder, folders, names in os.walk(root, onerror=_reraise):
+            folders.sort()
+            for name in sorted(names):
+                full = Path(folder) / name
+                if full.is_file():
+                    self._add(full.relative_to(root).as_posix(), full)
+
+    def _add(self, name: str, full: Path) -> None:
+        if len(self._paths) >= MAX_FILES:
+            raise UsageError(f"{self.name}: over {MAX_FILES} files; name the model's own directory")
+        self._paths[name] = full
+        self._sizes[name] = full.stat().st_size
+
+    def files(self) -> list[tuple[str, int]]:
+        """See `Source.files`."""
+        return list(self._sizes.items())
+
+    def open(self, path: str) -> int:
+        """See `Source.open`."""
+        fd = self._fds.get(path)
+        if fd is not None:
+            return fd
+        full = self._paths.get(path)
+        if full is None:
+            raise NotFound(f"{self.name}: no file {path!r} in it")
+        with disk_errors(str(full)):
+            fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+        first = self._fds.setdefault(path, fd)
+        if first != fd:  # another thread was quicker
+            os.close(fd)
+        return first
+
+    def available(self, path: str, start: int, end: int) -> bool:
+        """See `Source.available`: always, inside the file."""
+        return 0 <= start <= end <= self._sizes.get(path, -1)
+
+    def want(self, ranges: Sequence[Range]) -> None:
+        """See `Source.want`: nothing to do, all is there."""
+
+    def demand(self, path: str, start: int, end: int) -> None:
+        """See `Source.demand`: nothing to do, all is there."""
+
+    def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
+        """See `Source.wait`: returns at once, unless a range lies outside its file."""
+        there = [i for i, r in enumerate(ranges) if self.available(*r)]
+        if not there and ranges:
+            time.sleep(timeout_s)
+        return there
+
+    def stats(self) -> SourceStats:
+        """See `Source.stats`: all from disk, as far as it was opened."""
+        return SourceStats(bytes_disk=sum(self._sizes[path] for path in self._fds))
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+
+def _reraise(error: OSError) -> None:
+    raise error
