@@ -19,6 +19,7 @@ from p2pcache.core import commands as c
 from p2pcache.core import events as e
 from p2pcache.core import messages as m
 from p2pcache.core.layout import Layout
+from p2pcache.core.reports import to_tracker, wish
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import (
@@ -52,15 +53,14 @@ class Swarm:
         self.label = ""  # a ref that names it here, for people
         self.unflushed_bytes = 0
         self.on_finished: Callable[[], None] = lambda: None
+        self.on_wanted: Callable[[], None] = lambda: None
         self.on_failed: Callable[[P2PCacheError], None] = lambda error: None
         self._parts = parts
         self._settings = settings
         self._have = store.have_runs()
         # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
         self._wire_of: dict[int, int] = {}  # the scheduler's request -> wire number
-        self._asked: dict[
-            int, tuple[int, int]
-        ] = {}  # wire number -> (the scheduler's request, run)
+        self._asked: dict[int, tuple[int, int]] = {}  # wire number -> (its request, run)
         self._next_wire = 1
         self._fetches: dict[int, threading.Event] = {}  # fetch -> set to cancel it
         self._events: deque[e.Event] = deque()
@@ -163,7 +163,12 @@ class Swarm:
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
             label=self.label, total_bytes=self.layout.total_bytes,
             taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
+            wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, self.layout.run_count),
         )  # fmt: skip
+
+    def wish(self, wish: e.Wanted | e.Demanded) -> None:
+        """Get only some runs (`on_wanted` is called when they are here), or some before the others."""
+        self._post(wish)
 
     def proved(self, runs: int, source: e.Source) -> None:
         """Runs became `have` without a command (local copies, a push)."""
@@ -343,28 +348,25 @@ class Swarm:
             case c.Finished():
                 self._tell_tracker()
                 self.on_finished()
+            case c.WantedDone():
+                self.on_wanted()
             case _:
                 self._notify(command)
 
     def _notify(self, command: c.Command) -> None:
-        link = self._parts.link
         match command:
-            case c.Blame(peer, run):
+            case c.Blame(peer):
                 self._parts.net.drop(peer, "sent bytes that don't match the manifest")
-                if link is not None:
-                    link.send(m.Blame(peer, self.digest, run))
-            case c.LeaseReport(done, failed, mismatched, returned) if link is not None:
-                sets = (tuple(chunkset.members(b)) for b in (done, failed, mismatched, returned))
-                link.send(m.LeaseReport(self.digest, link.epoch, *sets))  # type: ignore[arg-type]
-            case c.LeaseCredit(credit) if link is not None:
-                link.send(m.LeaseReport(self.digest, link.epoch, credit=credit))
-            case c.Stuck(runs) if link is not None:
-                link.send(m.Stuck(self.digest, tuple(chunkset.members(runs))))
             case c.OriginCorrupt(run):
                 self.on_failed(OriginChanged(
                     f"the origin's bytes of this model are wrong (run {run} doesn't match its digests); "
                     "push or import it again"
                 ))  # fmt: skip
+        link = self._parts.link
+        if link is None:
+            return
+        if said := to_tracker(command, self.digest, link.epoch, self.layout.run_count):
+            link.send(said)
 
     async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
         scheduler = self.scheduler

@@ -7,6 +7,8 @@ nothing waits for them.
 
 from dataclasses import dataclass
 
+ALL = -1  # every run, as bits
+
 
 @dataclass(slots=True)
 class Request:
@@ -69,6 +71,7 @@ class LeaseReport:
     failed: int = 0  # couldn't be read: grant it to somebody else
     mismatched: int = 0  # the origin's bytes are wrong
     returned: int = 0  # not needed any more, never read
+    demanded: int = 0  # no lease of ours: a loader waits for them, let somebody read them first
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class LeaseCredit:
     """How many leases at once we can work on. The tracker grants up to that, as it sees fit."""
 
     credit: int
+    wanted: int = ALL  # bits: leases of other runs are of no use to us
 
 
 @dataclass(slots=True)
@@ -97,7 +101,12 @@ class Finished:
     """Every run is proved. Said once; the scheduler goes on to answer for what it seeds."""
 
 
+@dataclass(slots=True)
+class WantedDone:
+    """Every run of the last `Wanted` (and what was demanded since) is proved."""
+
+
 Command = (
     Request | Cancel | Fetch | CancelFetch | Announce | Dial | Blame | LeaseReport
-    | LeaseCredit | Stuck | OriginCorrupt | Finished
+    | LeaseCredit | Stuck | OriginCorrupt | Finished | WantedDone
 )  # fmt: skip

@@ -128,7 +128,18 @@ class DialFailed:
 
 @dataclass(slots=True)
 class Demanded:
-    """A loader waits for these runs: take them first."""
+    """A loader waits for these runs: take them first, the lowest before the others."""
+
+    runs: int  # bits
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Get only these runs (what is demanded later comes on top), until told otherwise.
+
+    Answered by exactly one `WantedDone`, unless another `Wanted` comes first. What is had beyond
+    them is served all the same.
+    """
 
     runs: int  # bits
 
@@ -140,5 +151,6 @@ class Tick:
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Demanded | Tick
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Demanded | Wanted
+    | Tick
 )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from p2pcache.core import chunkset
+from p2pcache.core.commands import ALL
 from p2pcache.core.readers import Readers
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.errors import RemoteProtocolError
@@ -62,6 +63,7 @@ class LeaseBook:
         self._settings = settings
         self._have = have
         self._readers = Readers(settings, random.Random(seed))
+        self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._mismatches: dict[int, list[int]] = {}  # run -> who saw wrong bytes, in order
         self._story: deque[tuple[float, int, str, int]] = deque(maxlen=STORY_ENTRIES)
@@ -95,9 +97,17 @@ class LeaseBook:
 
     # -- what nodes say ----------------------------------------------------------------------------
 
-    def want(self, node: int, credit: int) -> None:
-        """A node works on up to `credit` leases at once; 0: on none any more."""
+    def want(self, node: int, credit: int, wanted: int = ALL) -> None:
+        """A node works on up to `credit` leases at once, of these runs (bits); 0: on none any more."""
         self._readers.set_credit(node, credit)
+        self._readers.set_wanted(node, wanted if credit > 0 else ALL)
+
+    def demand(self, runs: int) -> None:
+        """A loader waits for these runs (bits): they are granted before the others.
+
+        An order, not a right: whoever demands everything has the file order back.
+        """
+        self._demanded |= runs & ~self.done
 
     def claim(self, node: int, fresh: int, now: float) -> dict[int, list[int]]:
         """A node has runs (bits) that it didn't have before.
@@ -237,20 +247,23 @@ class LeaseBook:
         return bool(over)
 
     def grants(self, now: float) -> dict[int, list[int]]:
-        """Give out what may be given out now: runs by node, in file order."""
+        """Give out what may be given out now: runs by node, demanded ones first, in file order."""
         given: dict[int, list[int]] = {}
         self._readers.wake(now)
         if self.stopped is not None or not self.free or not len(self._readers):
             return given
         candidates, skipped = self.free, 0
         while candidates and len(self.leases) < self._settings.in_flight and skipped < MAX_SKIPPED:
-            run = chunkset.first(candidates)
-            candidates &= candidates - 1
+            run = chunkset.first(candidates & self._demanded or candidates)
+            candidates &= ~(1 << run)
             node = self._readers.pick(self._barred(run), run, self._have)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1
                 given.setdefault(node, []).append(run)
+            elif self._readers.choosy:
+                candidates &= self._readers.acceptable()  # those with room may want others only
+                skipped += 1
             elif run in self._avoid:
                 skipped += 1  # only for this run nobody is left; the next may find a reader
             else:
@@ -299,6 +312,7 @@ class LeaseBook:
         self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
+        self._demanded &= ~(1 << run)
         self._readers.took(node, run)
         self._note(now, run, why, node)
 

@@ -40,6 +40,7 @@ class SwarmState(_Message, frozen=True):
     label: str = ""  # a ref that it has it by; this and what follows is for people
     total_bytes: int = 0  # distinct bytes of the model
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
+    wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
 
 
 # -- agent to tracker ---------------------------------------------------------------------------
@@ -87,6 +88,8 @@ class LeaseReport(_Message, tag=5, frozen=True):
     mismatched: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
     credit: int = -1  # new credit, or -1: as before
+    wanted: bytes = b""  # with a credit: leases of other runs are of no use to it; empty: of all
+    demanded: tuple[int, ...] = ()  # a loader waits for these: let them be read first
 
 
 class Stuck(_Message, tag=6, frozen=True):

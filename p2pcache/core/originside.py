@@ -7,6 +7,7 @@ from random import Random
 
 from p2pcache.core import chunkset
 from p2pcache.core.commands import (
+    ALL,
     CancelFetch,
     Command,
     Dial,
@@ -28,6 +29,8 @@ from p2pcache.errors import LocalProtocolError
 _FIRST_CREDIT = 2
 _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
+_DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
+_NOTHING = LeaseReport()
 _REST_S = 1.0  # after a failed read without a tracker; doubled each time
 _REST_MAX_S = 30.0
 
@@ -69,7 +72,9 @@ class OriginSide:
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
         self._reads_done = 0
-        self._credit_told = 0
+        self._credit_told = LeaseCredit(0)
+        self._demand_told = 0  # demanded runs (bits) that the tracker has heard of
+        self._demand_at = -math.inf  # when it was told last
         self._report = LeaseReport()
         self._mismatches: dict[int, int] = {}
         self._rotten = 0  # runs that the origin has wrong (bits)
@@ -85,7 +90,8 @@ class OriginSide:
     def tracker_up(self) -> None:
         """The tracker is back: leases are its business again; reads in flight become leases."""
         self._up = True
-        self._credit_told = 0  # say it again: a tracker that restarted knows nothing
+        self._credit_told = LeaseCredit(0)  # say it again: a tracker that restarted knows nothing
+        self._demand_told = 0
         self._mine.leased |= self._mine.fetching
 
     def tracker_down(self, now: float) -> None:
@@ -99,7 +105,8 @@ class OriginSide:
         mine = self._mine
         runs &= mine.full
         self._report.done |= runs & mine.have
-        fresh = runs & mine.missing & ~mine.leased
+        self._report.returned |= runs & mine.missing & ~mine.wanted
+        fresh = runs & mine.needed & ~mine.leased
         if self.halted:
             self._report.failed |= fresh
             return
@@ -115,6 +122,15 @@ class OriginSide:
         for run in chunkset.members(runs & ~mine.fetching):
             del self.waiting[run]
         self._cancel(runs & mine.fetching, out)
+
+    def unwanted(self) -> None:
+        """The wish narrowed: leases that wait go back (reads in flight go on: others want them)."""
+        mine = self._mine
+        runs = chunkset.of(self.waiting) & ~mine.wanted
+        mine.leased &= ~runs
+        self._report.returned |= runs
+        for run in chunkset.members(runs):
+            del self.waiting[run]
 
     def proved(self, runs: int, out: list[Command]) -> None:
         """These missing runs are about to be had: settle their leases, stop reading them."""
@@ -177,7 +193,7 @@ class OriginSide:
     @property
     def credit(self) -> int:
         """Leases that we can work on at once."""
-        if self.halted or not self._mine.missing:
+        if self.halted or not self._mine.needed:
             return 0
         return min(self._settings.origin_fetches, _FIRST_CREDIT + self._reads_done)
 
@@ -189,23 +205,28 @@ class OriginSide:
         """Start what may be read, and tell the tracker what there is to tell."""
         if self.waiting:
             self._read_leased(now, out)
-        if not self._up and self._mine.missing and not self.halted:
+        if not self._up and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
-        report = self._report
-        if report.done or report.failed or report.mismatched or report.returned:
-            self._report = LeaseReport()
+        if self._up and now >= self._demand_at + self._settings.have_interval_s:
+            self._tell_demand(now)
+        if self._report != _NOTHING:
+            report, self._report = self._report, LeaseReport()
             if self._up:
                 out.append(report)
-        if self._up and self.credit != self._credit_told:
-            self._credit_told = self.credit
-            out.append(LeaseCredit(self.credit))
+        mine = self._mine
+        credit = LeaseCredit(self.credit, ALL if mine.wanted == mine.full else mine.wanted)
+        if self._up and credit != self._credit_told:
+            self._credit_told = credit
+            out.append(credit)
 
     def next_wakeup(self) -> float:
         """When `act` has something to do by itself; inf if never."""
         wake = math.inf
         if self.waiting and len(self.readings) < self._settings.origin_fetches:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
-        if not self._up and self._mine.missing and not self.halted:
+        if self._up and self._untold:
+            wake = min(wake, self._demand_at + self._settings.have_interval_s)
+        if not self._up and self._mine.needed and not self.halted:
             wake = min(wake, max(self._alone_at(), self._look_at, self._rest_until))
         return wake
 
@@ -222,6 +243,19 @@ class OriginSide:
 
     def _alone_at(self) -> float:
         return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
+
+    @property
+    def _untold(self) -> int:
+        """Demanded runs that no neighbour has and that the tracker hasn't heard of."""
+        demanded = self._mine.demanded & ~self._demand_told
+        return demanded & ~self._book.rarity.held if demanded else 0
+
+    def _tell_demand(self, now: float) -> None:
+        if untold := self._untold:
+            self._demand_at = now
+            fresh = chunkset.lowest(untold, _DEMANDED_AT_ONCE)
+            self._demand_told |= fresh
+            self._report.demanded |= fresh
 
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
@@ -241,7 +275,7 @@ class OriginSide:
             return
         mine = self._mine
         busy = mine.asked | mine.fetching | mine.leased | self._rotten
-        orphans = mine.missing & ~busy & ~self._book.rarity.held
+        orphans = mine.needed & ~busy & ~self._book.rarity.held
         nearest = orphans & (chunkset.full(LOOK_AHEAD) << max(0, chunkset.first(orphans)))
         nearest |= orphans & mine.demanded
         quiet_s = min(quiet_s, now - self._alone_at())

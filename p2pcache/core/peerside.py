@@ -185,10 +185,7 @@ class PeerSide:
             self._typical_s = median(self._durations) or math.inf
         settings = self._settings
         while self._room:
-            peers = self._book.peers.values()
-            peer, retry_at, useful = selection.choose_peer(
-                peers, self._mine.free, now, self._per_peer, self._dice
-            )
+            peer, retry_at, useful = self._whom_to_ask(now)
             few = useful < _FEW_PEERS
             self._per_peer = (
                 settings.outstanding_few_peers if few else settings.outstanding_per_peer
@@ -243,7 +240,7 @@ class PeerSide:
     @property
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
-        return self._room and bool(self._mine.missing)
+        return self._room and bool(self._mine.needed)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -255,6 +252,14 @@ class PeerSide:
             assert self._book.peers.get(asked.peer.node) is asked.peer
         for peer in self._book.peers.values():
             assert peer.asked == sum(a.peer is peer for a in live)
+
+    def _whom_to_ask(self, now: float) -> selection.Choice:
+        peers, free = self._book.peers.values(), self._mine.free
+        if urgent := free & self._mine.demanded:
+            choice = selection.choose_peer(peers, urgent, now, self._per_peer, self._dice)
+            if choice.peer is not None:
+                return choice
+        return selection.choose_peer(peers, free, now, self._per_peer, self._dice)
 
     def _run_from(self, peer: Peer) -> int:
         offered = selection.offered_by(peer, self._book.peers.values())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from p2pcache.core.bag import Bag
+from p2pcache.core.commands import ALL
 from p2pcache.core.settings import LeaseSettings
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
@@ -37,6 +38,7 @@ class Readers:
         self._rng = rng
         self._credit: dict[int, int] = {}
         self._runs: dict[int, set[int]] = {}
+        self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
@@ -67,9 +69,30 @@ class Readers:
             self._credit[node] = min(credit, self._settings.in_flight)
         else:
             self._credit.pop(node, None)
+            self._wanted.pop(node, None)
             self._slow.pop(node, None)
             self._resting.pop(node, None)
         self._ready_again(node)
+
+    def set_wanted(self, node: int, wanted: int) -> None:
+        """The node has use for these runs only (bits, or ALL)."""
+        if wanted == ALL:
+            self._wanted.pop(node, None)
+        else:
+            self._wanted[node] = wanted
+
+    @property
+    def choosy(self) -> bool:
+        """Whether any node has use for some runs only."""
+        return bool(self._wanted)
+
+    def acceptable(self) -> int:
+        """Runs (bits) that somebody with room has use for, as far as a sample can tell."""
+        runs = 0
+        for bag in self._ready[: self._share()]:
+            for node in bag.draw(self._rng, SAMPLE):
+                runs |= self._wanted.get(node, ALL)
+        return runs
 
     def forget(self, node: int) -> None:
         """The node is gone (its leases were given back before)."""
@@ -135,14 +158,12 @@ class Readers:
         """The node that should read `run`, or None if nobody fit has room for it."""
         if not self._credit:
             return None
-        # What the slow ones don't read falls to the others: with a share over all, three slow nodes
-        # of eight left the origin's link idle for a third of a measured storm.
-        fit = len(self._credit) - len(self._slow)
-        share = ceil(self._settings.in_flight / (fit or len(self._credit)))
         everybody_slow = len(self._slow) == len(self._credit)
-        for bag in self._ready[:share]:
+        for bag in self._ready[: self._share()]:
             for node in bag.draw(self._rng, SAMPLE):
                 if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
+                    continue
+                if not self._wanted.get(node, ALL) >> run & 1:
                     continue
                 if everybody_slow or node not in self._slow:
                     return node
@@ -162,7 +183,15 @@ class Readers:
             }
             assert set(bag) == want
         assert self._slow.keys() <= self._credit.keys()
+        assert self._wanted.keys() <= self._credit.keys()
         assert self._resting.keys() <= self._credit.keys()
+
+    def _share(self) -> int:
+        """How many leases at once are one node's fair share."""
+        # What the slow ones don't read falls to the others: with a share over all, three slow nodes
+        # of eight left the origin's link idle for a third of a measured storm.
+        fit = len(self._credit) - len(self._slow)
+        return ceil(self._settings.in_flight / (fit or len(self._credit) or 1))
 
     def _unready(self, node: int) -> None:
         count = len(self.runs_of(node))

@@ -7,10 +7,10 @@ class RunBook:
     """Sets of runs as bits.
 
     Invariants (`check`): every set lies inside `full`; nothing that is had is asked for, being
-    fetched or leased.
+    fetched or leased; what is demanded is wanted.
     """
 
-    __slots__ = ("asked", "demanded", "fetching", "full", "have", "leased", "missing")
+    __slots__ = ("asked", "demanded", "fetching", "full", "have", "leased", "missing", "wanted")
 
     def __init__(self, count: int, have: int) -> None:
         self.full = chunkset.full(count)
@@ -20,16 +20,33 @@ class RunBook:
         self.fetching = 0  # being read from the origin
         self.leased = 0  # the tracker lets us read them; being fetched or waiting for it
         self.demanded = 0  # a loader waits for them
+        self.wanted = self.full  # what is to be got; the rest is served if it is had, no more
+
+    @property
+    def needed(self) -> int:
+        """Runs still to be got."""
+        return self.missing & self.wanted
 
     @property
     def free(self) -> int:
-        """Missing runs that nobody was asked for (a lease that waits doesn't forbid to ask)."""
-        return self.missing & ~(self.asked | self.fetching)
+        """Needed runs that nobody was asked for (a lease that waits doesn't forbid to ask)."""
+        return self.missing & self.wanted & ~(self.asked | self.fetching)
 
     def window(self, length: int) -> int:
-        """The `length` runs from the first gap on."""
-        gap = chunkset.first(self.missing)
+        """The `length` runs from the first needed one on."""
+        gap = chunkset.first(self.missing & self.wanted)
         return 0 if gap < 0 else chunkset.full(length) << gap
+
+    def demand(self, runs: int) -> None:
+        """A loader waits for these runs."""
+        runs &= self.missing
+        self.demanded |= runs
+        self.wanted |= runs
+
+    def want(self, runs: int) -> None:
+        """Only these runs are to be got from now on."""
+        self.wanted = runs & self.full
+        self.demanded &= self.wanted
 
     def prove(self, runs: int) -> int:
         """Mark runs as had; returns those that were missing."""
@@ -55,4 +72,5 @@ class RunBook:
         assert not self.have & self.missing
         busy = self.asked | self.fetching | self.leased | self.demanded
         assert not busy & self.have, "a run that is had is still being got"
-        assert not busy & ~self.full
+        assert not (busy | self.wanted) & ~self.full
+        assert not self.demanded & ~self.wanted

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from p2pcache.core import chunkset, events
-from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck
+from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck, WantedDone
 from p2pcache.core.diary import Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
 from p2pcache.core.originside import OriginSide
@@ -64,6 +64,7 @@ class Scheduler:
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
         self._watch_at = now + settings.stuck_after_s
+        self._wish_open = False  # a `Wanted` that is still to be answered
         self._out: list[Command] = []
         self._doors: dict[type[Any], Callable[[Any, float], None]] = {
             events.PeerJoined: self._on_peer_joined,
@@ -80,6 +81,7 @@ class Scheduler:
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
             events.Demanded: self._on_demanded,
+            events.Wanted: self._on_wanted,
             events.Tick: self._on_tick,
         }
 
@@ -113,7 +115,7 @@ class Scheduler:
         wake = min(self._peers.look_at, self._origin.next_wakeup())
         if self._news:
             wake = min(wake, self._told_at + self._settings.have_interval_s)
-        if self._tracker_up and self._mine.missing:
+        if self._tracker_up and self._mine.needed:
             wake = min(wake, self._watch_at)
         return None if wake == math.inf else wake
 
@@ -131,6 +133,11 @@ class Scheduler:
     def origin_runs(self) -> int:
         """Runs (bits) that we may read or are reading from the origin: the leases of an announce."""
         return self._mine.leased | self._mine.fetching
+
+    @property
+    def wanted(self) -> int:
+        """Bits of the runs that are to be got (or were): an announce says it."""
+        return self._mine.wanted
 
     @property
     def credit(self) -> int:
@@ -212,10 +219,16 @@ class Scheduler:
         self._mine.prove(fresh)
         self._news |= fresh
         self._progress_at = now
-        if self._mine.missing:
+        if self._mine.needed:
             self._peers.look_at = now
-        else:
+        if not self._mine.missing:
             self._out.append(Finished())
+        self._answer_wish()
+
+    def _answer_wish(self) -> None:
+        if self._wish_open and not self._mine.needed:
+            self._wish_open = False
+            self._out.append(WantedDone())
 
     def _count(self, runs: int, fresh: int, source: Source) -> None:
         size = sum(self._run_bytes[run] for run in chunkset.members(fresh))
@@ -239,9 +252,18 @@ class Scheduler:
         self._origin.look_again(now)
 
     def _on_demanded(self, event: events.Demanded, now: float) -> None:
-        self._mine.demanded |= event.runs & self._mine.missing
+        self._mine.demand(event.runs)
         self._peers.look_at = now
         self._origin.look_again(now)
+
+    def _on_wanted(self, event: events.Wanted, now: float) -> None:
+        self._mine.want(event.runs)
+        self._wish_open = True
+        self._progress_at = now  # what nobody brought so far wasn't waited for
+        self._origin.unwanted()
+        self._peers.look_at = now
+        self._origin.look_again(now)
+        self._answer_wish()
 
     # -- tracker and origin -----------------------------------------------------------------
 

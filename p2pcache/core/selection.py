@@ -24,14 +24,15 @@ class Choice(NamedTuple):
 def choose_run(mine: RunBook, offered: int, rarity: Rarity, window: int, dice: Random) -> int:
     """The run to take from a neighbour that offers these (bits), or -1 if none is wanted.
 
-    What a loader waits for first, then the rarest in the in-order window, then the rarest beyond
-    it: the window is a preference, a link is never left idle for it.
+    What a loader waits for first, in order; then the rarest in the in-order window, then the rarest
+    beyond it: the window is a preference, a link is never left idle for it.
     """
     wanted = offered & mine.free
     if not wanted:
         return -1
-    preferred = wanted & mine.demanded or wanted & window
-    return any_of(rarity.rarest(preferred or wanted), dice)
+    if wanted & mine.demanded:
+        return chunkset.first(wanted & mine.demanded)
+    return any_of(rarity.rarest(wanted & window or wanted), dice)
 
 
 def any_of(runs: int, dice: Random) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.audit import Audit
+from p2pcache.core.commands import ALL
 from p2pcache.core.hold import Hold
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
@@ -14,6 +15,7 @@ from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
 MAX_LISTED_LEASES = 256  # per message; nodes work on a handful
+MAX_DEMANDED = 256  # runs per message; more is told when these are here
 MAX_STUCK_RUNS = 32  # per message: a window; more is told again later
 INTRODUCED = 4  # holders named per stuck run
 SCARCE = 2  # holders at most, for a run to be worth a second read
@@ -132,6 +134,8 @@ class TrackedSwarm:
         book = self.book
         done, failed = book.bits(said.done), book.bits(said.failed)
         returned, mismatched = book.bits(said.returned), book.bits(said.mismatched)
+        demanded = book.bits(said.demanded[:MAX_DEMANDED])
+        wanted = self._bits(said.wanted)
         self._claim(node, self.roster.have[node] | done, now, out)
         if said.epoch == self._epoch:
             book.failed(node, failed, now)
@@ -140,7 +144,8 @@ class TrackedSwarm:
         if mismatched:
             self._mismatched(node, mismatched, now, out)
         if said.credit >= 0:
-            self._want(node, said.credit, out, now)
+            self._want(node, said.credit, wanted, out, now)
+        book.demand(demanded)
 
     def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
         """None of the node's neighbours has these runs: introduce holders, or free the runs."""
@@ -236,7 +241,7 @@ class TrackedSwarm:
         self._claim(node, have, now, out)
         if not roster.is_shunned(node):
             self.book.renew(node, reading, now)
-        self._want(node, 0 if said.complete else said.credit, out, now)
+        self._want(node, 0 if said.complete else said.credit, self._bits(said.wanted), out, now)
         self.audit.answered(node)
 
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
@@ -245,11 +250,14 @@ class TrackedSwarm:
             for reader, runs in self.book.claim(node, fresh, now).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
 
-    def _want(self, node: int, credit: int, out: list[Output], now: float) -> None:
+    def _bits(self, wanted: bytes) -> int:
+        return chunkset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
+
+    def _want(self, node: int, credit: int, wanted: int, out: list[Output], now: float) -> None:
         if credit > 0 and not self.book.resume(now):
             out.append(Send(node, self._stop()))
             return
-        self.book.want(node, 0 if self.roster.is_shunned(node) else credit)
+        self.book.want(node, 0 if self.roster.is_shunned(node) else credit, wanted)
 
     def _mismatched(self, node: int, runs: int, now: float, out: list[Output]) -> None:
         if self.book.mismatched(node, runs, now) is not None:

@@ -282,8 +282,8 @@ def _check_sets(said: m.SwarmState) -> None:
     ledger.check(said)
     size = (said.run_count + 7) // 8
     spare = size * 8 - said.run_count
-    bitmap = b"" if said.complete else said.have
-    if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
-        raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
+    for bitmap in (b"" if said.complete else said.have, said.wanted):
+        if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
+            raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
     if any(not 0 <= run < said.run_count for run in said.leases):
         raise RemoteProtocolError("a lease beyond the model")

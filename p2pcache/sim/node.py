@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from p2pcache.core import chunkset, commands, events
+from p2pcache.core import chunkset, commands, events, reports
 from p2pcache.core import messages as m
 from p2pcache.core.events import Outcome
 from p2pcache.core.scheduler import Scheduler
@@ -65,6 +65,7 @@ class SimNode:
         self.liar = False  # serves garbage
         self.started = self.world.now
         self.finished: float | None = None
+        self.wanted_done: float | None = None  # when what it was told to get was here
         self.askable: dict[int, SimNode] = {}  # whom we may request from
         self.askers: dict[int, SimNode] = {}  # who may request from us
         self.known: dict[int, int] = {}  # node -> what it told us that it has (bits)
@@ -293,6 +294,7 @@ class SimNode:
         return m.SwarmState(
             self.cluster.digest, count, have, complete=scheduler.complete,
             credit=scheduler.credit, leases=leases, known=tuple(self.members),
+            wanted=reports.wish(scheduler.wanted, count),
         )  # fmt: skip
 
     def from_tracker(self, message: m.ToAgent) -> None:
@@ -333,25 +335,15 @@ class SimNode:
                     self.dial(node)
             self.world.after(REDIAL_S, self.redial)
 
-    def _on_lease_report(self, command: commands.LeaseReport) -> None:
-        done, failed, mismatched, returned = (
-            tuple(chunkset.members(bits))
-            for bits in (command.done, command.failed, command.mismatched, command.returned)
-        )
-        self.link.tell(m.LeaseReport(
-            self.cluster.digest, self.link.epoch, done, failed, mismatched, returned
-        ))  # fmt: skip
-
-    def _on_lease_credit(self, command: commands.LeaseCredit) -> None:
-        self.link.tell(m.LeaseReport(self.cluster.digest, self.link.epoch, credit=command.credit))
-
-    def _on_stuck(self, command: commands.Stuck) -> None:
-        self.cluster.stuck += 1
-        runs = tuple(chunkset.members(command.runs))
-        self.link.tell(m.Stuck(self.cluster.digest, runs))
+    def _on_report(self, command: commands.Command) -> None:
+        self.cluster.stuck += isinstance(command, commands.Stuck)
+        count = len(self.run_bytes)
+        said = reports.to_tracker(command, self.cluster.digest, self.link.epoch, count)
+        if said is not None:
+            self.link.tell(said)
 
     def _on_blame(self, command: commands.Blame) -> None:
-        self.link.tell(m.Blame(command.peer, self.cluster.digest, command.run))
+        self._on_report(command)
         other = self.askable.get(command.peer)
         if other is not None:
             self.world.after(0, self.hang_up, other, Outcome.LOST)
@@ -368,6 +360,9 @@ class SimNode:
 
     def _on_corrupt(self, _command: commands.OriginCorrupt) -> None:
         self.corrupt = True
+
+    def _on_wanted_done(self, _command: commands.WantedDone) -> None:
+        self.wanted_done = self.world.now
 
     def die(self) -> None:
         """Killed: its sockets close, its flows stop."""
@@ -387,8 +382,8 @@ class SimNode:
     _perform: dict[type, Callable[..., Any]] = {  # noqa: RUF012 - a table, never changed
         commands.Request: _on_request, commands.Cancel: _on_cancel,
         commands.Announce: _on_announce, commands.Fetch: _on_fetch,
-        commands.CancelFetch: _on_cancel_fetch, commands.LeaseReport: _on_lease_report,
-        commands.LeaseCredit: _on_lease_credit, commands.Stuck: _on_stuck,
+        commands.CancelFetch: _on_cancel_fetch, commands.LeaseReport: _on_report,
+        commands.LeaseCredit: _on_report, commands.Stuck: _on_report,
         commands.Blame: _on_blame, commands.Finished: _on_finished, commands.Dial: _on_dial,
-        commands.OriginCorrupt: _on_corrupt,
+        commands.OriginCorrupt: _on_corrupt, commands.WantedDone: _on_wanted_done,
     }  # fmt: skip

@@ -321,3 +321,26 @@ def test_story() -> None:
     finish(book, have, A, 0, 2.0)
     assert book.story(0) == ["1.000 granted 0000000000000001", "2.000 done 0000000000000001"]
     assert book.story(1) == []
+
+
+def test_demanded_runs_are_granted_first_in_order() -> None:
+    book, have = make()
+    book.demand(1 << 40 | 1 << 50)
+    book.want(A, 3)
+    assert book.grants(0.0) == {A: [40, 50, 0]}
+    finish(book, have, A, 40, 1.0)
+    assert book.grants(1.0) == {A: [1]}
+
+
+def test_nobody_gets_what_it_has_no_use_for() -> None:
+    book, _ = make()
+    book.want(A, 4, 1 << 40 | 1 << 41)
+    assert book.grants(0.0) == {A: [40, 41]}
+    book.check()
+    book.want(B, 2)
+    assert book.grants(0.0) == {B: [0, 1]}
+    book.want(C, 1, 1 << 63)
+    assert book.grants(0.0) == {C: [63]}, "though B, who wants everything, has no room"
+    book.want(A, 4)
+    assert book.grants(0.0) == {A: [2, 3]}
+    book.check()

@@ -20,6 +20,7 @@ from p2pcache.core.commands import (
     OriginCorrupt,
     Request,
     Stuck,
+    WantedDone,
 )
 from p2pcache.core.events import (
     Demanded,
@@ -40,6 +41,7 @@ from p2pcache.core.events import (
     Tick,
     TrackerDown,
     TrackerUp,
+    Wanted,
 )
 from p2pcache.core.fallback import order
 from p2pcache.core.scheduler import Scheduler
@@ -124,6 +126,72 @@ def test_demanded_runs_come_first() -> None:
     desk = Desk(runs=200)
     desk.do(Demanded(1 << 120))
     assert of(Request, desk.do(PeerJoined(2, desk.full)))[0].run == 120
+
+
+def test_demanded_runs_come_in_order_and_from_whoever_has_them() -> None:
+    desk = Desk()
+    desk.do(PeerJoined(2, 0))
+    desk.do(PeerJoined(3, 1 << 50))
+    desk.do(Demanded(1 << 40 | 1 << 45 | 1 << 60))
+    assert [r.run for r in of(Request, desk.out)] == [50], "no link idles meanwhile"
+    out = desk.do(PeerHas(2, desk.full, 9))
+    assert [r.run for r in of(Request, out)][:3] == [40, 45, 60]
+
+
+def test_demand_that_no_neighbour_can_meet_is_told_to_the_tracker_once() -> None:
+    desk = Desk()
+    desk.up()
+    desk.do(PeerJoined(2, 1 << 7))
+    out = desk.do(Demanded(1 << 7 | 1 << 9 | 1 << 11))
+    assert of(LeaseReport, out) == [LeaseReport(demanded=1 << 9 | 1 << 11)]
+    assert not of(LeaseReport, desk.do(Demanded(1 << 9)))
+    assert not of(LeaseReport, desk.do(Demanded(1 << 13))), "in batches"
+    assert of(LeaseReport, desk.sleep(0.06)) == [LeaseReport(demanded=1 << 13)]
+    desk.do(TrackerDown())
+    again = of(LeaseReport, desk.do(TrackerUp(9)) + desk.sleep(0.06))
+    assert again == [LeaseReport(demanded=1 << 9 | 1 << 11 | 1 << 13)]
+
+
+def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
+    desk = Desk()
+    desk.up()
+    out = desk.do(Wanted(1 << 40 | 1 << 41))
+    assert of(LeaseCredit, out) == [LeaseCredit(2, 1 << 40 | 1 << 41)]
+    out = desk.do(PeerJoined(2, chunkset.full(41)))
+    assert [r.run for r in of(Request, out)] == [40]
+    out = desk.do(LeaseGranted(1 << 3 | 1 << 41, 5))
+    assert [f.run for f in of(Fetch, out)] == [41]
+    assert of(LeaseReport, out) == [LeaseReport(returned=1 << 3)]
+    assert not of(WantedDone, desk.do(RequestEnded(1, Outcome.DONE)))
+    out = desk.do(FetchEnded(1, Outcome.DONE))
+    assert len(of(WantedDone, out)) == 1
+    assert not of(Finished, out)
+    assert of(LeaseCredit, out) == [LeaseCredit(0, 1 << 40 | 1 << 41)]
+    assert desk.s.next_wakeup() is None or not of(Request, desk.sleep(9.0))
+    out = desk.do(Wanted(desk.full))
+    assert of(Request, out)
+    assert of(LeaseCredit, out) == [LeaseCredit(3)]
+
+
+def test_a_wish_that_narrows_gives_waiting_leases_back() -> None:
+    desk = Desk()
+    desk.up()
+    desk.do(PeerJoined(2, 1 << 5))
+    desk.do(LeaseGranted(1 << 5 | 1 << 6, 5))
+    assert of(LeaseReport, desk.do(Wanted(1 << 6))) == [LeaseReport(returned=1 << 5)]
+
+
+def test_a_wish_for_what_is_here_is_answered_at_once() -> None:
+    desk = Desk(have=0b111)
+    assert of(WantedDone, desk.do(Wanted(0b101))) == [WantedDone()]
+    assert not of(WantedDone, desk.do(RunsProved(1 << 9, Source.LOCAL)))
+
+
+def test_what_is_demanded_is_wanted_too() -> None:
+    desk = Desk()
+    desk.do(Wanted(0))
+    assert not of(Request, desk.do(PeerJoined(2, desk.full)))
+    assert [r.run for r in of(Request, desk.do(Demanded(1 << 20)))] == [20]
 
 
 def test_done_is_announced_at_once_and_then_in_batches() -> None:

@@ -30,6 +30,7 @@ from p2pcache.core.events import (
     Tick,
     TrackerDown,
     TrackerUp,
+    Wanted,
 )
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
@@ -159,6 +160,10 @@ class Machine(RuleBasedStateMachine):
     @rule(runs=bits)
     def demanded(self, runs: int) -> None:
         self.do(Demanded(runs))
+
+    @rule(runs=bits)
+    def wanted(self, runs: int) -> None:
+        self.do(Wanted(runs))
 
     @rule(members=st.sets(nodes))
     def members(self, members: set[int]) -> None:

@@ -558,3 +558,25 @@ def test_a_grant_lost_with_its_connection_is_granted_again() -> None:
     world.wait(0.1)  # nobody else is there to ask
     world.say(1, m.Heartbeat(swarms=(state(credit=10),)))
     assert world.granted(1)[-2:] == [0, 1]
+
+
+def test_leases_follow_what_a_node_wants_and_demands() -> None:
+    world = World()
+    some = chunkset.to_bytes(0b1111 << 8, RUNS)
+    world.announce(1)
+    world.say(1, m.Enter(m.SwarmState(X, RUNS, credit=2, wanted=some)))
+    assert world.granted(1) == [8, 9]
+    world.say(1, m.LeaseReport(X, EPOCH, done=(8, 9), demanded=(11,)))
+    assert world.granted(1) == [8, 9, 11, 10]
+    world.say(1, m.LeaseReport(X, EPOCH, done=(10, 11), credit=2))
+    assert world.granted(1)[4:] == [0, 1]
+
+
+@pytest.mark.parametrize("wanted", [b"1", bytes(RUNS // 8 + 1)])
+def test_a_wish_of_another_length_is_refused(wanted: bytes) -> None:
+    world = World()
+    world.join(1)
+    with pytest.raises(RemoteProtocolError, match="bitmap"):
+        world.say(1, m.LeaseReport(X, EPOCH, credit=1, wanted=wanted))
+    with pytest.raises(RemoteProtocolError, match="bitmap"):
+        world.say(1, m.Enter(m.SwarmState(X, RUNS, credit=1, wanted=wanted)))
