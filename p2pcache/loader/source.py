@@ -1,7 +1,8 @@
 """Where a load's bytes come from: the seam between the loader and a directory or a swarm.
 
 A source knows files and which of their bytes are proved and readable; it never hands out others.
-The loader reads by `os.preadv` on the source's descriptors, from several threads.
+The loader reads by `Source.read`, from several threads: a source whose bytes still move (an agent
+that died, a chunk that failed a later check) must be able to look again before a read counts.
 """
 
 import os
@@ -70,6 +71,17 @@ class Source(Protocol):
 
     def available(self, path: str, start: int, end: int) -> bool:
         """Whether all bytes of [start, end) are proved and readable. Cheap: asked in loops."""
+        ...
+
+    def read(self, path: str, start: int, into: memoryview) -> None:
+        """Fill `into` with the available bytes from `start` on, proved ones only.
+
+        Prefer it to reading a descriptor of `open`: it waits and reads again where the bytes were
+        withdrawn meanwhile, and finds them where an agent that died has left them.
+
+        Raises:
+            P2PCacheError: they can't be had any more, or the file is shorter than it was.
+        """
         ...
 
     def want(self, ranges: Sequence[Range]) -> None:
@@ -169,6 +181,10 @@ class DirectorySource:
         """See `Source.available`: always, inside the file."""
         return 0 <= start <= end <= self._sizes.get(path, -1)
 
+    def read(self, path: str, start: int, into: memoryview) -> None:
+        """See `Source.read`."""
+        read_all(self.open(path), start, into, str(self._paths[path]))
+
     def want(self, ranges: Sequence[Range]) -> None:
         """See `Source.want`: nothing to do, all is there."""
 
@@ -190,6 +206,22 @@ class DirectorySource:
         """See `Source.close`."""
         while self._fds:
             os.close(self._fds.popitem()[1])
+
+
+def read_all(fd: int, start: int, into: memoryview, what: str) -> None:
+    """Fill `into` from an open file.
+
+    Raises:
+        NotFound: the file ends before that; `what` names it.
+        P2PCacheError: the disk refused.
+    """
+    done, size = 0, into.nbytes
+    with disk_errors(what):
+        while done < size:
+            n = os.preadv(fd, [into[done:]], start + done)
+            if n == 0:
+                raise NotFound(f"{what} is shorter than it was; pull the model again")
+            done += n
 
 
 def _reraise(error: OSError) -> None:
