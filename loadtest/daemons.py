@@ -61,8 +61,7 @@ class Daemon:
         self._leash = leash
         self._ready = ready
         self._environ = environ
-        strap = ["setpriv", "--pdeathsig", "KILL", "--"] if leash and _has_setpriv() else []
-        self.command = [*prefix, *strap, *command]
+        self.command = [*prefix, *(strap() if leash else []), *command]
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -218,8 +217,9 @@ def exit_on_signals() -> None:
         signal.signal(number, unwind)
 
 
-def _has_setpriv() -> bool:
-    return shutil.which("setpriv") is not None
+def strap() -> list[str]:
+    """Put before a command, it dies with the thread that started it, even by SIGKILL."""
+    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
 @atexit.register

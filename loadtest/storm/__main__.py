@@ -10,16 +10,15 @@ from loadtest.models import check_tree, total_bytes
 from loadtest.netns import FabricError
 from loadtest.storm.arena import Arena, say
 from loadtest.storm.faults import FAULTS, Trouble
-from loadtest.storm.naive import run_naive
 from loadtest.storm.plan import Links, Plan, bound_s
 from loadtest.storm.race import race
 from loadtest.storm.report import OriginBytes, Report
+from loadtest.storm.rivals import RIVALS
 from p2pcache.core.units import format_bytes, parse_rate, parse_size
 from p2pcache.errors import UsageError
 
 LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
 LIMIT_EXTRA_S = 60.0  # leases expire and stalls time out within it
-RIVALS = {"naive": run_naive}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +59,7 @@ def run(plan: Plan) -> Report:
         _compare(arena, report, source)
         for rival in plan.rivals:
             say(f"rival: {rival}")
-            report.rivals[rival] = RIVALS[rival](arena, links)
+            report.rivals[rival] = RIVALS[rival].run(arena, links, source)
         return report
 
 
@@ -96,12 +95,15 @@ def _compare(arena: Arena, report: Report, source: Path) -> None:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
+    for name in options.rival:
+        if missing := RIVALS[name].missing():
+            raise UsageError(f"the rival {name} can't run here: {missing}")
     return Plan(
         nodes=options.nodes,
         rate=parse_rate(options.rate),
         origin_rate=parse_rate(options.origin_rate or options.rate),
         size_bytes=parse_size(options.size),
-        rivals=tuple(options.rival),
+        rivals=tuple(dict.fromkeys(options.rival)),
         faults=tuple(options.fault),
         seed=options.seed,
         logs=options.logs,
@@ -110,12 +112,15 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _parser() -> argparse.ArgumentParser:
-    width = max(map(len, FAULTS))
+    width = max(map(len, (*FAULTS, *RIVALS)))
     faults = "\n".join(f"  {name:{width}}  {fault.help}" for name, fault in FAULTS.items())
+    rivals = "\n".join(f"  {name:{width}}  {rival.help}" for name, rival in RIVALS.items())
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.storm",
         description="N agents in network namespaces behind shaped links pull one model at once (root).",
-        epilog=f"faults (the unlucky node, where there is one, is the last, and isn't counted in the times):\n{faults}",
+        epilog="faults (the unlucky node, where there is one, is the last, and isn't counted in the times):\n"
+        f"{faults}\n\n"
+        f"rivals, each after the storm on the same links:\n{rivals}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
@@ -127,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         "--rival",
         action="append",
         default=[],
-        choices=sorted(RIVALS),
-        help="run it too, on the same links",
+        choices=list(RIVALS),
+        metavar="NAME",
+        help="run it too, on the same links; see below; may be repeated",
     )
     add(
         "--fault",

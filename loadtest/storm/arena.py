@@ -117,9 +117,15 @@ class Arena:
 
     def command(self, host: Host, *arguments: str, limit_s: float = 300.0) -> str:
         """Run a `p2pcache` command on a host, without a daemon; its stdout."""
-        environ = self.environ | {"P2PCACHE_ORIGIN": self.origin.url}
-        done = run_command(*arguments, environ=environ, limit_s=limit_s, prefix=host.prefix)
+        done = run_command(
+            *arguments, environ=self.client_environ, limit_s=limit_s, prefix=host.prefix
+        )
         return done.stdout
+
+    @property
+    def client_environ(self) -> dict[str, str]:
+        """The environment of a `p2pcache` command that has no daemon and reads the origin itself."""
+        return self.environ | {"P2PCACHE_ORIGIN": self.origin.url}
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds so far of every part that lives, by name."""

@@ -1,44 +1,26 @@
 """The naive rival: every node reads the whole model from the origin itself, on the same links."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import shlex
+from pathlib import Path
 
-from loadtest.models import check_tree, total_bytes
-from loadtest.netns import Host
+from loadtest.daemons import P2PCACHE
 from loadtest.storm.arena import Arena
-from loadtest.storm.plan import Links, bound_s
+from loadtest.storm.contest import Racer, Score, contest
+from loadtest.storm.plan import Links
 
 REF = "storm/naive:v1"
-LIMIT_FACTOR = 3  # of N x F / B_o
 
 
-def run_naive(arena: Arena, links: Links) -> dict[str, Any]:
+def run_naive(arena: Arena, links: Links, _source: Path) -> Score:
     """Pull with our own client, but with no tracker and so no peers; a model of `naive_bytes`."""
-    plan = arena.plan
-    source = arena.push(plan.naive_bytes, REF)
-    size = total_bytes(source)
-    before = arena.origin.sent_bytes()
-    limit_s = 30 + LIMIT_FACTOR * plan.nodes * size / links.origin
-    start = time.monotonic()
-
-    def pull(host: Host) -> tuple[float, str]:
-        cache = arena.work / f"naive-{host.port}"
-        tree = arena.command(
-            host, "pull", REF, "--quiet", "--cache-dir", str(cache), limit_s=limit_s
-        )
-        return time.monotonic() - start, tree.strip()  # fmt: skip
-
-    with ThreadPoolExecutor(plan.nodes) as pool:
-        results = list(pool.map(pull, arena.node_hosts))
-    for _, tree in results:
-        check_tree(arena.work / tree, source)
-    t_last = max(seconds for seconds, _ in results)
-    t_lb = bound_s(plan, links, size, plan.nodes)
-    return {
-        "size_bytes": size,
-        "t_last": round(t_last, 3),
-        "t_lb": round(t_lb, 3),
-        "eta": round(t_lb / t_last, 4),
-        "alpha": round((arena.origin.sent_bytes() - before) / size, 4),
-    }
+    source = arena.push(arena.plan.naive_bytes, REF)
+    racers = []
+    for host in arena.node_hosts:
+        folder = arena.work / "rivals" / "naive" / host.port
+        cache = folder / "cache"
+        pull = [*P2PCACHE, "pull", REF, "--quiet", "--cache-dir", str(cache)]
+        script = f"echo ready && read go && {shlex.join(pull)} >&2 && echo done"
+        tree = cache / "models" / "storm" / "naive" / "v1"
+        racer = Racer(host, ["sh", "-c", script], folder, tree=tree, environ=arena.client_environ)
+        racers.append(racer)
+    return contest(arena, links, source, racers)

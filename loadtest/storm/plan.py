@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from p2pcache.core.chunking import nominal_chunk_bytes
 
+VOID_BUSY = 0.80  # above it the CPU, not the protocol, was measured
 NAIVE_S = 30.0  # how long the naive rival may take: its size is chosen so
 MIN_NAIVE_BYTES = 4 << 20  # below it, connection set-up would be measured
 

@@ -112,7 +112,7 @@ def race(
             act.perform()
         _sample(agents, result, now, origin_sent)
         time.sleep(SAMPLE_S)
-    result.cpu_busy = _busy(stat_before, psutil.cpu_times())
+    result.cpu_busy = busy_share(stat_before, psutil.cpu_times())
     # A daemon that was started again has a younger counter.
     result.cpu_s = {n: max(0.0, s - cpu_before.get(n, 0.0)) for n, s in cpu_s().items()}
     # Threads of nodes that nobody waits for go on writing into theirs.
@@ -164,7 +164,7 @@ def _anon_bytes(agent: Agent) -> int:
         return 0
 
 
-def _busy(before: object, after: object) -> float:
+def busy_share(before: object, after: object) -> float:
     """Share of the time between two `psutil.cpu_times()` in which a core worked, over all cores."""
     fields = ("user", "nice", "system", "irq", "softirq", "steal", "idle", "iowait")
     spent = {f: getattr(after, f, 0.0) - getattr(before, f, 0.0) for f in fields}

@@ -4,12 +4,11 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from loadtest.storm.contest import Score
 from loadtest.storm.faults import Trouble
-from loadtest.storm.plan import Links, Plan, bound_s
+from loadtest.storm.plan import VOID_BUSY, Links, Plan, bound_s
 from loadtest.storm.race import Outcome, Race
 from p2pcache.core.units import format_bytes
-
-VOID_BUSY = 0.80  # above it the CPU, not the protocol, was measured
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class Report:
     race: Race
     origin: OriginBytes
     size_bytes: int  # F: distinct bytes of the model, as pushed
-    rivals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rivals: dict[str, Score] = field(default_factory=dict)
 
     @property
     def counted(self) -> list[Outcome]:
@@ -71,6 +70,7 @@ class Report:
                 found.append(f"n{outcome.node} has other bytes than the source: {outcome.message}")
         if self.alpha > self.trouble.alpha:
             found.append(f"alpha is {self.alpha:.4f}, at most {self.trouble.alpha} is right here")
+        found += [f"rival {n}: {s.failure}" for n, s in self.rivals.items() if s.failure]
         return found
 
     @property
@@ -108,7 +108,7 @@ class Report:
             "origin_curve": self.race.origin_curve,
             "story": self.race.story,
             "failures": self.failures(),
-            "rivals": self.rivals,
+            "rivals": {name: score.as_json() for name, score in self.rivals.items()},
         }
 
     def as_text(self) -> str:
@@ -126,7 +126,7 @@ class Report:
             f"CPU     {data['cpu_busy']:8.0%}     {void}; {data['cpu_s_per_gb']} CPU-s per GB received",
             f"memory  {data['rss_anon_mib']:5} MiB    RssAnon, at most, of any agent",
         ]
-        lines += [f"{name:8}{_rival(rival)}" for name, rival in self.rivals.items()]
+        lines += self._rivals()
         failures = self.failures()
         lines += ["", *(f"WRONG: {f}" for f in failures)] if failures else ["", "all as it must be"]
         return "\n".join(lines)
@@ -142,15 +142,31 @@ class Report:
             f"{format_bytes(o.bytes_peers):>11}  {result}"
         )
 
+    def _rivals(self) -> list[str]:
+        """Ours and theirs, in the same units."""
+        if not self.rivals:
+            return []
+        busy = self.race.cpu_busy
+        ours = Score(
+            self.size_bytes, self.t_lb, self.t_last, self.t_median,
+            self.origin.interface / self.size_bytes, busy,
+        )  # fmt: skip
+        return [
+            "",
+            "                     eta   T_last   median  alpha on the wire   CPU      model",
+            *(_line(name, score) for name, score in {"p2pcache": ours, **self.rivals}.items()),
+        ]
+
     def _links(self) -> str:
         node, origin = self.links.node * 8e-6, self.links.origin * 8e-6
         return f"{node:.1f} Mbit/s between nodes, {origin:.1f} from the origin"
 
 
-def _rival(rival: dict[str, Any]) -> str:
+def _line(name: str, score: Score) -> str:
+    void = "  void" if score.void else ""
     return (
-        f"{_shown(rival['eta'])}     eta, alpha {rival['alpha']:.2f}, T_last {rival['t_last']:.1f} s "
-        f"for {format_bytes(rival['size_bytes'])} (each node reads the origin itself)"
+        f"{name:17}{_shown(score.eta)} {_shown(score.t_last)} {_shown(score.t_median)} "
+        f"{score.alpha_interface:18.3f}  {score.cpu_busy:4.0%}  {format_bytes(score.size_bytes):>9}{void}"
     )
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,47 @@ def test_a_small_storm(tmp_path: Path) -> None:
         assert not list(NETNS_DIR.glob(f"{PREFIX}-{process.pid}-*"))
 
 
+@needs_root
+@pytest.mark.netns
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("libtorrent") is None or shutil.which("curl") is None,
+    reason="needs libtorrent and curl",
+)
+def test_rivals_get_the_same_files_on_the_same_links(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest.storm", "--nodes", "3", "--rate", "100mbit",
+               "--size", "8MiB", "--json", str(tmp_path / "s.json"),
+               "--rival", "libtorrent", "--rival", "libtorrent-leased", "--rival", "http"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=85)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads((tmp_path / "s.json").read_text())
+    rivals = data["rivals"]
+    assert list(rivals) == ["libtorrent", "libtorrent-leased", "http"]
+    for name, rival in rivals.items():
+        assert not rival["failure"], rival
+        assert rival["size_bytes"] == data["size_bytes"]
+        assert 0 < rival["eta"] <= 1.1  # small models fit into buffers by a part
+        assert name in done.stdout
+    assert rivals["libtorrent-leased"]["alpha_interface"] < 1.2  # each piece once, and headers
+    assert rivals["http"]["alpha_interface"] > 2.9
+
+
+def test_a_rival_that_is_not_installed_is_refused_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.storm", "--rival", "aria2"],
+        capture_output=True, text=True, env={**os.environ, "PATH": "/nonexistent"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "aria2c" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_explains_every_fault() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.storm", "--help"], capture_output=True, text=True
     )
     assert done.returncode == 0
-    for fault in ("kill-node", "corrupt-origin", "split"):
+    for fault in ("kill-node", "corrupt-origin", "split", "libtorrent-leased", "aria2"):
         assert fault in done.stdout
 
 
