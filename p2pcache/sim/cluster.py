@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
-from p2pcache.sim.network import Link, Network
+from p2pcache.sim.network import Network
 from p2pcache.sim.node import STALL_S, SimNode
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
-QUANTA_PER_RUN = 2  # network solutions while a link carries one run; a flow lives for many runs
+QUANTA_PER_RUN = 4  # network solutions while a link carries one run; 16 change eta by under 0.01
 LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent
 
 
@@ -49,7 +49,7 @@ class Cluster:
         self.settings = settings or SwarmSettings()
         self.uploads = uploads or UploadSettings()
         self.members = members or MemberSettings()
-        self.origin = Link(origin_rate)
+        self.origin = self.net.link(origin_rate)
         self.origin_up = True
         self.nodes: dict[int, SimNode] = {}
         self.missing = 0  # nodes that aren't complete
@@ -102,6 +102,19 @@ class Cluster:
             self._held.append((side_a, side_b, what, args))
         else:
             self.world.after(self.latency_s, what, *args)
+
+    def spread(self, a: SimNode, others: list[SimNode], runs: int, load: int) -> None:
+        """A HAVE from one node to many: one thing to happen, or half the time went into the heap."""
+        if a.up.side:
+            for b in others:
+                self.send(a, b, b.told, a.node, runs, load)
+        elif others:
+            self.world.after(self.latency_s, self._spread, others, a.node, runs, load)
+
+    @staticmethod
+    def _spread(others: list[SimNode], node: int, runs: int, load: int) -> None:
+        for other in others:
+            other.told(node, runs, load)
 
     # -- partitions ---------------------------------------------------------------------------
 

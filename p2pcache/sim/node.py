@@ -16,7 +16,7 @@ from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.core.uploads import UploadQueue
 from p2pcache.sim.agentlink import AgentLink
-from p2pcache.sim.network import Flow, Link, Network
+from p2pcache.sim.network import Flow, Network
 from p2pcache.sim.world import World
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class SimNode:
         self.world: World = cluster.world
         self.net: Network = cluster.net
         self.node = node
-        self.up = Link(rate)
-        self.down = Link(rate)
+        self.up = cluster.net.link(rate)
+        self.down = cluster.net.link(rate)
         self.run_bytes = run_bytes
         self.queue: UploadQueue[Upload] = UploadQueue(uploads)
         self.scheduler = Scheduler(
@@ -193,9 +193,12 @@ class SimNode:
     def _on_announce(self, command: commands.Announce) -> None:
         load = self.queue.load
         runs = command.runs
-        for other in {**self.askers, **self.askable}.values():
-            if not other.scheduler.complete and runs & ~self.known.get(other.node, 0):
-                self.cluster.send(self, other, other.told, self.node, runs, load)
+        known = self.known
+        others = [
+            other for other in {**self.askers, **self.askable}.values()
+            if not other.scheduler.complete and runs & ~known.get(other.node, 0)
+        ]  # fmt: skip
+        self.cluster.spread(self, others, runs, load)
 
     def told(self, node: int, runs: int, load: int) -> None:
         """A neighbour's HAVE."""
@@ -243,7 +246,8 @@ class SimNode:
             _, upload = started
             upload.started = self.world.now
             size = self.run_bytes[upload.run]
-            upload.flow = self.net.start(self.up, upload.asker.down, size, self._sent, upload)
+            path = [self.up, upload.asker.down]
+            upload.flow = self.net.start(path, size, self._sent, upload)
 
     def _sent(self, upload: Upload) -> None:
         asker = upload.asker
@@ -268,7 +272,11 @@ class SimNode:
             self._fetched(fetch, Outcome.UNAVAILABLE)
             return
         self._fetches[fetch] = self.net.start(
-            self.cluster.origin, self.down, self.run_bytes[run], self._fetched, fetch, Outcome.DONE
+            [self.cluster.origin, self.down],
+            self.run_bytes[run],
+            self._fetched,
+            fetch,
+            Outcome.DONE,
         )
 
     def _fetched(self, fetch: int, outcome: Outcome) -> None:

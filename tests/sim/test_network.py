@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pcache.sim.network import Link, Network
+from p2pcache.sim.network import Network
 from p2pcache.sim.report import lower_bound
 from p2pcache.sim.world import World
 
@@ -28,7 +28,7 @@ def test_one_flow_takes_its_size_over_the_narrower_link() -> None:
     world = World(1)
     net = Network(world, 0.01)
     ends = Ends(world)
-    net.start(Link(100.0), Link(40.0), 80.0, ends.mark, "a")
+    net.start([net.link(100.0), net.link(40.0)], 80.0, ends.mark, "a")
     drain(world)
     assert ends.at == {"a": pytest.approx(2.0)}
 
@@ -36,10 +36,10 @@ def test_one_flow_takes_its_size_over_the_narrower_link() -> None:
 def test_two_flows_share_a_link_and_the_one_left_takes_it_all() -> None:
     world = World(1)
     net = Network(world, 0.01)
-    up = Link(100.0)
+    up = net.link(100.0)
     ends = Ends(world)
     for name, size in (("a", 50.0), ("b", 100.0)):
-        net.start(up, Link(100.0), size, ends.mark, name)
+        net.start([up, net.link(100.0)], size, ends.mark, name)
     drain(world)
     assert ends.at["a"] == pytest.approx(1.0, rel=0.02)
     assert ends.at["b"] == pytest.approx(1.5, rel=0.02)
@@ -49,10 +49,10 @@ def test_two_flows_share_a_link_and_the_one_left_takes_it_all() -> None:
 def test_what_one_flow_can_not_use_the_others_get() -> None:
     world = World(1)
     net = Network(world, 0.01)
-    up = Link(100.0)
+    up = net.link(100.0)
     ends = Ends(world)
-    net.start(up, Link(10.0), 10.0, ends.mark, "narrow")
-    net.start(up, Link(100.0), 90.0, ends.mark, "wide")
+    net.start([up, net.link(10.0)], 10.0, ends.mark, "narrow")
+    net.start([up, net.link(100.0)], 90.0, ends.mark, "wide")
     drain(world)
     assert ends.at["narrow"] == pytest.approx(1.0, rel=0.03)
     assert ends.at["wide"] == pytest.approx(1.0, rel=0.03)
@@ -61,10 +61,10 @@ def test_what_one_flow_can_not_use_the_others_get() -> None:
 def test_a_partition_stops_flows_and_a_cancelled_one_never_ends() -> None:
     world = World(1)
     net = Network(world, 0.01)
-    up, down = Link(10.0), Link(10.0)
+    up, down = net.link(10.0), net.link(10.0)
     ends = Ends(world)
-    net.start(up, down, 10.0, ends.mark, "cut")
-    gone = net.start(Link(10.0), Link(10.0), 10.0, ends.mark, "gone")
+    net.start([up, down], 10.0, ends.mark, "cut")
+    gone = net.start([net.link(10.0), net.link(10.0)], 10.0, ends.mark, "gone")
 
     def side(number: int) -> None:
         up.side, down.side = 1, number
@@ -92,12 +92,12 @@ def test_bytes_are_kept_and_no_link_carries_more_than_it_can(
 ) -> None:
     world = World(1)
     net = Network(world, 0.05)
-    ups = [Link(10.0 + 5 * i) for i in range(4)]
-    downs = [Link(12.0 + 3 * i) for i in range(4)]
+    ups = [net.link(10.0 + 5 * i) for i in range(4)]
+    downs = [net.link(12.0 + 3 * i) for i in range(4)]
     ends = Ends(world)
 
     def start(number: int, up: int, down: int, size: float) -> None:
-        net.start(ups[up], downs[down], size, ends.mark, str(number))
+        net.start([ups[up], downs[down]], size, ends.mark, str(number))
 
     for number, (up, down, size, at) in enumerate(plan):
         world.at(at, start, number, up, down, size)
