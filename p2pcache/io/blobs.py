@@ -221,7 +221,7 @@ class Blobs:
             self.files.drop(blob.id)
             self.disk.unlink(self.folders.partial, blob.id)
             raise
-        blob.on_disk = blob.dirty = True
+        blob.on_disk, blob.dirty, blob.made = True, True, blob.made + 1
 
     def reserve(self, blob: BlobFile) -> None:
         """Give a partial blob its disk space now.
@@ -328,7 +328,7 @@ class Blobs:
                 self.records.remove_proofs([blob.id])
                 self.write_bitmap(blob, blob.bits, blob.done_bytes)
                 file = self.reader(blob, check=False)
-                self.disk.chmod(file.fd, 0o600)
+                self.disk.chmod(file.fd, 0o644)  # loaders may have it in an arriving directory
                 self.disk.rename(self.folders.blobs, blob.id, self.folders.partial, blob.id)
                 self.files.drop(blob.id)
                 self._published.pop(blob.id, None)

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from p2pcache.core import chunkset
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import Chunk, File
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
+from p2pcache.io.arriving import Arriving
 from p2pcache.io.blobfile import BlobFile, ChunkSource
 from p2pcache.io.blobs import Blobs, hash_region
 from p2pcache.io.flush import flush_blobs
@@ -45,6 +45,9 @@ class ModelStore:
         self.pins = 0
         self.on_lost: Callable[[int], None] | None = None
         """Called with the runs (bits) whose proof turned out wrong, on whatever thread found it."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called when `arriving` shows more, on whatever thread brought it. Must not block."""
+        self.arriving: Arriving | None = None
         self._home = home
         self._blobs = blobs
         self._writers = writers
@@ -227,6 +230,33 @@ class ModelStore:
         if not self._closed:
             flush_blobs(self._blobs, self._files)
 
+    def show_arriving(self, manifest: bytes) -> Arriving:
+        """Let loaders see what is proved while the rest arrives; again is no error. One call at a time.
+
+        Raises:
+            NotFound: the model was removed.
+            NoSpace, NotAllowed, P2PCacheError: the disk refused.
+        """
+        shown = self.arriving
+        if shown is None:
+            shown = Arriving(self._blobs, self.layout, self._files)
+            shown.build(manifest)
+            with self._blobs.lock:
+                if self._closed:
+                    shown.close()
+                    raise NotFound(f"model {self.digest} was removed from this cache")
+                shown.begin(self._have_runs)
+                self.arriving = shown
+            shown.appear()
+        return shown
+
+    def hide_arriving(self) -> None:
+        """Take the arriving directory away; loaders keep what they have open."""
+        with self._blobs.lock:
+            shown, self.arriving = self.arriving, None
+        if shown is not None:
+            shown.remove()
+
     def publish(self, ref: Ref | None = None, generation: int | None = None) -> str:
         """Make the whole model's tree appear, and its tag when there's a generation.
 
@@ -314,6 +344,8 @@ class ModelStore:
         """Stop writers and let go of the blobs; the store forgets the model. No flush."""
         with self._blobs.lock:
             self._closed = True
+            if self.arriving is not None:
+                self.arriving.close()
             self._writers.stop(self)
             for number, blob in enumerate(self._files):
                 blob.owners.remove((self, number))
@@ -325,6 +357,9 @@ class ModelStore:
     def blob_gained(self, number: int, positions: Iterable[int]) -> None:
         """Positions of one of our blobs are proved now."""
         chunks = self.layout.blobs[number].chunks
+        before = self._have_runs
+        if self.arriving is not None:
+            self.arriving.gained(number)
         for chunk in {chunks[p] for p in positions}:
             if self._have[chunk] or self.open_places(chunk):
                 continue
@@ -335,6 +370,10 @@ class ModelStore:
             self._run_left[run] -= 1
             if not self._run_left[run]:
                 self._have_runs |= 1 << run
+                if self.arriving is not None:
+                    self.arriving.ready(run)
+        if self._have_runs != before and self.on_ready is not None:
+            self.on_ready()
 
     def blob_lost(self, number: int, positions: Iterable[int]) -> None:
         """Positions of one of our blobs are proved no longer."""
@@ -349,6 +388,8 @@ class ModelStore:
             run = self.layout.run_of(chunk)
             self._run_left[run] += 1
             self._have_runs &= ~(1 << run)
-        lost = chunkset.first(before & ~self._have_runs) >= 0
+        lost = before & ~self._have_runs
+        if lost and self.arriving is not None:
+            self.arriving.lost(lost)
         if lost and self.on_lost is not None:
-            self.on_lost(before & ~self._have_runs)
+            self.on_lost(lost)

@@ -10,6 +10,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES, decode
 from p2pcache.errors import InvalidManifest
 from p2pcache.ids import is_digest
+from p2pcache.io import arriving
 from p2pcache.io.blobs import Folders
 from p2pcache.io.disk import Disk, names, read_small
 from p2pcache.io.records import ModelRow, Records
@@ -18,6 +19,7 @@ from p2pcache.io.tree import Tree, Trees
 
 def recover(disk: Disk, folders: Folders, records: Records, trees: Trees) -> None:
     """Drop torn state and make records, manifests, trees and links agree."""
+    arriving.sweep(disk, folders)
     for name in names(folders.tmp):
         disk.remove_tree(folders.tmp, name)
     _partials(disk, folders)

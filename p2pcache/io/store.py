@@ -5,6 +5,7 @@ CACHE/manifests/<hex>             manifests of the models known here
 CACHE/partial/<hex>[.have]        blobs on their way, and what is proved of them
 CACHE/blobs/<hex>                 whole blobs, read-only
 CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
+CACHE/models/.arriving/<hex>/     what loaders read of models that still arrive; emptied at start
 CACHE/tmp/                        what isn't there yet or not any more; emptied at start
 """
 
@@ -330,6 +331,7 @@ class Store:
             for tree in self._trees.trees(digest):
                 self._trees.remove(tree)
             if model is not None:
+                model.hide_arriving()
                 model.close()
                 del self._models[digest]
             blobs = [blob for blob, _ in self._records.blobs_of(digest)]

@@ -182,6 +182,8 @@ class Trees:
     def _walk(self) -> list[tuple[str, str, list[str]]]:
         found = []
         for space in _names(self._disk, self._folders.models, "."):
+            if space.startswith("."):  # no namespace: models that still arrive
+                continue
             fd = self._disk.open_directory(self._folders.models, space)
             try:
                 found += [(space, name, _names(self._disk, fd, name)) for name in names(fd)]
