@@ -30,6 +30,7 @@ from p2pcache.tracker.views import Views
 _log = logging.getLogger(__name__)
 
 PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
+REQUEST_BYTES = 64 << 10  # every call is a GET, a handshake has 1 KiB: strangers need no more
 MOST_MEMBERS = 20_000  # connections; twice the largest cluster that was simulated
 NOTES_S = 5.0  # how often the members' lists are written down
 
@@ -102,7 +103,10 @@ class TrackerApp:
             tls = None if self.tls is None else self.tls.visitors
             room = connection_limit(MOST_MEMBERS, share=0.9)
             app = self._api.application()
-            async with self._tasks, web.serving(app, [sock], tls=tls, connections=room):
+            async with (
+                self._tasks,
+                web.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
+            ):
                 self._lag.start(self._tasks)
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")

@@ -6,6 +6,7 @@ All of it runs on the loop's thread; `Tracking` is touched by nobody else.
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 
 import aiohttp
 from aiohttp import web
@@ -18,6 +19,7 @@ from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
+from p2pcache.io.door import trust
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
@@ -26,7 +28,8 @@ from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
-MAX_STRANGERS = 256  # handshakes at once: each may make us buffer one message
+MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
+STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 
@@ -60,7 +63,7 @@ class Members:
         self._clock = clock
         self._certified = certified
         self._live: dict[int, Connection] = {}
-        self._strangers = 0
+        self._strangers: Counter[str] = Counter()  # by address; holds no zeros
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._closing = False
@@ -71,17 +74,20 @@ class Members:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/member`: one member's connection, from handshake to goodbye."""
-        if self._closing or self._strangers >= MAX_STRANGERS:
+        address = str(request.remote)
+        full = self._strangers.total() >= MAX_STRANGERS
+        if self._closing or full or self._strangers[address] >= STRANGERS_EACH:
             raise Unreachable("the tracker is busy; try again in a moment")
         bearer = self._bearer(request)
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
-        self._strangers += 1
+        self._strangers[address] += 1
         try:
             await socket.prepare(request)
             async with asyncio.timeout(HANDSHAKE_S):
                 node = await greet(socket, self._secret, self._node, bearer)
+                trust(request)
                 first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
             if not isinstance(first, m.Announce):
                 raise RemoteProtocolError("a member's first message is its announcement")
@@ -89,7 +95,8 @@ class Members:
             await self._refuse(request, socket, error)
             return socket
         finally:
-            self._strangers -= 1
+            self._strangers[address] -= 1
+            self._strangers += Counter()  # drops the zeros
         await self._member(Connection(node, socket, request, self._clock), first)
         return socket
 

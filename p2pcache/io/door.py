@@ -1,14 +1,18 @@
 """The door of an HTTP server: how many connections may be open, and how long one may say nothing.
 
 A flood must not take the daemon's file descriptors: beyond the limit a caller hears 503 with
-Retry-After and is let go, and a connection that never asks anything is closed.
+Retry-After and is let go, and a connection that never asks anything is closed. In a full house
+those who sit idle make room.
 """
 
 import asyncio
+import contextlib
+import itertools
 import resource
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -17,6 +21,8 @@ from p2pcache.errors import Busy
 
 FIRST_REQUEST_S = 10.0  # a client that has connected speaks at once; a slow loris doesn't
 RETRY_AFTER_S = 2  # told to those who found the house full; they add dice of their own
+IDLE_S = 1.0  # an honest client asks within milliseconds; who waits so long may lose its place
+SWEEP_S, SWEEP_PARTS = 0.1, 20  # a look at 20,000 connections takes some 5 ms: seldom, many at once
 GOODBYE_S = 1.0  # for a refused one to read its answer
 PATIENCE_S = 1.0  # who is a little too quick waits so long; who would wait longer is sent away
 LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 1024  # 200 pods of one node at once, and room to spare
@@ -75,44 +81,152 @@ def rated(limit: RateLimit, *, free: frozenset[str] = frozenset()) -> Any:
 class Door:
     """Makes the protocol of each new connection to one server.
 
-    Invariant: `_silent` holds the connections that have asked nothing yet, for
-    `FIRST_REQUEST_S` at most.
+    Invariant: `_guests` holds the open connections, and for `FIRST_REQUEST_S` those whose TLS
+    handshake has not ended.
     """
 
-    def __init__(self, server: web.Server, most: int, *, tls: bool = False) -> None:
-        """`most`: connections at once; `tls`: each begins with a TLS handshake."""
+    def __init__(self, server: web.Server, most: int, *, request_bytes: int = 0) -> None:
+        """Nobody is here yet.
+
+        Args:
+            server: makes the handlers.
+            most: connections at once.
+            request_bytes: as for `web.serving`.
+        """
         self._server = server
         self._most = most
+        self._request_bytes = request_bytes
         self._loop = asyncio.get_running_loop()
-        self._tls = tls
-        self._silent: set[web.RequestHandler] = set()
-        self._arriving: set[web.RequestHandler] = set()
+        self._guests: dict[web.RequestHandler, _Guest] = {}
+        self._next_sweep = 0.0
         self._refusals: set[_Refusal] = set()
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol for somebody who has just connected."""
-        if len(self._server.connections) + self._shaking_hands() >= self._most:
+        if len(self._guests) >= self._most and not self._make_room():
             return _Refusal(self._refusals, self._most // 2)
         handler = self._server()
-        self._silent.add(handler)
-        if self._tls:
-            self._arriving.add(handler)
+        guest = _Guest(handler, self._request_bytes, lambda: self._guests.pop(handler, None))
+        self._guests[handler] = guest
         self._loop.call_later(FIRST_REQUEST_S, self._check, handler)
-        return handler
+        return guest
 
-    def heard(self, handler: web.RequestHandler) -> None:
-        """A connection has asked something."""
-        self._silent.discard(handler)
-
-    def _shaking_hands(self) -> int:
-        """Connections that the server doesn't know yet: under TLS they come to it after the handshake."""
-        self._arriving = {h for h in self._arriving & self._silent if h.transport is None}
-        return len(self._arriving)
+    @contextlib.contextmanager
+    def answering(self, handler: web.RequestHandler) -> Iterator[None]:
+        """While a connection's request is answered it isn't idle."""
+        guest = self._guests.get(handler)
+        if guest is None:  # it has gone already
+            yield
+            return
+        guest.begin()
+        try:
+            yield
+        finally:
+            guest.end()
 
     def _check(self, handler: web.RequestHandler) -> None:
-        if handler in self._silent:
-            self._silent.discard(handler)
-            handler.force_close()
+        guest = self._guests.get(handler)
+        if guest is not None and not guest.heard:
+            guest.turn_out()
+
+    def _make_room(self) -> bool:
+        """Let go who asks nothing, of the address that most of them come from.
+
+        Else one stranger could hold every place by asking something small now and then.
+        """
+        now = self._loop.time()
+        if now < self._next_sweep:
+            return False
+        self._next_sweep = now + SWEEP_S
+        idle = [guest for guest in self._guests.values() if guest.idle_s(now) > IDLE_S]
+        crowd = Counter(guest.address for guest in idle).most_common(1)
+        if not crowd:
+            return False
+        address, _ = crowd[0]
+        longest = (guest for guest in idle if guest.address == address)
+        for guest in itertools.islice(longest, max(1, self._most // SWEEP_PARTS)):
+            guest.turn_out()
+        return True
+
+
+class _Guest(asyncio.Protocol):
+    """One connection: its handler, and what it may send before anybody knows it."""
+
+    def __init__(
+        self, handler: web.RequestHandler, request_bytes: int, gone: Callable[[], object]
+    ) -> None:
+        """`gone` is called when the connection has ended."""
+        self.heard = False  # it has asked something
+        self.address = ""  # of TCP; "" on a unix socket
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None
+        self._request_bytes = request_bytes
+        self._left = request_bytes
+        self._gone = gone
+        self._turned_out = False
+        self._asking = False
+        self._since = asyncio.get_running_loop().time()
+
+    def begin(self) -> None:
+        """A request of it is being answered."""
+        self.heard = self._asking = True
+        self._left = self._request_bytes
+
+    def end(self) -> None:
+        """The answer is complete."""
+        self._asking = False
+        self._since = asyncio.get_running_loop().time()
+
+    def trust(self) -> None:
+        """From here on it may send as much as its own protocol allows."""
+        self._request_bytes = 0
+
+    def idle_s(self, now: float) -> float:
+        """How long nothing was asked, seconds."""
+        return 0.0 if self._asking else now - self._since
+
+    def turn_out(self) -> None:
+        """End the connection, also one whose TLS handshake isn't over."""
+        self._turned_out = True
+        self._gone()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._turned_out:
+            self._transport.abort()
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._request_bytes:
+            self._left -= len(data)
+            if self._left < 0:
+                self.turn_out()
+                return
+        self._handler.data_received(data)
+
+    def eof_received(self) -> None:
+        self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._gone()
+        self._handler.connection_lost(exc)
+
+
+def trust(request: web.Request) -> None:
+    """The request's sender has shown who it is: lift the limit of `request_bytes`."""
+    guest = request.transport.get_protocol() if request.transport is not None else None
+    if isinstance(guest, _Guest):
+        guest.trust()
 
 
 class _Refusal(asyncio.Protocol):
@@ -125,7 +239,7 @@ class _Refusal(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's own isn't an instance of it
         if len(self._others) >= self._most:
             transport.abort()
             return

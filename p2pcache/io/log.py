@@ -47,6 +47,8 @@ def setup(level: str = "info", log_format: Format = "text", stream: TextIO | Non
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # other people's libraries: only what matters
+    # A trace for each malformed request: strangers could fill the disk. Our own bugs `io.web` logs.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("p2pcache").setLevel(level.upper())
 
 

@@ -21,6 +21,8 @@ from aiohttp import StreamReader, web
 
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.auth import is_loopback
+from p2pcache.io.browsers import no_strange_pages
 from p2pcache.io.door import Door, connection_limit
 
 T = TypeVar("T")
@@ -179,6 +181,7 @@ async def serving(
     sockets: Sequence[socket.socket],
     *,
     connections: int = 0,
+    request_bytes: int = 0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve `app` on listening sockets for the length of the block; closes them at the end.
@@ -187,23 +190,28 @@ async def serving(
         app: not yet in use.
         sockets: listening ones.
         connections: at once over all sockets; 0: what our file descriptors allow. More hear 503.
+        request_bytes: what one request may send in all, its head included, until `door.trust`;
+            more ends the connection. 0: as much as the handlers take.
         tls: speak HTTPS with this.
     """
     door: Door | None = None
 
     @web.middleware
     async def heard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if door is not None:
-            door.heard(request.protocol)
-        return await handler(request)
+        assert door is not None
+        with door.answering(request.protocol):
+            return await handler(request)
 
     app.middlewares.insert(0, heard)
+    loopback = [is_loopback(s.getsockname()[0]) for s in sockets if s.family != socket.AF_UNIX]
+    if loopback:  # no browser opens unix sockets
+        app.middlewares.append(no_strange_pages(loopback=all(loopback)))
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=KEEPALIVE_S
     )
     await runner.setup()
     assert runner.server is not None
-    door = Door(runner.server, connections or connection_limit(), tls=tls is not None)
+    door = Door(runner.server, connections or connection_limit(), request_bytes=request_bytes)
     loop = asyncio.get_running_loop()
     try:
         async with contextlib.AsyncExitStack() as stack:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 from aiohttp import web as aio
 
 from p2pcache.core.ratelimit import Rate, RateLimit
@@ -128,3 +129,89 @@ async def test_views_are_rated_by_address_and_the_free_path_is_not(tmp_path: Pat
 
         assert set(await asyncio.gather(*(get("/") for _ in range(30)))) == {200, 429}
         assert set(await asyncio.gather(*(get("/free") for _ in range(30)))) == {200}
+
+
+# -- strangers over TCP ----------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def tcp_server(*, connections: int = 0, request_bytes: int = 0) -> AsyncIterator[int]:
+    async def hello(_: aio.Request) -> aio.Response:
+        return web.json_response({})
+
+    app = web.make_app()
+    app.add_routes([aio.get("/", hello)])
+    sock = web.listen_tcp("127.0.0.1:0")
+    async with web.serving(app, [sock], connections=connections, request_bytes=request_bytes):
+        yield sock.getsockname()[1]
+
+
+class Client:
+    """A connection that stays open."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def dial(self, port: int) -> int:
+        """Connect and ask; the status."""
+        self.reader, self.writer = await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=(self._address, 0)
+        )
+        return await self.ask()
+
+    async def ask(self) -> int:
+        self.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        await self.reader.readuntil(b"}")
+        return int(head.split()[1])
+
+
+async def test_who_holds_every_place_idly_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger that asks something small now and then keeps nobody out, and costs no other its place."""
+    monkeypatch.setattr(door, "IDLE_S", 0.2)
+    async with tcp_server(connections=20) as port:
+        honest = Client("127.0.0.2")
+        assert await honest.dial(port) == 200
+        hogs = [Client("127.0.0.3") for _ in range(19)]
+        assert [await hog.dial(port) for hog in hogs] == [200] * 19
+        early = Client("127.0.0.4")
+        assert await early.dial(port) == 503  # nobody is idle for long yet: the usual answer
+        await asyncio.sleep(0.3)
+        late = Client("127.0.0.4")
+        assert await late.dial(port) == 200
+        assert await honest.ask() == 200
+        gone = [hog for hog in hogs if hog.reader.at_eof() or hog.reader.exception()]
+        assert gone == hogs[:1]  # the one that was idle the longest
+        for each in (honest, early, late, *hogs):
+            each.writer.close()
+
+
+async def test_a_stranger_sends_no_more_than_a_request_has() -> None:
+    async with tcp_server(request_bytes=10_000) as port:
+        client = Client("127.0.0.1")
+        assert await client.dial(port) == 200
+        for _ in range(300):  # the limit is each request's, not the connection's
+            assert await client.ask() == 200
+        client.writer.write(b"GET / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(100_000))
+        with contextlib.suppress(ConnectionResetError):
+            while await client.reader.read(1000):
+                pass
+        client.writer.close()
+
+
+def test_the_daemons_own_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's transports are of other classes than asyncio's."""
+    monkeypatch.setattr(door, "GOODBYE_S", 0.05)
+
+    async def full_house() -> None:
+        async with server(tmp_path / "s", connections=2) as path:
+            held = [await asyncio.open_unix_connection(path) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            assert (await ask(path))[0] == 503
+            for _, writer in held:
+                writer.close()
+            await asyncio.sleep(0.1)
+            assert (await ask(path))[0] == 200
+            await asyncio.sleep(0.05)
+
+    uvloop.run(full_house())

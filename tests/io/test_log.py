@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from p2pcache.core.handshake import Secret
-from p2pcache.io import log
+from p2pcache.io import log, web
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +80,16 @@ def test_trace_is_kept_and_redacted() -> None:
     entry = json.loads(out.getvalue())
     assert "ValueError" in entry["trace"]
     assert "hunter2" not in entry["trace"]
+
+
+async def test_garbage_from_strangers_leaves_no_trace() -> None:
+    """The HTTP library would log each malformed request as an error of seven lines."""
+    out = io.StringIO()
+    log.setup("debug", "text", out)
+    sock = web.listen_tcp("127.0.0.1:0")
+    async with web.serving(web.make_app(), [sock]):
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(b"\x00\xffgarbage\r\n\r\n")
+        assert b" 400 " in await reader.read()
+        writer.close()
+    assert out.getvalue() == ""

@@ -25,6 +25,7 @@ from p2pcache.core.handshake import (
     hello,
 )
 from p2pcache.io.tasks import Tasks
+from p2pcache.tracker import members
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
 
@@ -213,3 +214,43 @@ async def test_an_agent_tells_nothing_to_a_false_tracker(lie: str) -> None:
         assert link.last_error
     await runner.cleanup()
     assert heard == []
+
+
+# -- strangers who would never be members ----------------------------------------------------------
+
+
+async def test_another_sites_page_is_no_member() -> None:
+    """Without a key anybody local may join; that doesn't mean every page that a browser shows here."""
+    async with tracker() as app, aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+            await http.ws_connect(
+                f"http://{app.address}/v1/member", headers={"Origin": "http://site.example"}
+            )
+        assert refusal.value.status == 403
+
+
+async def test_a_stranger_can_t_make_the_tracker_hold_megabytes(key_file: str) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        async with dialled(app.address) as (socket, _):
+            with contextlib.suppress(ConnectionError):
+                await socket.send_bytes(bytes(m.MAX_MESSAGE_BYTES - 100))
+            frame = await socket.receive(timeout=5)
+            assert frame.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)  # no goodbye
+
+
+async def test_one_address_can_t_take_every_place_of_the_handshake(
+    key_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "STRANGERS_EACH", 3)
+    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(dialled(app.address))
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+            await stack.enter_async_context(dialled(app.address))
+        assert refusal.value.status == 503
+        other = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(connector=other) as http:
+            async with http.ws_connect(f"http://{app.address}/v1/member") as socket:
+                challenge = msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
+                await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
+                msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
