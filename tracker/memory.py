@@ -17,8 +17,13 @@ from p2pcache.ids import format_node, is_digest, parse_node
 _log = logging.getLogger(__name__)
 
 FILE = "members.json"
+FORMAT = 1
 MAX_FILE_BYTES = 64 << 20  # 10,000 members in 300 swarms
 STALE_S = 600.0  # a storm that was under way so long ago is over
+
+
+class _Probe(msgspec.Struct):
+    format: int
 
 
 class _Notes(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +62,15 @@ class Memory:
             return {}
         try:
             with self._path.open("rb") as file:
-                notes = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_Notes)
+                data = file.read(MAX_FILE_BYTES)
+            written = msgspec.json.decode(data, type=_Probe).format
+            if written != FORMAT:
+                _log.warning(
+                    "ignoring %s: it has format %d, this release knows %d; the members tell the same",
+                    self._path, written, FORMAT,
+                )  # fmt: skip
+                return {}
+            notes = msgspec.json.decode(data, type=_Notes)
             known = {d: [parse_node(n) for n in nodes] for d, nodes in notes.swarms.items()}
         except (OSError, msgspec.MsgspecError, UsageError, UnicodeDecodeError) as error:
             _log.warning("ignoring %s: %s", self._path, error)
@@ -77,7 +90,7 @@ class Memory:
         fresh = self._path.with_name(FILE + ".new")
         try:
             with fresh.open("wb") as file:
-                file.write(msgspec.json.encode(_Notes(1, wall, lists)))
+                file.write(msgspec.json.encode(_Notes(FORMAT, wall, lists)))
                 file.flush()
                 os.fsync(file.fileno())
             fresh.rename(self._path)

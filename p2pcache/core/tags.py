@@ -4,6 +4,8 @@ A deleted tag keeps a record without digest, so that its generation never falls:
 lower generation than they have seen, and would refuse a tag that began at 1 again.
 """
 
+import contextlib
+
 import msgspec
 
 from p2pcache.errors import IntegrityError
@@ -25,6 +27,13 @@ class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return TagRecord(digest, self.generation + 1, self.digest)
 
 
+class _Newer(msgspec.Struct):
+    """What a record of any release has."""
+
+    digest: str
+    generation: int
+
+
 NO_TAG = TagRecord("", 0)
 """What stands before a tag's first record."""
 
@@ -43,8 +52,17 @@ def decode_tag(data: bytes) -> TagRecord:
     try:
         record = msgspec.json.decode(data, type=TagRecord)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise IntegrityError(f"not a tag record: {error}") from None
+        raise _unreadable(data, error) from None
     digests = all(d == "" or is_digest(d) for d in (record.digest, record.previous))
     if not digests or not 1 <= record.generation <= MAX_GENERATION:
         raise IntegrityError("not a tag record: a digest or generation is out of range")
     return record
+
+
+def _unreadable(data: bytes, error: Exception) -> IntegrityError:
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        msgspec.json.decode(data, type=_Newer)
+        return IntegrityError(
+            f"the tag was written by a newer release ({error}); upgrade p2pcache on this node"
+        )
+    return IntegrityError(f"not a tag record: {error}")

@@ -168,7 +168,10 @@ def verify(key: Secret, text: str, now: float) -> Token:
     if len(text) > MAX_TOKEN_CHARS or not dot or not text.isascii():
         raise NotAllowed("that isn't a token of p2pcache; make one with: p2pcache token create")
     if not text.startswith(f"{VERSION}."):
-        raise NotAllowed("the token is of another release; make one that this agent's release made")
+        raise NotAllowed(
+            f"that isn't a token of version {VERSION}, the one that this agent knows; make one with "
+            "the agent's release, or upgrade the agent"
+        )
     if not hmac.compare_digest(_mac(key, body), mac):
         raise NotAllowed(
             "the token's signature is wrong: it was changed, or signed with another key than this "

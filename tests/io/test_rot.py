@@ -62,14 +62,27 @@ def test_progress_survives_a_restart_of_the_store(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_a_newer_cache_is_refused(tmp_path: Path) -> None:
+def test_a_newer_cache_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    wanted = model()
     opened = open_store(tmp_path)
+    wanted.fill(wanted.add(opened))
     opened.close()
     db = sqlite3.connect(tmp_path / "cache/agent.db")
     db.execute("pragma user_version=99")
     db.close()
-    with pytest.raises(UsageError, match="newer release"):
+    (tmp_path / "cache/partial/of-a-newer-kind").write_bytes(b"x")
+    before = content(tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"newer release .*; upgrade p2pcache"):
         open_store(tmp_path)
+    assert content(tmp_path / "cache") == before
+
+
+def content(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file but the lock and SQLite's own."""
+    found = {str(p.relative_to(folder)): p.stat() for p in folder.rglob("*") if p.is_file()}
+    return {
+        n: (s.st_size, s.st_mtime_ns) for n, s in found.items() if n[:5] not in ("lock", "agent")
+    }
 
 
 def test_a_damaged_database_says_what_to_do_and_its_loss_costs_no_bytes(tmp_path: Path) -> None:
@@ -243,7 +256,7 @@ def test_a_truncated_blob_is_mended(tmp_path: Path) -> None:
     opened.close()
 
 
-@pytest.mark.parametrize("damage", ["tear", "foreign", "gone", "count"])
+@pytest.mark.parametrize("damage", ["tear", "foreign", "gone", "count", "newer"])
 def test_a_torn_bitmap_costs_a_proof_not_the_bytes(tmp_path: Path, damage: str) -> None:
     wanted = Model({"a": os.urandom(5000)}, 1000)
     opened = open_store(tmp_path)
@@ -255,7 +268,8 @@ def test_a_torn_bitmap_costs_a_proof_not_the_bytes(tmp_path: Path, damage: str) 
     if damage == "gone":
         bitmap.unlink()
     else:
-        bad = {"tear": good[:-1], "foreign": b"\xff" * len(good), "count": good + b"\0"}[damage]
+        bad = {"tear": good[:-1], "foreign": b"\xff" * len(good), "count": good + b"\0",
+               "newer": b"P2PHAVE2" + good[8:]}[damage]  # fmt: skip
         bitmap.write_bytes(bad)
     opened = open_store(tmp_path)
     again = wanted.add(opened)

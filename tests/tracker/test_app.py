@@ -102,6 +102,14 @@ def test_bad_notes_are_no_end(tmp_path: Path, data: bytes) -> None:
     assert Memory(tmp_path).load(1000.0) == {}
 
 
+def test_notes_of_a_newer_release_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_text('{"format": 2, "saved": 1000, "members": []}')
+    assert Memory(tmp_path).load(1000.0) == {}
+    assert "format 2, this release knows 1" in caplog.text
+
+
 def test_a_state_dir_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((UsageError, NotAllowed)):
