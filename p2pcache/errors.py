@@ -7,6 +7,7 @@
     ├── NoSpace              5  the disk (or quota) can't hold it
     ├── IntegrityError       6  bytes that don't match their digest
     │   ├── InvalidManifest     an untrusted manifest broke a rule
+    │   ├── InvalidHeader       a safetensors file contradicts itself
     │   └── OriginChanged       the origin's bytes are not what was pushed
     ├── OriginUnavailable    7  storage doesn't answer (retryable)
     ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
@@ -63,6 +64,10 @@ class IntegrityError(P2PCacheError):
 
 class InvalidManifest(IntegrityError):
     """An untrusted manifest breaks a rule of format v1."""
+
+
+class InvalidHeader(IntegrityError):
+    """A safetensors header, or the index over several, breaks a rule of its format."""
 
 
 class OriginChanged(IntegrityError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import IntegrityError, NotFound, UsageError
 from p2pcache.io.disk import disk_errors
 
 MAX_FILES = 100_000  # as many as a manifest may list
@@ -73,14 +73,15 @@ class Source(Protocol):
         """Whether all bytes of [start, end) are proved and readable. Cheap: asked in loops."""
         ...
 
-    def read(self, path: str, start: int, into: memoryview) -> None:
-        """Fill `into` with the available bytes from `start` on, proved ones only.
+    def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
+        """Fill the buffers, one after the other, with the available bytes from `start` on, proved ones only.
 
         Prefer it to reading a descriptor of `open`: it waits and reads again where the bytes were
         withdrawn meanwhile, and finds them where an agent that died has left them.
 
         Raises:
-            P2PCacheError: they can't be had any more, or the file is shorter than it was.
+            IntegrityError: the file is shorter than it was.
+            P2PCacheError: they can't be had any more.
         """
         ...
 
@@ -181,7 +182,7 @@ class DirectorySource:
         """See `Source.available`: always, inside the file."""
         return 0 <= start <= end <= self._sizes.get(path, -1)
 
-    def read(self, path: str, start: int, into: memoryview) -> None:
+    def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """See `Source.read`."""
         read_all(self.open(path), start, into, str(self._paths[path]))
 
@@ -208,20 +209,29 @@ class DirectorySource:
             os.close(self._fds.popitem()[1])
 
 
-def read_all(fd: int, start: int, into: memoryview, what: str) -> None:
-    """Fill `into` from an open file.
+def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None:
+    """Fill the buffers from consecutive bytes of an open file; `preadv` may bring less than it's asked for.
 
     Raises:
-        NotFound: the file ends before that; `what` names it.
+        IntegrityError: the file ends before that; `what` names it.
         P2PCacheError: the disk refused.
     """
-    done, size = 0, into.nbytes
+    left = list(into)
     with disk_errors(what):
-        while done < size:
-            n = os.preadv(fd, [into[done:]], start + done)
-            if n == 0:
-                raise NotFound(f"{what} is shorter than it was; pull the model again")
-            done += n
+        while left:
+            got = os.preadv(fd, left, start)
+            if got == 0 and any(left):
+                raise IntegrityError(
+                    f"{what} ends at byte {start}, too early; pull the model again"
+                )
+            start += got
+            filled = 0
+            while filled < len(left) and got >= len(left[filled]):
+                got -= len(left[filled])
+                filled += 1
+            left = left[filled:]
+            if got:
+                left[0] = left[0][got:]
 
 
 def _reraise(error: OSError) -> None:
