@@ -30,7 +30,6 @@ _FIRST_CREDIT = 2
 _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
 _DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
-_NOTHING = LeaseReport()
 _REST_S = 1.0  # after a failed read without a tracker; doubled each time
 _REST_MAX_S = 30.0
 
@@ -186,7 +185,9 @@ class OriginSide:
 
     def look_soon(self) -> None:
         """A neighbour has more: look again, but not for every batch that comes in."""
-        self._look_at = min(self._look_at, self._looked + self._settings.have_interval_s)
+        soon = self._looked + self._settings.have_interval_s
+        if soon < self._look_at:
+            self._look_at = soon
 
     # -- what to do -------------------------------------------------------------------------
 
@@ -207,24 +208,26 @@ class OriginSide:
             self._read_leased(now, out)
         if not self._up and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
-        if self._up and now >= self._demand_at + self._settings.have_interval_s:
+        mine, report = self._mine, self._report
+        if self._up and mine.demanded:
             self._tell_demand(now)
-        if self._report != _NOTHING:
-            report, self._report = self._report, LeaseReport()
+        # Every have-delta of every neighbour comes by here: no objects are made just to compare.
+        if report.done or report.returned or report.demanded or report.failed or report.mismatched:
+            self._report = LeaseReport()
             if self._up:
                 out.append(report)
-        mine = self._mine
-        credit = LeaseCredit(self.credit, ALL if mine.wanted == mine.full else mine.wanted)
-        if self._up and credit != self._credit_told:
-            self._credit_told = credit
-            out.append(credit)
+        if self._up:
+            credit, wanted = self.credit, ALL if mine.wanted == mine.full else mine.wanted
+            if credit != self._credit_told.credit or wanted != self._credit_told.wanted:
+                self._credit_told = LeaseCredit(credit, wanted)
+                out.append(self._credit_told)
 
     def next_wakeup(self) -> float:
         """When `act` has something to do by itself; inf if never."""
         wake = math.inf
         if self.waiting and len(self.readings) < self._settings.origin_fetches:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
-        if self._up and self._untold:
+        if self._up and self._mine.demanded and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
         if not self._up and self._mine.needed and not self.halted:
             wake = min(wake, max(self._alone_at(), self._look_at, self._rest_until))
@@ -251,7 +254,8 @@ class OriginSide:
         return demanded & ~self._book.rarity.held if demanded else 0
 
     def _tell_demand(self, now: float) -> None:
-        if untold := self._untold:
+        due = now >= self._demand_at + self._settings.have_interval_s
+        if due and (untold := self._untold):
             self._demand_at = now
             fresh = chunkset.lowest(untold, _DEMANDED_AT_ONCE)
             self._demand_told |= fresh

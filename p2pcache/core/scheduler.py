@@ -112,11 +112,14 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """When to send a `Tick`, if nothing happens before; None: only events matter."""
-        wake = min(self._peers.look_at, self._origin.next_wakeup())
-        if self._news:
-            wake = min(wake, self._told_at + self._settings.have_interval_s)
-        if self._tracker_up and self._mine.needed:
-            wake = min(wake, self._watch_at)
+        wake = self._peers.look_at
+        origin_at = self._origin.next_wakeup()
+        if origin_at < wake:
+            wake = origin_at
+        if self._news and (tell_at := self._told_at + self._settings.have_interval_s) < wake:
+            wake = tell_at
+        if self._tracker_up and self._watch_at < wake and self._mine.needed:
+            wake = self._watch_at
         return None if wake == math.inf else wake
 
     @property

@@ -81,7 +81,6 @@ class SimNode:
         self._busy = False
         self._check_every = check_every
         self._events = 0
-        self.have = have
 
     # -- the pump -----------------------------------------------------------------------------
 
@@ -93,21 +92,30 @@ class SimNode:
             self._inbox.append(event)
             return
         self._busy = True
+        scheduler, now = self.scheduler, self.world.now
         next_event: events.Event | None = event
         while next_event is not None:
-            out = self.scheduler.handle(next_event, self.world.now)
-            self.have = self.scheduler.have
-            self._events += 1
-            if self._check_every and self._events % self._check_every == 0:
-                self.scheduler.check()
-                self.queue.check()
+            out = scheduler.handle(next_event, now)
+            if self._check_every:
+                self._check()
             for command in out:
                 self._perform[type(command)](self, command)
             next_event = self._inbox.popleft() if self._inbox else None
         self._busy = False
-        wake = self.scheduler.next_wakeup()
+        wake = scheduler.next_wakeup()
         if wake is not None and wake < self._timer:
             self.wake(wake)
+
+    def _check(self) -> None:
+        self._events += 1
+        if self._events % self._check_every == 0:
+            self.scheduler.check()
+            self.queue.check()
+
+    @property
+    def have(self) -> int:
+        """Bits of the proved runs."""
+        return self.scheduler.have
 
     def wake(self, when: float) -> None:
         """Arm the one timer."""
@@ -195,14 +203,15 @@ class SimNode:
         runs = command.runs
         known = self.known
         others = [
-            other for other in {**self.askers, **self.askable}.values()
-            if not other.scheduler.complete and runs & ~known.get(other.node, 0)
+            other for node, other in {**self.askers, **self.askable}.items()
+            if runs & ~known.get(node, 0) and not other.scheduler.complete
         ]  # fmt: skip
         self.cluster.spread(self, others, runs, load)
 
     def told(self, node: int, runs: int, load: int) -> None:
         """A neighbour's HAVE."""
-        self.known[node] = self.known.get(node, 0) | runs
+        known = self.known
+        known[node] = known.get(node, 0) | runs
         if node in self.askable:
             self.post(events.PeerHas(node, runs, load))
 
