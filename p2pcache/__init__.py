@@ -1,3 +1,35 @@
-"""p2pcache: peer-to-peer model distribution for inference fleets."""
+"""p2pcache: peer-to-peer model distribution for inference fleets.
+
+The loader's calls are attributes of the package and are imported when they are first used, so that
+`import p2pcache` costs nothing: `p2pcache.load("team/llama:v3", device="cuda")`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from p2pcache.loader.api import iter_tensors as iter_tensors
+    from p2pcache.loader.api import load as load
+    from p2pcache.loader.api import load_into as load_into
+    from p2pcache.loader.api import safe_open as safe_open
+    from p2pcache.loader.plan import ParallelAxis as ParallelAxis
 
 __version__ = "0.1.0"
+
+_LAZY = {
+    "ParallelAxis": "p2pcache.loader.plan",
+    "iter_tensors": "p2pcache.loader.api",
+    "load": "p2pcache.loader.api",
+    "load_into": "p2pcache.loader.api",
+    "safe_open": "p2pcache.loader.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'p2pcache' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -6,6 +6,7 @@ that died, a chunk that failed a later check) must be able to look again before 
 """
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,8 @@ class DirectorySource:
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
         self._fds: dict[str, int] = {}
+        self._read_bytes = 0
+        self._lock = threading.Lock()
         with disk_errors(str(path)):
             if path.is_file():
                 self._add(path.name, path)
@@ -185,6 +188,8 @@ class DirectorySource:
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """See `Source.read`."""
         read_all(self.open(path), start, into, str(self._paths[path]))
+        with self._lock:
+            self._read_bytes += sum(map(len, into))
 
     def want(self, ranges: Sequence[Range]) -> None:
         """See `Source.want`: nothing to do, all is there."""
@@ -200,8 +205,8 @@ class DirectorySource:
         return there
 
     def stats(self) -> SourceStats:
-        """See `Source.stats`: all from disk, as far as it was opened."""
-        return SourceStats(bytes_disk=sum(self._sizes[path] for path in self._fds))
+        """See `Source.stats`: what was read, all of it from disk."""
+        return SourceStats(bytes_disk=self._read_bytes)
 
     def close(self) -> None:
         """See `Source.close`."""

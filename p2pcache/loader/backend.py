@@ -1,0 +1,145 @@
+"""Where tensors end: host memory, or a device that is reached through pinned host memory.
+
+A staged backend's copies are asynchronous: a ring slot may be written again, and a device buffer
+read, only after the event of its last copy. `ring.Ring` sees to the first, `ready` to the second.
+"""
+
+import threading
+from typing import Any, NamedTuple, Protocol
+
+from p2pcache.errors import UsageError
+from p2pcache.loader.dtypes import import_torch, native_shape, torch_dtype
+
+
+class HostMemory(NamedTuple):
+    """Memory that copies to a device start from."""
+
+    view: memoryview
+    handle: Any  # the backend's own
+
+
+class Backend(Protocol):
+    """A device. Methods are called from the reader threads, `ready` from the consumer's."""
+
+    def alloc_host(self, nbytes: int) -> HostMemory:
+        """Host memory for a ring slot, pinned where that makes sense."""
+        ...
+
+    def alloc_device(self, nbytes: int) -> Any:
+        """A device buffer, aligned to 256 bytes."""
+        ...
+
+    def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
+        """Begin to copy source[start:start+length] to buffer[offset:]; returns before it's done."""
+        ...
+
+    def record(self) -> Any:
+        """An event that comes when all copies that this thread began are done."""
+        ...
+
+    def done(self, event: Any) -> bool:
+        """Whether the event has come."""
+        ...
+
+    def sync(self, event: Any) -> None:
+        """Block until the event has come."""
+        ...
+
+    def ready(self, buffer: Any, events: list[Any]) -> None:
+        """Let the consumer's next use of the buffer come after these events."""
+        ...
+
+    def tensor(
+        self, buffer: Any, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
+    ) -> Any:
+        """A tensor over a part of a device buffer; it keeps the buffer alive."""
+        ...
+
+
+class CudaBackend:
+    """CUDA (and whatever else speaks torch.cuda, as ROCm does), through torch alone."""
+
+    def __init__(self, device: str, copy_streams: int = 1) -> None:
+        """Choose the device.
+
+        Args:
+            device: torch's word: "cuda", "cuda:1".
+            copy_streams: one keeps one copy engine busy; more than two bring nothing.
+
+        Raises:
+            UsageError: torch can't use such a device here.
+        """
+        self._torch = torch = import_torch()
+        try:
+            self._device = torch.device(device)
+        except RuntimeError:
+            raise UsageError(f"device {device!r}: torch doesn't know it") from None
+        if self._device.type != "cuda" or not torch.cuda.is_available():
+            raise UsageError(f"device {device!r} can't be used here; use device='cpu'")
+        # what the consumer computes on: its allocations and ours then follow one order
+        self._home = torch.cuda.current_stream(self._device)
+        self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
+        self._mine = threading.local()
+        self._turn = 0
+
+    def alloc_host(self, nbytes: int) -> HostMemory:
+        """See `Backend.alloc_host`."""
+        memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+        return HostMemory(memoryview(memory.numpy()), memory)
+
+    def alloc_device(self, nbytes: int) -> Any:
+        """See `Backend.alloc_device`. Copies wait for what the consumer did to this memory before."""
+        torch = self._torch
+        with torch.cuda.stream(self._home):
+            buffer = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        self.adopt(buffer)
+        return buffer
+
+    def adopt(self, buffer: Any) -> None:
+        """Let copies into `buffer` come after the consumer's past use, and its reuse after them."""
+        for stream in self._streams:
+            stream.wait_stream(self._home)
+            buffer.record_stream(stream)
+
+    def _stream(self) -> Any:
+        found = getattr(self._mine, "stream", None)
+        if found is None:
+            found = self._mine.stream = self._streams[self._turn % len(self._streams)]
+            self._turn += 1
+        return found
+
+    def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
+        """See `Backend.copy`."""
+        with self._torch.cuda.stream(self._stream()):
+            buffer[offset : offset + length].copy_(
+                source.handle[start : start + length], non_blocking=True
+            )
+
+    def record(self) -> Any:
+        """See `Backend.record`."""
+        event = self._torch.cuda.Event()
+        event.record(self._stream())
+        return event
+
+    def done(self, event: Any) -> bool:
+        """See `Backend.done`."""
+        return bool(event.query())
+
+    def sync(self, event: Any) -> None:
+        """See `Backend.sync`."""
+        event.synchronize()
+
+    def ready(self, buffer: Any, events: list[Any]) -> None:
+        """See `Backend.ready`: the stream that is current in the consumer's thread waits."""
+        stream = self._torch.cuda.current_stream(self._device)
+        for event in events:
+            stream.wait_event(event)
+        if stream != self._home:
+            buffer.record_stream(stream)
+
+    def tensor(
+        self, buffer: Any, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
+    ) -> Any:
+        """See `Backend.tensor`."""
+        flat = buffer[offset : offset + nbytes]
+        return flat.view(torch_dtype(dtype)).reshape(native_shape(dtype, shape, "pt"))

@@ -1,0 +1,108 @@
+"""The table of a model's tensors, read from a source that may still be arriving."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pcache.errors import InvalidHeader, TimedOut
+from p2pcache.loader.header import LENGTH_BYTES, Header, TensorInfo, header_bytes, parse
+from p2pcache.loader.index import find_index, merge, parse_index, weight_files
+from p2pcache.loader.source import Range, Source
+
+MAX_ALL_HEADERS_BYTES = 1 << 30  # over all files; a model of 1,000 shards has about 100 MB
+_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What a model holds."""
+
+    tensors: dict[str, TensorInfo]  # in order of file and offset
+    metadata: dict[str, str]  # of all files; of a name that stands twice, the first file's
+    files: dict[str, int]  # path -> bytes, also those that hold no tensors
+
+
+class Deadline:
+    """The caller's own time limit."""
+
+    def __init__(self, timeout_s: float | None, model: str) -> None:
+        self._model = model
+        self._timeout_s = timeout_s
+        self._ends = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def check(self) -> None:
+        """Nothing, while there is time.
+
+        Raises:
+            TimedOut: the time is up.
+        """
+        if self._ends is not None and time.monotonic() > self._ends:
+            raise TimedOut(
+                f"{self._model}: not all that was needed arrived within {self._timeout_s:g} s; "
+                "load it again to go on from there"
+            )
+
+    def slice_s(self, most_s: float) -> float:
+        """How long to block now."""
+        if self._ends is None:
+            return most_s
+        return max(0.0, min(most_s, self._ends - time.monotonic()))
+
+
+def open_catalog(source: Source, deadline: Deadline) -> Catalog:
+    """Read index and headers, whichever comes first, before any weights.
+
+    Raises:
+        InvalidHeader: a file or the index breaks a rule of its format.
+        NotFound: no safetensors file in it.
+        TimedOut: the caller's time is up.
+    """
+    files = dict(source.files())
+    index = find_index(files, source.name)
+    weight_map = None
+    if index is not None:
+        (data,) = fetch(source, [Range(index, 0, files[index])], deadline)
+        weight_map = parse_index(data, files, index)
+    paths = weight_files(files, weight_map, source.name)
+    firsts = [Range(path, 0, min(LENGTH_BYTES, files[path])) for path in paths]
+    lengths = [
+        header_bytes(first, files[path], path)
+        for path, first in zip(paths, fetch(source, firsts, deadline), strict=True)
+    ]
+    if sum(lengths) > MAX_ALL_HEADERS_BYTES:
+        raise InvalidHeader(f"{source.name}: its headers claim {sum(lengths)} bytes; push it again")
+    bodies = [
+        Range(path, LENGTH_BYTES, LENGTH_BYTES + length)
+        for path, length in zip(paths, lengths, strict=True)
+    ]
+    headers: dict[str, Header] = {
+        path: parse(data, files[path], path)
+        for path, data in zip(paths, fetch(source, bodies, deadline), strict=True)
+    }
+    metadata: dict[str, str] = {}
+    for header in headers.values():
+        metadata = header.metadata | metadata
+    return Catalog(merge(headers, weight_map, source.name), metadata, files)
+
+
+def fetch(source: Source, ranges: Sequence[Range], deadline: Deadline) -> list[bytes]:
+    """Small byte ranges, read as they arrive.
+
+    Raises:
+        TimedOut: the caller's time is up.
+        IntegrityError: a file is shorter than the source said.
+    """
+    found: list[bytes] = [b""] * len(ranges)
+    pending = [i for i, r in enumerate(ranges) if r.end > r.start]
+    while pending:
+        there = [i for i in pending if source.available(*ranges[i])]
+        if not there:
+            deadline.check()
+            source.wait([ranges[i] for i in pending], deadline.slice_s(_WAIT_S))
+        for i in there:
+            path, start, end = ranges[i]
+            data = bytearray(end - start)
+            source.read(path, start, [memoryview(data)])
+            found[i] = bytes(data)
+            pending.remove(i)
+    return found

@@ -1,0 +1,97 @@
+"""`load_into`: which tensor of the model goes into which of the caller's, decided before a byte moves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pcache.errors import UsageError
+from p2pcache.loader.dtypes import Framework, torch_dtype
+from p2pcache.loader.plan import Want
+from p2pcache.loader.tensors import flat_bytes, framework_of, writable_bytes
+
+_SHOWN = 3  # names in a message
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where each wanted tensor goes."""
+
+    wants: list[Want] = field(default_factory=list)
+    targets: dict[str, Any] = field(default_factory=dict)
+    views: dict[str, memoryview] = field(default_factory=dict)  # read straight into
+    buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on a device
+    framework: Framework = "pt"  # of what is converted
+
+    def kind(self, name: str) -> int:
+        """0: straight in, 1: by the ring, 2: converted. Batches don't mix them."""
+        return 0 if name in self.views else 1 if name in self.buffers else 2
+
+
+def prepare(module_or_dict: Any, wants: Sequence[Want], *, strict: bool) -> Placement:
+    """Match names and check kinds and shapes.
+
+    Raises:
+        UsageError: what doesn't fit, by name.
+    """
+    targets = _targets(module_or_dict)
+    chosen = [want for want in wants if want.info.name in targets]
+    if strict:
+        _compare(targets, [want.info.name for want in wants])
+    by_memory = {_memory(targets[want.info.name]): want for want in chosen}  # the last one counts
+    placement = Placement()
+    for want in by_memory.values():
+        try:
+            _place(placement, want, targets[want.info.name])
+        except UsageError as error:
+            raise UsageError(f"{want.info.name}: {error}") from None
+    return placement
+
+
+def _targets(module_or_dict: Any) -> Mapping[str, Any]:
+    if isinstance(module_or_dict, Mapping):
+        return module_or_dict
+    if callable(getattr(module_or_dict, "state_dict", None)):
+        found: Mapping[str, Any] = module_or_dict.state_dict(keep_vars=True)
+        return found
+    raise UsageError(
+        f"can't load into a {type(module_or_dict).__name__}; give a torch module or a dict of tensors"
+    )
+
+
+def _compare(targets: Mapping[str, Any], names: Sequence[str]) -> None:
+    unexpected = [name for name in names if name not in targets]
+    filled = {_memory(targets[name]) for name in names if name in targets}
+    missing = [name for name, target in targets.items() if _memory(target) not in filled]
+    for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
+        if found:
+            shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+            raise UsageError(f"{kind} {len(found)} tensors ({shown}); strict=False ignores them")
+
+
+def _memory(target: Any) -> tuple[Any, ...]:
+    """What makes two names one: the same view of the same memory."""
+    if framework_of(target) != "pt" or target.numel() == 0 or target.device.type == "meta":
+        return (id(target),)
+    return (target.device, target.data_ptr(), tuple(target.shape), target.stride())
+
+
+def _place(placement: Placement, want: Want, target: Any) -> None:
+    name, dtype = want.info.name, want.info.dtype
+    kind = framework_of(target)
+    if kind == "pt" and target.device.type == "meta":
+        raise UsageError("is on the meta device; give it memory first, with to_empty(device=...)")
+    view = writable_bytes(target, dtype, want.shape)
+    placement.wants.append(want)
+    placement.targets[name] = target
+    if view is not None:
+        if view.nbytes != want.nbytes:
+            raise UsageError(f"the target has {view.nbytes} bytes, the model {want.nbytes}")
+        placement.views[name] = view
+        return
+    placement.framework = kind
+    if target.__class__.__module__.startswith("numpy"):
+        return
+    if target.device.type == "cuda" and target.dtype == torch_dtype(dtype):
+        flat = flat_bytes(target)
+        if flat is not None:
+            placement.buffers[name] = flat

@@ -1,0 +1,194 @@
+"""A model that is open: its tensors one by one, whole or sliced, like `safetensors.safe_open`."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import EllipsisType, TracebackType
+from typing import Any, Self
+
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.loader.catalog import Deadline
+from p2pcache.loader.dtypes import Framework
+from p2pcache.loader.header import TensorInfo
+from p2pcache.loader.memory import Block, fresh
+from p2pcache.loader.plan import Batch, Want, cut, whole
+from p2pcache.loader.reading import read_host
+from p2pcache.loader.stream import Session
+from p2pcache.loader.tensors import wrap
+
+_WAIT_S = 1.0
+_THREADS = 2  # of one large tensor's reads
+Index = int | slice | EllipsisType
+
+
+class OpenModel:
+    """Made by `safe_open`; use `with`, or `close`. Any number of threads may ask at once."""
+
+    def __init__(
+        self, session: Session, framework: Framework, device: str, timeout_s: float | None
+    ) -> None:
+        """Take over the session; its source is closed with the model."""
+        self._session = session
+        self._framework = framework
+        self._device = device
+        self._timeout_s = timeout_s
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files. Tensors stay valid. More than once does no harm."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown()
+                self._pool = None
+        self._session.source.close()
+
+    def keys(self) -> list[str]:
+        """The names of all tensors, in order of file and offset."""
+        return list(self._session.catalog.tensors)
+
+    def metadata(self) -> dict[str, str]:
+        """The free texts in the headers."""
+        return dict(self._session.catalog.metadata)
+
+    def files(self) -> dict[str, int]:
+        """All files of the model, also those that hold no tensors: path to bytes."""
+        return dict(self._session.catalog.files)
+
+    def get_tensor(self, name: str) -> Any:
+        """One tensor, which owns its memory; waits for its bytes and lets them come first.
+
+        Raises:
+            NotFound: no tensor of this name.
+            TimedOut: its bytes didn't arrive in time.
+        """
+        return self.bring(whole(self._info(name)))
+
+    def get_slice(self, name: str) -> "TensorSlice":
+        """A tensor of which only a part will be read: `get_slice(name)[8:16, :]`.
+
+        Raises:
+            NotFound: no tensor of this name.
+        """
+        return TensorSlice(self, self._info(name))
+
+    def bring(self, want: Want) -> Any:
+        """Read one tensor or slice.
+
+        Raises:
+            TimedOut: its bytes didn't arrive in time.
+        """
+        batch = Batch([])
+        batch.add(want)
+        self._await(batch)
+        block = fresh(want.nbytes)
+        self._read(batch, block)
+        info = want.info
+        tensor = wrap(block.owner, 0, want.nbytes, info.dtype, want.shape, self._framework)
+        return tensor if self._device == "cpu" else tensor.to(self._device)
+
+    def _info(self, name: str) -> TensorInfo:
+        found = self._session.catalog.tensors.get(name)
+        if found is None:
+            raise NotFound(f"{self._session.source.name}: no tensor {name!r}; keys() lists them")
+        return found
+
+    def _await(self, batch: Batch) -> None:
+        source = self._session.source
+        deadline = Deadline(self._timeout_s, source.name)
+        left = [r for r in batch.ranges() if not source.available(*r)]
+        for wanted in left:
+            source.demand(*wanted)
+        while left:
+            deadline.check()
+            source.wait(left, deadline.slice_s(_WAIT_S))
+            left = [r for r in left if not source.available(*r)]
+
+    def _read(self, batch: Batch, block: Block) -> None:
+        source = self._session.source
+        reads = list(batch.reads())
+        if len(reads) == 1:
+            read_host(source, reads[0], [block.view])
+            return
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, "p2pcache-open")
+            pool = self._pool
+        for future in [pool.submit(read_host, source, read, [block.view]) for read in reads]:
+            future.result()
+
+
+class TensorSlice:
+    """A tensor that is read when it's indexed."""
+
+    def __init__(self, model: OpenModel, info: TensorInfo) -> None:
+        """Made by `OpenModel.get_slice`."""
+        self._model = model
+        self._info = info
+
+    def get_shape(self) -> list[int]:
+        """The whole tensor's shape, in elements."""
+        return list(self._info.shape)
+
+    def get_dtype(self) -> str:
+        """Safetensors' word for the dtype, such as "BF16"."""
+        return self._info.dtype
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
+        """Ranges with step 1, numbers and `...`; only the first range that cuts saves reading."""
+        spans, after = _normal(index, self._info.shape)
+        for dim, (start, stop) in enumerate(spans):
+            if (start, stop) != (0, self._info.shape[dim]):
+                found = self._model.bring(cut(self._info, dim, start, stop))
+                after[dim] = slice(None) if isinstance(after[dim], slice) else 0
+                break
+        else:
+            found = self._model.bring(whole(self._info))
+        if all(item == slice(None) for item in after):
+            return found
+        if not hasattr(found, "__getitem__"):
+            raise UsageError("framework='raw' slices one dimension only, with a range")
+        return found[tuple(after)]
+
+
+def _normal(
+    index: Index | tuple[Index, ...], shape: Sequence[int]
+) -> tuple[list[tuple[int, int]], list[int | slice]]:
+    """The range of each dimension, and the index that makes the wanted of the whole."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    dots = [i for i, item in enumerate(items) if item is ...]
+    if len(dots) > 1 or len(items) - len(dots) > len(shape):
+        raise UsageError(f"{len(items)} indices don't fit the shape {list(shape)}")
+    at = dots[0] if dots else len(items)
+    rest: list[Index] = [slice(None)] * (len(shape) - len(items) + len(dots))
+    full = items[:at] + rest + items[at + 1 :]
+    spans: list[tuple[int, int]] = []
+    after: list[int | slice] = []
+    for item, length in zip(full, shape, strict=True):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(length)
+            if step != 1:
+                raise UsageError("slices of tensors have step 1")
+            spans.append((start, max(start, stop)))
+            after.append(
+                slice(start, max(start, stop)) if spans[-1] != (0, length) else slice(None)
+            )
+        elif isinstance(item, int):
+            if not -length <= item < length:
+                raise UsageError(f"index {item} is outside a dimension of {length}")
+            spans.append((item % length, item % length + 1))
+            after.append(item % length)
+        else:
+            raise UsageError("index with numbers, ranges and ...")
+    return spans, after

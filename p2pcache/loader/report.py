@@ -1,0 +1,66 @@
+"""What a load did, in one line and as figures."""
+
+import logging
+from dataclasses import dataclass, field
+
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.loader.source import SourceStats
+
+log = logging.getLogger("p2pcache.loader")
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds by stage. They overlap; the largest is what limited the load."""
+
+    source_s: float = 0.0  # the next bytes had not arrived
+    memory_s: float = 0.0  # the memory limit was reached: the consumer was the slower one
+    reading_s: float = 0.0  # in reads, over all threads
+    ring_s: float = 0.0  # every slot was being copied to the device
+    consumer_s: float = 0.0  # the consumer waited for a tensor
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """Figures of one load."""
+
+    model: str = ""
+    tensors: int = 0
+    bytes: int = 0  # delivered
+    bytes_read: int = 0  # from files; more than `bytes` where slices are read with their gaps
+    seconds: float = 0.0
+    memory_limit_bytes: int = 0
+    memory_peak_bytes: int = 0  # of what the limit bounds
+    waits: Waits = field(default_factory=Waits)
+    source: SourceStats = field(default_factory=SourceStats)
+    failed: bool = False
+
+    @property
+    def gb_per_s(self) -> float:
+        """Delivered, in units of 10^9."""
+        return self.bytes / 1e9 / self.seconds if self.seconds else 0.0
+
+    def line(self) -> str:
+        """The one line that a load logs."""
+        s, w = self.source, self.waits
+        total = s.bytes_peers + s.bytes_origin + s.bytes_disk
+        shares = ", ".join(
+            f"{name} {100 * n / total:.0f}%"
+            for name, n in (("peers", s.bytes_peers), ("origin", s.bytes_origin),
+                            ("disk", s.bytes_disk))
+            if n
+        )  # fmt: skip
+        return (
+            f"{'failed to load' if self.failed else 'loaded'} {self.model}: {self.tensors} tensors, "
+            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({self.gb_per_s:.2f} GB/s)"
+            f"{'; from ' + shares if shares else ''}"
+            f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}; memory "
+            f"{format_bytes(self.memory_peak_bytes)} of {format_bytes(self.memory_limit_bytes)}; "
+            f"waits: source {w.source_s:.1f}s, memory {w.memory_s:.1f}s, reading {w.reading_s:.1f}s, "
+            f"ring {w.ring_s:.1f}s, consumer {w.consumer_s:.1f}s"
+            + "".join(f"; {note}" for note in s.notes)
+        )
+
+    def log(self) -> None:
+        """Say it, at INFO."""
+        log.info("%s", self.line())

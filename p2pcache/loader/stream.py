@@ -1,0 +1,213 @@
+"""A load in progress: how its parts are put together, and the iterator over its tensors."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from p2pcache.errors import UsageError
+from p2pcache.loader.backend import Backend, CudaBackend
+from p2pcache.loader.catalog import Catalog, Deadline
+from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy, import_torch
+from p2pcache.loader.into import Placement
+from p2pcache.loader.memory import Budget, HostPool
+from p2pcache.loader.pipeline import Pipeline, Staging
+from p2pcache.loader.plan import ALIGN_BYTES, MAX_ITEMS, READ_BYTES, Batch, Want, batches
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.ring import Ring
+from p2pcache.loader.sinks import DeviceSink, HostSink, IntoSink, Sink
+from p2pcache.loader.source import Source
+
+PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # what alignment may add to a read in a ring slot
+MIN_LIMIT_BYTES = 1 << 20  # below it nothing but waiting would happen
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Knobs that measurements turn; the defaults suit everybody else."""
+
+    threads: int = min(4, max(2, os.cpu_count() or 2))  # readers; two fill a small machine's memory
+    read_bytes: int = READ_BYTES
+    ring_slots: int = 4  # others gained 1.5 % from 2 -> 4, and nothing beyond
+    copy_streams: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A model that is open: its source, its table, the caller's time limit."""
+
+    source: Source
+    catalog: Catalog
+    deadline: Deadline
+
+
+class TensorStream:
+    """Iterator of (name, tensor), in the order in which the bytes come. Close it, or use `with`."""
+
+    def __init__(self, session: Session, pipeline: Pipeline, budget: Budget) -> None:
+        """Made by `iter_tensors`.
+
+        Args:
+            session: its source is closed with the stream.
+            pipeline: at work already.
+            budget: what the memory limit bounds.
+        """
+        self.report = LoadReport(
+            session.source.name, memory_limit_bytes=budget.limit_bytes, waits=pipeline.waits
+        )
+        self._source = session.source
+        self._pipeline = pipeline
+        self._budget = budget
+        self._ready: deque[tuple[str, Any]] = deque()
+        self._began = time.monotonic()
+        self._closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        if not self._ready and not self._closed:
+            try:
+                found = self._pipeline.next()
+            except BaseException:
+                self.report.failed = True
+                self.close()
+                raise
+            if found is None:
+                self.close()
+            else:
+                self._ready.extend(found)
+        if not self._ready:
+            raise StopIteration
+        self.report.tensors += 1
+        return self._ready.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ failed
+            self.close()
+
+    def close(self) -> None:
+        """Stop the load, if it isn't at its end, and log the line. More than once does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ready.clear()
+        self._pipeline.close()
+        self._source.close()
+        report = self.report
+        report.seconds = time.monotonic() - self._began
+        report.bytes = self._pipeline.bytes_delivered
+        report.bytes_read = self._pipeline.bytes_read
+        report.memory_peak_bytes = self._budget.peak_bytes
+        report.source = self._source.stats()
+        report.log()
+
+
+def start(
+    session: Session,
+    wants: Sequence[Want],
+    *,
+    device: str,
+    framework: Framework,
+    limit_bytes: int,
+    owned: bool,
+    tuning: Tuning,
+) -> TensorStream:
+    """Begin to bring new tensors to a device.
+
+    Raises:
+        UsageError: a framework or device that can't be.
+    """
+    check_framework(framework, device)
+    if device == "cpu":
+        pool = HostPool(limit_bytes)
+        sink: Sink = HostSink(pool, framework, owned=owned)
+        return _run(session, batches(wants), sink, pool.budget, tuning, None)
+    backend = CudaBackend(device, tuning.copy_streams)
+    staging, tuning = stage(backend, limit_bytes, tuning)
+    budget = Budget(limit_bytes)
+    return _run(session, batches(wants), DeviceSink(backend, budget), budget, tuning, staging)
+
+
+def start_into(
+    session: Session, placement: Placement, limit_bytes: int, tuning: Tuning
+) -> TensorStream:
+    """Begin to bring tensors into the caller's own."""
+    pool = HostPool(limit_bytes)
+    backend, staging = None, None
+    if placement.buffers:
+        device = str(next(iter(placement.buffers.values())).device)
+        backend = CudaBackend(device, tuning.copy_streams)
+        for buffer in placement.buffers.values():
+            backend.adopt(buffer)
+        staging, tuning = stage(backend, limit_bytes, tuning)
+    sink = IntoSink(placement, backend, HostSink(pool, placement.framework, owned=True))
+    kinds: list[list[Want]] = [[], [], []]
+    for want in placement.wants:
+        kinds[placement.kind(want.info.name)].append(want)
+    plan = [batch for kind in kinds for batch in batches(kind)]
+    order = {want.info.name: i for i, want in enumerate(placement.wants)}
+    plan.sort(key=lambda batch: order[batch.wants[0].info.name])
+    return _run(session, plan, sink, pool.budget, tuning, staging)
+
+
+def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
+    """A ring below the memory limit, and reads that fit its slots."""
+    slot_bytes = min(tuning.read_bytes + PADDING_BYTES, limit_bytes // tuning.ring_slots)
+    ring = Ring(backend, tuning.ring_slots, slot_bytes)
+    fitting = Tuning(
+        tuning.threads, slot_bytes - PADDING_BYTES, tuning.ring_slots, tuning.copy_streams
+    )
+    return Staging(backend, ring), fitting
+
+
+def check_framework(framework: Framework, device: str) -> None:
+    """Import what tensors will be made with, in the caller's thread.
+
+    Raises:
+        UsageError: it's missing or doesn't go with the device.
+    """
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"framework {framework!r}: expected one of {', '.join(FRAMEWORKS)}")
+    if framework == "pt":
+        import_torch()
+    elif device != "cpu":
+        raise UsageError(f"framework {framework!r} has no device {device!r}; use 'pt' or 'cpu'")
+    elif framework == "np":
+        import_numpy()
+
+
+def _run(
+    session: Session,
+    plan: Sequence[Batch],
+    sink: Sink,
+    budget: Budget,
+    tuning: Tuning,
+    staging: Staging | None,
+) -> TensorStream:
+    session.source.want([r for batch in plan for r in batch.ranges()])
+    pipeline = Pipeline(
+        session.source,
+        plan,
+        sink,
+        session.deadline,
+        threads=tuning.threads,
+        read_bytes=tuning.read_bytes,
+        staging=staging,
+    )
+    return TensorStream(session, pipeline, budget)
