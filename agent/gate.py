@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def _slots() -> dict[Slots, tuple[int, int]]:
     return {
         "pull": (512, 1024),  # waiting costs a descriptor and four lines a second; 200 pods at once
-        "offer": (2, 4),  # a manifest may have 256 MiB, and lies in memory while it is checked
+        "offer": (1, 2),  # a manifest may have 256 MiB, and lies in memory while it is checked
         "blob": (16, 64),  # our own push sends 4 at a time
         "work": (8, 32),  # each reads or writes a whole model
     }
@@ -153,8 +153,9 @@ class Gate:
         rights = token.rights
         if caller.door == "client":
             rights = Rights(Scope.PULL, rights.namespaces)
-        who = f"token={token.name} id={token.id} {caller.who}"
-        return Caller(who, f"token={token.name}", rights, caller.door)
+        # By default a token is named after who made it: the name alone doesn't tell clients apart.
+        client = f"token={token.name} id={token.id}"
+        return Caller(f"{client} {caller.who}", client, rights, caller.door)
 
     def _note_refusal(self, caller: Caller, call: str, error: Denied) -> None:
         if self._refusals.take(caller.client, time.monotonic(), patience_s=0) > 0:

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.io.door import rated
+from p2pcache.io.door import admit, rated
 from p2pcache.io.web import json_response, make_app, wanted_ref
 from p2pcache.tracker import page
 from p2pcache.tracker.members import Members
@@ -21,6 +21,10 @@ from p2pcache.tracker.views import Views
 
 EACH = Rate(100, 400)  # views for one address: a page polls once a second, a scheduler asks often
 EVERYONE = Rate(500, 2000)  # ... and for all of them: half a core at most
+LOCATE_EACH = Rate(
+    20, 100
+)  # each new ref is a read of the storage: a scheduler asks about few, ...
+LOCATE_EVERYONE = Rate(50, 200)  # ... and members must not wait behind strangers
 MEMBERS_DOOR = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
 LARGE_BYTES = 64 * 1024  # from here on an answer is kept for a moment: ...
 KEEP_S = 1.0  # ... fifty people who watch a storm of 1,000 nodes cost what one costs
@@ -33,6 +37,7 @@ class Api:
         self._members = members
         self._views = views
         self._metrics = metrics
+        self._locates = RateLimit(LOCATE_EACH, LOCATE_EVERYONE)
         self._kept: dict[str, tuple[float, bytes]] = {}
 
     def application(self) -> web.Application:
@@ -76,6 +81,7 @@ class Api:
 
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
+        await admit(self._locates, f"ip={request.remote}")
         return json_response(await self._views.locate(wanted_ref(request)))
 
     async def status(self, _: web.Request) -> web.Response:

@@ -24,6 +24,9 @@ MAX_MANIFEST_BYTES = 256 * MiB
 MAX_FILES = 100_000
 MAX_CHUNKS = 1_000_000
 MAX_PATH_BYTES = 1024
+# Up to here no bytes become more than some 100 MiB of objects, whatever they say; above that they
+# are counted first (256 MiB of "1,1,1," would be gigabytes, and ten seconds for this process).
+_SMALL_BYTES = 8 * MiB
 _BLOB_DOMAIN = b"p2pcache.blob.v1\n"
 # Control characters could forge a terminal's output; a backslash is a separator elsewhere.
 _BAD_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -92,6 +95,8 @@ class _Probe(msgspec.Struct):
     format: str = ""
 
 
+_HEAD = f'{{"format":"{FORMAT}","files":['.encode()
+_SIZE, _LENGTHS, _DIGESTS = b'","size":', b',"lengths":[', b'],"digests":"'
 _decoder = msgspec.json.Decoder(_Record)
 _encoder = msgspec.json.Encoder()
 
@@ -156,6 +161,10 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
         raise InvalidManifest(
             f"manifest doesn't match its digest blake3:{expected_digest}: the stored object is corrupt; push again"
         )
+    if len(encoded) > _SMALL_BYTES:
+        if not encoded.startswith(_HEAD):
+            raise _unreadable(encoded, None)
+        _count(encoded)
     try:
         record = _decoder.decode(encoded)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -167,6 +176,33 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
     if encode(manifest) != encoded:
         raise InvalidManifest("manifest is not in canonical form")
     return manifest
+
+
+def _count(encoded: bytes) -> None:
+    """Refuse more files or chunks than a manifest may have before they are made into objects.
+
+    What isn't written canonically could hide some from the count, so it is refused here already.
+    """
+    at, files, chunks = len(_HEAD), 0, 0
+    while encoded[at - 1 : at] != b"]":
+        sizes = encoded.find(_SIZE, at)
+        lengths = encoded.find(_LENGTHS, sizes)
+        digests = encoded.find(_DIGESTS, lengths)
+        end = encoded.find(b'"}', digests + len(_DIGESTS))
+        if not (encoded.startswith(b'{"path":"', at) and 0 < sizes < lengths < digests < end):
+            raise InvalidManifest("manifest is not in canonical form")
+        path = encoded[at + 9 : sizes].replace(b"\\\\", b"").replace(b'\\"', b"")
+        if b'"' in path or not encoded[sizes + len(_SIZE) : lengths].isdigit():
+            raise InvalidManifest("manifest is not in canonical form")
+        files += 1
+        chunks += encoded.count(b",", lengths + len(_LENGTHS), digests) + 1
+        if files > MAX_FILES or chunks > MAX_CHUNKS + files:  # an empty file has no chunk
+            raise InvalidManifest(
+                f"a manifest of more than {MAX_FILES:,} files or {MAX_CHUNKS:,} chunks is over the limit"
+            )
+        at = end + 3  # the brace, and a comma or the list's end
+    if encoded[at:] != b"}":
+        raise InvalidManifest("manifest is not in canonical form")
 
 
 def _unreadable(encoded: bytes, error: Exception | None) -> InvalidManifest:

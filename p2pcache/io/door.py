@@ -182,8 +182,8 @@ class _Guest(asyncio.Protocol):
         self._request_bytes = 0
 
     def idle_s(self, now: float) -> float:
-        """How long nothing was asked, seconds."""
-        return 0.0 if self._asking else now - self._since
+        """How long nothing was asked, seconds. A TLS handshake has a limit of its own."""
+        return 0.0 if self._asking or self._transport is None else now - self._since
 
     def turn_out(self) -> None:
         """End the connection, also one whose TLS handshake isn't over."""

@@ -26,10 +26,10 @@ def write_key(path: Path) -> str:
 
 def token(
     scope: Scope = Scope.PULL, *namespaces: str, name: str = "tester", now: float = 0.0,
-    life_s: float = 600, key: Secret = SIGNING,
+    life_s: float = 600, key: Secret = SIGNING, token_id: str = "00ff",
 ) -> str:  # fmt: skip
     made = tokens.make(
-        token_id="00ff", name=name, scope=scope, namespaces=namespaces or (EVERY,),
+        token_id=token_id, name=name, scope=scope, namespaces=namespaces or (EVERY,),
         now=now or time.time(), life_s=life_s,
     )  # fmt: skip
     return tokens.sign(key, made)

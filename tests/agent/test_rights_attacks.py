@@ -72,8 +72,14 @@ async def test_knowing_a_manifest_is_not_having_the_bytes(
         async with over_tcp(app, token(Scope.PUSH, "team", name="owner")) as session:
             assert await send(session, secret, blob, SECRET) == 200
             assert (await take(session, secret))[1]["event"] == "done"
-        async with over_tcp(app, token(Scope.PUSH, "else", name="thief")) as session:
-            assert await offer(session, secret) == [blob]  # another's proof is no proof of mine
+        for name, token_id in (("thief", "00ff"), ("owner", "0bad")):  # names need not differ
+            stolen = token(Scope.PUSH, "else", name=name, token_id=token_id)
+            async with over_tcp(app, stolen) as session:
+                status, answer = await ask(
+                    session, "POST", "/v1/push", json={"ref": "else/m:v1", "digest": secret.digest}
+                )
+                assert status == 403, answer
+                assert await offer(session, secret) == [blob]  # another's proof is no proof of mine
 
 
 async def test_what_one_may_read_needs_no_second_proof(tmp_path: Path, origin: Path) -> None:

@@ -232,3 +232,55 @@ def test_a_million_chunks_stay_small() -> None:
     encoded = encode(many)
     assert decode(encoded) == many
     assert blob_id([]) == make_file("e", []).blob_id
+
+
+# -- small bytes, large objects --------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(alphabet='ab",\\:{}[]é', min_size=1, max_size=9)
+            | st.sampled_from(['x","size":1,"lengths":[', '\\"},{"path":"', '"],"digests":"']),
+            st.integers(0, 3),
+        ),
+        min_size=1, max_size=5,
+    )
+)  # fmt: skip
+def test_what_is_valid_passes_the_count(files: list[tuple[str, int]]) -> None:
+    made = Manifest(
+        tuple(make_file(path, [Chunk(7, bytes(32))] * chunks) for path, chunks in files)
+    )
+    module._count(encode(made))
+
+
+EMPTY = b'{"path":"a","size":0,"lengths":[],"digests":""}'
+HIDDEN = b'{"size":0,"path":"a","lengths":[],"digests":""}'
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (EMPTY + b",") * 200_000 + EMPTY + b"]}",
+        b'{"path":"a","size":1,"lengths":[' + b"1," * 4_300_000 + b'1],"digests":""}]}',
+        (HIDDEN + b",") * 200_000 + HIDDEN + b"]}",
+        (b"[[" * 5_000_000) + b"]}",
+        (EMPTY + b", ") * 200_000 + EMPTY + b"]}",
+        EMPTY + b'],"files":[' + (HIDDEN + b",") * 200_000 + HIDDEN + b"]}",
+        b'{"path":"a' + b'"},' * 3_000_000 + EMPTY + b"]}",
+        b'{"path":"' + b"x" * 9_000_000 + b'"',
+        b" " * 9_000_000,
+    ],
+    ids=["files", "chunks", "order", "depth", "spaces", "twice", "broken", "endless", "nothing"],
+)  # fmt: skip
+def test_a_bomb_is_counted_before_it_is_unpacked(
+    files: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_decoder", None)  # nothing may reach it
+    with pytest.raises(InvalidManifest):
+        decode(b'{"format":"p2pcache.manifest.v1","files":[' + files)
+
+
+def test_a_large_manifest_of_another_release_says_so() -> None:
+    with pytest.raises(InvalidManifest, match="newer than this release"):
+        decode(b'{"format":"p2pcache.manifest.v2","files":[' + b"1," * 5_000_000 + b"1]}")
