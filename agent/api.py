@@ -1,15 +1,25 @@
 """The agent's HTTP API: what docs/api.md says. Who may call what is decided in `agent.rights`."""
 
 import asyncio
+import contextlib
 import logging
 import time
 
-import msgspec
 from aiohttp import web
 
+from p2pcache.agent.bodies import (
+    DemandRequest,
+    LingerRequest,
+    LoadRequest,
+    PruneRequest,
+    PullRequest,
+    PushRequest,
+    VerifyRequest,
+)
 from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.gate import CALLER, Gate
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.loads import Loads
 from p2pcache.agent.openapi import document
 from p2pcache.agent.possession import Possession
 from p2pcache.agent.pushes import Pushes
@@ -33,41 +43,6 @@ MAX_LINGER_S = 3600.0
 HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
 
-class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /v1/pull."""
-
-    ref: str
-    force_generation: bool = False
-
-
-class PushRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /v1/push."""
-
-    ref: str
-    digest: str
-    force: bool = False
-
-
-class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /v1/prune."""
-
-    dry_run: bool = False
-    all: bool = False
-
-
-class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /v1/verify."""
-
-    ref: str
-
-
-class LingerRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /v1/linger."""
-
-    digest: str
-    seconds: float
-
-
 class Api:
     """Handlers. One instance serves both sockets; the role of a socket decides what is allowed."""
 
@@ -77,6 +52,7 @@ class Api:
         store: Store,
         resolver: Resolver,
         downloads: Downloads,
+        loads: Loads,
         pushes: Pushes,
         queries: Queries,
         journal: Journal,
@@ -87,6 +63,7 @@ class Api:
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
+        self._loads = loads
         self._pushes = pushes
         self._queries = queries
         self._journal = journal
@@ -109,7 +86,8 @@ class Api:
         app.add_routes([
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics), web.get("/openapi.json", self.openapi),
-            web.post("/v1/pull", self.pull), web.get("/v1/models", self.models),
+            web.post("/v1/pull", self.pull), web.post("/v1/load", self.load),
+            web.post("/v1/demand", self.demand), web.get("/v1/models", self.models),
             web.get("/v1/model", self.model), web.get("/v1/pulls", self.pulls),
             web.get("/v1/status", self.status), web.get("/v1/nodes", self.nodes),
             web.get("/v1/locate", self.locate), web.post("/v1/manifests", self.manifests),
@@ -189,6 +167,33 @@ class Api:
             "bytes": layout.manifest.size_bytes, **sources, "bytes_local": had,
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
+
+    async def load(self, request: web.Request) -> web.StreamResponse:
+        """NDJSON for a loader while the model arrives; closing the connection detaches it."""
+        wanted = await scaffold.read_json(request, LoadRequest)
+        ref = Ref.parse(wanted.ref)
+        caller = await self._reader(request, ref)
+        events = self._load_events(ref, wanted.needed, caller.client)
+        return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
+
+    async def _load_events(self, ref: Ref, needed: bool, client: str) -> Events:  # noqa: FBT001
+        with self._journal.failures("pull", str(ref)):
+            resolved = await self._resolver.resolve(ref)
+            await self._check_generation(ref, resolved, force=False)
+        told = self._loads.events(
+            ref, resolved.digest, resolved.generation, needed=needed, client=client
+        )
+        async with contextlib.aclosing(told):
+            async for event in told:
+                yield event
+
+    async def demand(self, request: web.Request) -> web.Response:
+        """What an attached loader needs, and what it waits for."""
+        wanted = await scaffold.read_json(request, DemandRequest)
+        missing = self._loads.demand(
+            wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
+        )
+        return scaffold.json_response({"missing": missing})
 
     async def _check_generation(self, ref: Ref, resolved: Resolved, *, force: bool) -> None:
         if ref.digest is not None or force:

@@ -17,6 +17,7 @@ from p2pcache.agent.gate import ApiLimits
 from p2pcache.agent.janitor import Janitor
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.labeller import Labeller
+from p2pcache.agent.loads import Loads
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import OriginReads, Parts
 from p2pcache.agent.pushes import Pushes
@@ -60,7 +61,8 @@ class AgentApp:
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
         self.doors = Doors(settings, limits)
-        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
+        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes,
+                                recycle_bytes=settings.recycle_bytes)  # fmt: skip
         own = self.store.node_id
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
@@ -91,8 +93,9 @@ class AgentApp:
         )
         self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
         self.api = Api(
-            store=self.store, resolver=self.resolver, downloads=self.downloads, pushes=self.pushes,
-            queries=self.queries, journal=self.journal, gate=self.doors.gate,
+            store=self.store, resolver=self.resolver, downloads=self.downloads,
+            loads=Loads(self.parts, self.downloads), pushes=self.pushes, queries=self.queries,
+            journal=self.journal, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
         self._name = settings.node_name or socket.gethostname()

@@ -8,6 +8,8 @@ from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.swarm import Swarm
+from p2pcache.core import commands as c
+from p2pcache.core import events as e
 from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.core.layout import Layout
@@ -27,9 +29,13 @@ RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
 class Download:
     """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
 
-    def __init__(self, ref: Ref, swarm: Swarm, started: float, started_unix: float) -> None:
+    def __init__(
+        self, ref: Ref, swarm: Swarm, started: float, started_unix: float, *, whole: bool
+    ) -> None:
         self.ref = ref
         self.swarm = swarm
+        self.whole = whole  # somebody wants all of it
+        self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
         self.started = started  # monotonic
         self.started_unix = started_unix
         self.clients = 0
@@ -42,6 +48,35 @@ class Download:
     def bytes_total(self) -> int:
         """Distinct bytes of the model."""
         return self.swarm.layout.total_bytes
+
+    @property
+    def wanted(self) -> int:
+        """Runs that somebody wants (bits)."""
+        union = 0
+        for runs in self._wishes.values():
+            union |= runs
+        return c.ALL if self.whole else union
+
+    def wish(self, who: str, runs: int) -> None:
+        """A loader needs these runs, too."""
+        before = self._wishes.get(who, 0)
+        if runs & ~before:
+            self._wishes[who] = before | runs
+            self._tell_wanted()
+
+    def forget_wish(self, who: str) -> None:
+        """A loader has left."""
+        if self._wishes.pop(who, 0):
+            self._tell_wanted()
+
+    def want_whole(self) -> None:
+        """Somebody wants all of it now."""
+        self.whole = True
+        self.swarm.wish(e.Wanted(c.ALL))
+
+    def _tell_wanted(self) -> None:
+        if not self.whole:
+            self.swarm.wish(e.Wanted(self.wanted))
 
     def fail(self, error: P2PCacheError) -> None:
         """End it badly, once."""
@@ -148,8 +183,13 @@ class Downloads:
         for download in self.running.values():
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
 
-    async def begin(self, ref: Ref, digest: str) -> Download:
+    async def begin(self, ref: Ref, digest: str, *, whole: bool = True) -> Download:
         """Join the running fetch of a model, or start one.
+
+        Args:
+            ref: what it is called by the one who wants it.
+            digest: of the model.
+            whole: whether all of it is wanted; else only what `Download.wish` will name.
 
         Raises:
             NoSpace: checked before the first byte.
@@ -158,14 +198,17 @@ class Downloads:
         async with self._opening.of(digest):
             running = self.running.get(digest)
             if running is not None:
+                if whole and not running.whole:
+                    await self._open(digest)  # checks the space for all of it
+                    running.want_whole()
                 return running
             swarm = self.swarms.get(digest)
             if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
                 swarm.lost()
             if swarm is None or not swarm.complete:
-                swarm = self.add(await self._open(digest), ref.short)
+                swarm = self.add(await self._open(digest, reserve=whole), ref.short)
             swarm.label = ref.short
-            download = Download(ref, swarm, self._parts.now(), time.time())
+            download = Download(ref, swarm, self._parts.now(), time.time(), whole=whole)
             if swarm.complete:
                 self._journal.hits += 1
                 download.finish()
@@ -181,15 +224,18 @@ class Downloads:
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # only a tag has a generation
         async with self._opening.of(swarm.digest):
-            return await asyncio.to_thread(swarm.store.publish, ref, seen)
+            path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+            if not download.clients:
+                await asyncio.to_thread(swarm.store.hide_arriving)
+            return path
 
-    async def _open(self, digest: str) -> ModelStore:
+    async def _open(self, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
         encoded = await asyncio.to_thread(store.manifest, digest)
         if encoded is None:
             encoded = await self._resolver.manifest(digest)
         layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
-        return await asyncio.to_thread(store.add_model, layout, encoded)
+        return await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
 
     async def _run(self, download: Download) -> None:
         """Drive one fetch to its end: local copies first, then the swarm, flushing as bytes come."""
@@ -198,7 +244,7 @@ class Downloads:
             copied = await asyncio.to_thread(swarm.store.copy_local)
             if copied:
                 swarm.proved(copied, Source.LOCAL)
-            swarm.start()
+            swarm.start(download.wanted)
             if swarm.complete:
                 download.finish()
             await self._watch(download)
@@ -212,7 +258,8 @@ class Downloads:
             swarm.store.unpin()
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
             self._journal.note(
-                "pull", ref=str(download.ref), digest=swarm.digest, size_bytes=download.bytes_total,
+                "pull", ref=str(download.ref), digest=swarm.digest,
+                size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
                 seconds=self._parts.now() - download.started, sources=download.sources(),
                 error=download.error,
             )  # fmt: skip
@@ -247,6 +294,10 @@ class Downloads:
                 await asyncio.to_thread(swarm.store.flush)
             if download.clients:
                 wanted = now
+            elif swarm.idle and not download.whole:  # all that the loaders came for is here
+                await asyncio.to_thread(swarm.store.flush)
+                if not download.clients and not download.whole:
+                    download.finish()
             elif now - wanted > settings.abandon_after_s:
                 raise TimedOut("no client waits for this pull any more; pull again: it resumes")
             trouble = swarm.trouble(now)

@@ -39,6 +39,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/metrics"): Rule(None, "seen", cheap=True),
     ("GET", "/openapi.json"): Rule(None, "seen", cheap=True),
     ("POST", "/v1/pull"): Rule(Scope.PULL, "model", "pull"),
+    ("POST", "/v1/load"): Rule(Scope.PULL, "model", "pull"),
+    ("POST", "/v1/demand"): Rule(Scope.PULL, "seen", cheap=True),  # of a load of its own
     ("GET", "/v1/models"): Rule(Scope.PULL, "seen"),
     ("GET", "/v1/model"): Rule(Scope.PULL, "model"),
     ("GET", "/v1/locate"): Rule(Scope.PULL, "model"),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
+from p2pcache.agent.trouble import hopeless
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
@@ -25,15 +26,12 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
-    OriginUnavailable,
     P2PCacheError,
-    Unreachable,
 )
 from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
 
-HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
 REDIAL_S = 5.0  # neighbours that were lost are tried again so often while we want something
 
 
@@ -74,8 +72,8 @@ class Swarm:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Want what is missing: ask neighbours, take leases."""
+    def start(self, wanted: int = c.ALL) -> None:
+        """Want what is missing of these runs (bits): ask neighbours, take leases."""
         if self.scheduler is not None:
             return
         self._have = self.store.have_runs()
@@ -85,6 +83,8 @@ class Swarm:
             node=parts.node, run_bytes=self.layout.run_bytes, have=self._have, settings=self._settings,
             seed=parts.rng.getrandbits(32), tracker=parts.link is not None, now=parts.now(),
         )  # fmt: skip
+        if wanted != c.ALL:  # first, before anything else is asked for
+            self._post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
             self._post(e.PeerJoined(node, have))
         if self.neighbours.members:
@@ -120,6 +120,11 @@ class Swarm:
         return self._have == chunkset.full(self.layout.run_count)
 
     @property
+    def idle(self) -> bool:
+        """Nothing that is wanted is missing."""
+        return self.scheduler is not None and not self.scheduler.wanted & ~self._have
+
+    @property
     def bytes_done(self) -> int:
         """Bytes of proved runs."""
         if self.complete:
@@ -138,20 +143,10 @@ class Swarm:
 
     def trouble(self, now: float) -> P2PCacheError | None:
         """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
-        if now - self._last_progress < HOPELESS_S:
-            return None
-        waited = f"no byte came for {now - self._last_progress:.0f} s"
-        if self._last_fetch is e.Outcome.UNAVAILABLE:
-            return OriginUnavailable(
-                f"{waited} and the origin doesn't answer; pull again: it resumes"
-            )
-        if self._asked or self._fetches:
-            return None
-        why = "no peer has the rest and no lease to read the origin was granted; look at `p2pcache status`"
-        link = self._parts.link
-        if link is not None and not link.connected:
-            why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
-        return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
+        if self.idle:
+            self._last_progress = now
+        busy = bool(self._asked or self._fetches)
+        return hopeless(now - self._last_progress, self._last_fetch, self._parts.link, busy=busy)
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
         """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""

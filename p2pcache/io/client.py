@@ -66,6 +66,15 @@ class AgentClient:
         """Events of a pull, `done` last; closing the iterator stops waiting for it."""
         return self._stream("POST", "/v1/pull", {"ref": ref, "force_generation": force_generation})
 
+    def load(self, ref: str, *, needed: bool) -> Events:
+        """Events while a model arrives, `done` last; `needed`: only what `demand` names is fetched."""
+        return self._stream("POST", "/v1/load", {"ref": ref, "needed": needed})
+
+    def demand(self, load: str, runs: list[tuple[int, int]], *, urgent: bool) -> None:
+        """Runs [start, end) that an attached load needs; `urgent`: before everything else."""
+        body = json.dumps({"load": load, "runs": runs, "urgent": urgent}).encode()
+        self._call("POST", "/v1/demand", body=body)
+
     def verify(self, ref: str) -> Events:
         """Events of a verify, `done` last."""
         return self._stream("POST", "/v1/verify", {"ref": ref})

@@ -104,7 +104,7 @@ async def test_a_tracker_that_is_no_url_is_a_usage_error(tmp_path: Path, url: st
 async def test_a_pull_that_waits_for_a_dead_tracker_in_vain_names_it(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2pcache.agent.swarm.HOPELESS_S", 0.5)
+    monkeypatch.setattr("p2pcache.agent.trouble.HOPELESS_S", 0.5)
     url = "http://127.0.0.1:1"
     async with agent(tmp_path, tracker=url, origin=origin.as_uri()) as app:
         ended = await pull(app, "team/m:v1")

@@ -31,6 +31,8 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/metrics"): ("/metrics", {}),
     ("GET", "/openapi.json"): ("/openapi.json", {}),
     ("POST", "/v1/pull"): ("/v1/pull", {"json": {"ref": "team/m:v1"}}),
+    ("POST", "/v1/load"): ("/v1/load", {"json": {"ref": "team/m:v1"}}),
+    ("POST", "/v1/demand"): ("/v1/demand", {"json": {"load": "0" * 32, "runs": []}}),
     ("GET", "/v1/models"): ("/v1/models", {}),
     ("GET", "/v1/model"): ("/v1/model?ref=team/m:v1", {}),
     ("GET", "/v1/locate"): ("/v1/locate?ref=team/m:v1", {}),

@@ -1,0 +1,31 @@
+"""Why a pull will not end, in words."""
+
+from p2pcache.agent.announce import TrackerLink
+from p2pcache.core.events import Outcome
+from p2pcache.errors import OriginUnavailable, P2PCacheError, Unreachable
+
+HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
+
+
+def hopeless(
+    quiet_s: float, last_fetch: Outcome, link: TrackerLink | None, *, busy: bool
+) -> P2PCacheError | None:
+    """The error to end a pull with; None while there is hope.
+
+    Args:
+        quiet_s: how long no byte has come.
+        last_fetch: how the last read of the origin ended.
+        link: to the tracker, if one is configured.
+        busy: whether something is on its way.
+    """
+    if quiet_s < HOPELESS_S:
+        return None
+    waited = f"no byte came for {quiet_s:.0f} s"
+    if last_fetch is Outcome.UNAVAILABLE:
+        return OriginUnavailable(f"{waited} and the origin doesn't answer; pull again: it resumes")
+    if busy:
+        return None
+    why = "no peer has the rest and no lease to read the origin was granted; look at `p2pcache status`"
+    if link is not None and not link.connected:
+        why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
+    return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
