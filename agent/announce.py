@@ -85,6 +85,8 @@ class TrackerLink:
         self.epoch = 0
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
+        # Why the last attempt failed, if key or certificate was the cause.
+        self.refusal: NotAllowed | None = None
         self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
         self.losses = 0  # connections that broke, since start
         self._node = node
@@ -174,6 +176,7 @@ class TrackerLink:
             if not isinstance(settled, m.Settled):
                 raise RemoteProtocolError("the tracker's first message isn't Settled")
             self._socket, self.connected, self.epoch = socket, True, settled.epoch
+            self.refusal = None
             self.tried.set()
             self._outbox = asyncio.Queue()
             log.info("member of the cluster at %s", self.url)
@@ -266,6 +269,14 @@ class TrackerLink:
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)
         self.last_error = text
+        self.refusal = NotAllowed(f"tracker {self.url}: {text}") if _denied(error) else None
+
+
+def _denied(error: Exception) -> bool:
+    """Whether key or certificate, ours or the tracker's, was the cause: trying again won't help."""
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return error.status == 403
+    return isinstance(error, NotAllowed | aiohttp.ClientConnectorCertificateError)
 
 
 def _said(error: Exception) -> str:
@@ -285,6 +296,8 @@ async def _binary(socket: aiohttp.ClientWebSocketResponse, limit: int) -> bytes:
     frame = await socket.receive()
     if frame.type is not aiohttp.WSMsgType.BINARY:
         reason = f": {frame.extra}" if frame.type is aiohttp.WSMsgType.CLOSE and frame.extra else ""
+        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.NOT_ALLOWED:
+            raise NotAllowed(f"it refuses this node{reason}")
         raise RemoteProtocolError(f"the tracker closed the connection during the handshake{reason}")
     data: bytes = frame.data
     if len(data) > limit:

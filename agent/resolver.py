@@ -139,6 +139,8 @@ class Resolver:
     def _nobody(self, what: str) -> P2PCacheError:
         if self.origin_error is not None:
             return self.origin_error
+        if self._link is not None and self._link.refusal is not None:
+            return self._link.refusal
         if self._link is None:
             return Unreachable(
                 f"{what}: this agent has neither a tracker nor an origin (--tracker, --origin)"

@@ -145,6 +145,9 @@ class Swarm:
         """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
         if self.idle:
             self._last_progress = now
+        link = self._parts.link
+        if link is not None and link.refusal is not None and not self.neighbours.members:
+            return link.refusal  # it never was a member, and there is nobody else to turn to
         busy = bool(self._asked or self._fetches)
         return hopeless(now - self._last_progress, self._last_fetch, self._parts.link, busy=busy)
 

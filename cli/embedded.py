@@ -83,7 +83,10 @@ def pull_alone(
 def _wait_for_tracker(client: AgentClient) -> None:
     """Give a fresh agent the time to become a member; if it takes too long, the pull says why."""
     deadline = time.monotonic() + JOIN_S
-    while not client.status().get("tracker", {}).get("connected") and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        tracker = client.status().get("tracker", {})
+        if tracker.get("connected") or tracker.get("refused"):
+            return
         time.sleep(0.02)
 
 

@@ -129,10 +129,12 @@ class Members:
         self, request: web.Request, socket: web.WebSocketResponse, error: Exception
     ) -> None:
         self.refused += 1
-        level = logging.WARNING if isinstance(error, NotAllowed) else logging.DEBUG
+        denied = isinstance(error, NotAllowed)
+        level = logging.WARNING if denied else logging.DEBUG
         text = str(error) or "the handshake took too long"
         _log.log(level, "refused a member from %s: %s", request.remote, text)
-        await socket.close(code=aiohttp.WSCloseCode.POLICY_VIOLATION, message=text.encode()[:120])
+        code = m.NOT_ALLOWED if denied else aiohttp.WSCloseCode.POLICY_VIOLATION
+        await socket.close(code=code, message=text.encode()[:120])
 
     async def _member(self, connection: Connection, first: m.Announce) -> None:
         node = connection.node

@@ -91,7 +91,9 @@ def accept(secret: Secret, challenge: Challenge, said: Hello, *, node: int, role
         raise RemoteProtocolError("HELLO with another role or version than the challenge allows")
     expected = _proof(secret, b"client", challenge, said.nonce, said.node, said.role, said.version)
     if not hmac.compare_digest(expected, said.proof):
-        raise NotAllowed("a member's proof is wrong: it holds another cluster key")
+        raise NotAllowed(
+            "a member's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+        )
     return Welcome(node, _server_proof(secret, challenge, said, node))
 
 
@@ -102,7 +104,9 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
         NotAllowed: the server doesn't hold the key.
     """
     if not hmac.compare_digest(_server_proof(secret, challenge, said, welcome.node), welcome.proof):
-        raise NotAllowed("the server's proof is wrong: it holds another cluster key")
+        raise NotAllowed(
+            "the server's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+        )
 
 
 def _server_proof(secret: Secret, challenge: Challenge, said: Hello, node: int) -> bytes:

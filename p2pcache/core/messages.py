@@ -11,6 +11,7 @@ import msgspec
 from p2pcache.errors import RemoteProtocolError
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
 
 
