@@ -61,7 +61,8 @@ class AgentApp:
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
         self.doors = Doors(settings, limits)
-        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
+        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes,
+                                recycle_bytes=settings.recycle_bytes)  # fmt: skip
         own = self.store.node_id
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()

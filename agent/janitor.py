@@ -9,6 +9,7 @@ from p2pcache.errors import P2PCacheError
 
 log = logging.getLogger(__name__)
 
+RECYCLE_LOOK_S = 60.0  # kept disk space is given back within a minute of its time
 SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
 
 
@@ -24,6 +25,13 @@ class Janitor:
         """Begin the chores."""
         if self._parts.settings.scrub_interval_s > 0:
             self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
+        self._parts.tasks.every(RECYCLE_LOOK_S, self._recycle, name="recycle")
+
+    async def _recycle(self) -> None:
+        try:
+            await asyncio.to_thread(self._parts.store.expire_recycled)
+        except P2PCacheError as error:
+            log.warning("giving back disk space: %s", error)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again, the one that waited longest."""

@@ -61,6 +61,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Uploads at once; more requests wait in a short queue, then are told BUSY."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""
+    recycle_bytes: int = 8 << 30
+    """Disk space of removed models kept ten minutes, for the next pull to write over: quicker than fresh pages."""
     abandon_after_s: float = 30.0
     """A pull that no client waits for any more goes on for so long."""
     shutdown_s: float = 10.0

@@ -20,10 +20,9 @@ from p2pcache.io import bitmap
 from p2pcache.io.blobfile import BlobFile, FileCache, OpenFile
 from p2pcache.io.disk import Disk, disk_errors, read_small
 from p2pcache.io.records import Proof, Records
+from p2pcache.io.recycler import Recycler
+from p2pcache.io.regions import hash_region
 from p2pcache.io.syscalls import is_hole
-
-SLICE_BYTES = 1 << 20  # reads for hashing: as quick as whole chunks, a bounded buffer per thread
-_local = threading.local()
 
 
 class Folders(NamedTuple):
@@ -44,11 +43,14 @@ class Blobs:
     then `lock` (short: bookkeeping, opens and renames, no data).
     """
 
-    def __init__(self, root: Path, folders: Folders, disk: Disk, records: Records) -> None:
+    def __init__(
+        self, root: Path, folders: Folders, disk: Disk, records: Records, recycler: Recycler
+    ) -> None:
         self.root = root
         self.folders = folders
         self.disk = disk
         self.records = records
+        self.recycler = recycler
         self.maintenance = threading.RLock()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -209,10 +211,14 @@ class Blobs:
             return file
 
     def _open_partial(self, blob: BlobFile) -> int:
-        return self.disk.open_write(self.folders.partial, blob.id, create=not blob.on_disk)
+        fresh = not blob.on_disk
+        if fresh and self.recycler.take(blob.size, self.folders.partial, blob.id):
+            fresh = False
+        return self.disk.open_write(self.folders.partial, blob.id, create=fresh)
 
     def _create(self, blob: BlobFile, file: OpenFile) -> None:
         try:
+            self.recycler.make_room(blob.size - os.fstat(file.fd).st_blocks * 512)
             if blob.reserved and self.disk.allocate(file.fd, blob.size):
                 blob.allocated = blob.size
             else:
@@ -358,35 +364,28 @@ class Blobs:
         """Delete a blob's files; returns the bytes of disk that this frees."""
         freed = 0
         with self.lock:
+            self.files.drop(blob_id)
             for folder in (self.folders.blobs, self.folders.partial):
                 try:
                     info = os.stat(blob_id, dir_fd=folder, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                self.disk.unlink(folder, blob_id)
+                if not self.recycler.keep(folder, blob_id):
+                    self.disk.unlink(folder, blob_id)
                 freed += info.st_blocks * 512 if info.st_nlink == 1 else 0
             self.disk.unlink(self.folders.partial, f"{blob_id}.have")
             self._published.pop(blob_id, None)
             self._partial.pop(blob_id, None)
             self.proofs.pop(blob_id, None)
-            self.files.drop(blob_id)
         return freed
 
-
-def hash_region(fd: int, offset: int, length: int, hasher: blake3) -> blake3:
-    """Feed a part of a file to a hasher, through one reused buffer per thread."""
-    buffer: bytearray | None = getattr(_local, "buffer", None)
-    if buffer is None:
-        buffer = _local.buffer = bytearray(SLICE_BYTES)
-    view = memoryview(buffer)
-    done = 0
-    while done < length:
-        n = os.preadv(fd, [view[: min(SLICE_BYTES, length - done)]], offset + done)
-        if n == 0:
-            break  # shorter than it should be: the digest won't match
-        hasher.update(view[:n])
-        done += n
-    return hasher
+    def settle_removed(self) -> None:
+        """Make removals durable; their files may then be written over. Under `maintenance`."""
+        if self.recycler.unsettled:
+            self.disk.sync(self.folders.partial)
+            self.disk.sync(self.folders.blobs)
+            with self.lock:
+                self.recycler.settle()
 
 
 def _blobs_in(folder: int) -> list[tuple[str, int, int]]:

@@ -39,6 +39,7 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
         try:
             with disk_errors(f"flush of {blobs.root}"):
                 _sync(blobs, [s.blob for s in taken])
+                blobs.recycler.flush()
                 done = []
                 for snapshot in taken:
                     if 0 not in snapshot.bits:

@@ -24,8 +24,8 @@ from p2pcache.core.chunking import cut, safetensors_header_bytes, safetensors_st
 from p2pcache.core.manifest import MAX_FILES, File, Manifest, check_path, make_manifest
 from p2pcache.errors import InvalidManifest, NotFound, UsageError
 from p2pcache.ids import DIGEST_BYTES
-from p2pcache.io.blobs import hash_region
 from p2pcache.io.disk import disk_errors
+from p2pcache.io.regions import hash_region
 from p2pcache.io.syscalls import is_hole
 
 _UNIT_BYTES = 64 << 20  # one unit of work: enough to share a large file, progress twice a second

@@ -13,8 +13,9 @@ from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.arriving import Arriving
 from p2pcache.io.blobfile import BlobFile, ChunkSource
-from p2pcache.io.blobs import Blobs, hash_region
+from p2pcache.io.blobs import Blobs
 from p2pcache.io.flush import flush_blobs
+from p2pcache.io.regions import hash_region
 from p2pcache.io.writer import ChunkWriter, Writers
 
 VERIFY_THREADS = 2  # BLAKE3 scales with threads, disks with two readers; the rest is for serving

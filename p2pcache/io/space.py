@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobfile import BlobFile
 from p2pcache.io.blobs import Blobs
-from p2pcache.io.disk import free_bytes
 
 # Files above this are given their blocks at once; of ten thousand small ones only the sum is
 # promised, and each is allocated when its first byte comes.
@@ -29,6 +28,7 @@ def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
                         made.append(blob)
                     blobs.reserve(blob)
                 blob.reserved = True
+            blobs.recycler.make_room(sum(b.promise() for b in blobs.known() if b.reserved))
         except P2PCacheError:
             _undo(blobs, fresh, made)
             raise
@@ -41,7 +41,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
         NoSpace: it doesn't fit.
     """
     promised = sum(b.promise() for b in blobs.known() if b.reserved)
-    free = free_bytes(blobs.root)
+    free = blobs.recycler.free_bytes
     if needed_bytes and needed_bytes + promised + min_free_bytes > free:
         kept = f", {human(min_free_bytes)} are kept free" if min_free_bytes else ""
         others = f", {human(promised)} are promised to other pulls" if promised else ""

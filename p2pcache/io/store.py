@@ -22,9 +22,10 @@ from p2pcache.errors import Conflict, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs, Folders
-from p2pcache.io.disk import Disk, disk_errors, free_bytes, read_small
+from p2pcache.io.disk import Disk, disk_errors, read_small
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.records import HistoryRow, ModelRow, Records
+from p2pcache.io.recycler import Recycler
 from p2pcache.io.tree import Tree, Trees
 from p2pcache.io.writer import Writers
 
@@ -68,9 +69,8 @@ class Usage(NamedTuple):
 class Store:
     """A cache dir. Thread-safe; every call may block for disk."""
 
-    def __init__(
-        self, root: Path, folders: Folders, disk: Disk, lock_fd: int, min_free_bytes: int
-    ) -> None:
+    def __init__(self, root: Path, folders: Folders, disk: Disk, lock_fd: int,
+                 min_free_bytes: int, recycle_bytes: int) -> None:  # fmt: skip
         """Use `Store.open`."""
         self.root = root
         self.min_free_bytes = min_free_bytes
@@ -80,7 +80,9 @@ class Store:
         self._records = Records(root / "agent.db")
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
-        self._blobs = Blobs(root, folders, disk, self._records)
+        recycler = Recycler(root, folders.tmp, disk, limit_bytes=recycle_bytes,
+                            min_free_bytes=min_free_bytes)  # fmt: skip
+        self._blobs = Blobs(root, folders, disk, self._records, recycler)
         self._blobs.before_demote = self._hide
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
@@ -89,13 +91,15 @@ class Store:
 
     @classmethod
     def open(
-        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, disk: Disk | None = None
-    ) -> Self:
+        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, recycle_bytes: int = 0,
+        disk: Disk | None = None,
+    ) -> Self:  # fmt: skip
         """Open or create a cache dir and put it in order after whatever happened to it.
 
         Args:
             cache_dir: the directory.
             min_free_bytes: free space of the disk that reservations leave alone.
+            recycle_bytes: disk space of removed blobs that is kept a while for the next ones.
             disk: how to touch the disk (tests).
 
         Raises:
@@ -110,7 +114,7 @@ class Store:
             try:
                 folders = cachedir.open_folders(disk, root)
                 try:
-                    return cls(root, folders, disk, lock_fd, min_free_bytes)
+                    return cls(root, folders, disk, lock_fd, min_free_bytes, recycle_bytes)
                 except BaseException:
                     cachedir.close_all(folders)
                     raise
@@ -132,6 +136,7 @@ class Store:
                     model.close()
                 self._models.clear()
                 self._blobs.files.clear()
+                self._blobs.recycler.clear()
                 self._records.close()
                 cachedir.close_all(self._folders)
                 os.close(self._lock_fd)
@@ -230,7 +235,12 @@ class Store:
     def usage(self) -> Usage:
         """Bytes of models on this disk, and bytes free."""
         with disk_errors(f"cache dir {self.root}"):
-            return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
+            return Usage(self._blobs.cached_bytes(), self._blobs.recycler.free_bytes)
+
+    def expire_recycled(self) -> None:
+        """Give back kept disk space that nobody needed for long, or that the disk lacks now."""
+        with self._blobs.lock, disk_errors(f"cache dir {self.root}"):
+            self._blobs.recycler.expire()
 
     # Tags and trees
 
@@ -344,6 +354,7 @@ class Store:
         gone = [blob for blob in blobs if blob not in named]
         freed = sum(self._blobs.remove(blob) for blob in gone)
         self._records.remove_proofs(gone)
+        self._blobs.settle_removed()
         return freed
 
     def prune(

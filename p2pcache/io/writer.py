@@ -18,8 +18,9 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import Chunk
 from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError
 from p2pcache.io.blobfile import BlobFile, OpenFile
-from p2pcache.io.blobs import Blobs, hash_region
+from p2pcache.io.blobs import Blobs
 from p2pcache.io.disk import disk_errors
+from p2pcache.io.regions import hash_region
 
 
 class Target(Protocol):
