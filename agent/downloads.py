@@ -36,6 +36,7 @@ class Download:
         self.swarm = swarm
         self.whole = whole  # somebody wants all of it
         self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
+        self._urgent = 0  # what loaders waited for before the swarm was asked for anything
         self.started = started  # monotonic
         self.started_unix = started_unix
         self.clients = 0
@@ -68,6 +69,18 @@ class Download:
         """A loader has left."""
         if self._wishes.pop(who, 0):
             self._tell_wanted()
+
+    def demand(self, runs: int) -> None:
+        """A loader waits for these runs (bits)."""
+        if self.swarm.scheduler is None:
+            self._urgent |= runs
+        self.swarm.wish(e.Demanded(runs))
+
+    def start(self) -> None:
+        """Ask for what is wanted, what loaders wait for first."""
+        self.swarm.start(self.wanted)
+        if self._urgent:
+            self.swarm.wish(e.Demanded(self._urgent))
 
     def want_whole(self) -> None:
         """Somebody wants all of it now."""
@@ -244,7 +257,7 @@ class Downloads:
             copied = await asyncio.to_thread(swarm.store.copy_local)
             if copied:
                 swarm.proved(copied, Source.LOCAL)
-            swarm.start(download.wanted)
+            download.start()
             if swarm.complete:
                 download.finish()
             await self._watch(download)

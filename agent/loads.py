@@ -11,7 +11,6 @@ from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.streams import Events
 from p2pcache.core import chunkset
-from p2pcache.core import events as e
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.tasks import Turns
@@ -168,5 +167,5 @@ class Loads:
         if load.needed:
             load.download.wish(load.id, runs)
         if urgent and missing:
-            swarm.wish(e.Demanded(missing))
+            load.download.demand(missing)
         return missing.bit_count()
