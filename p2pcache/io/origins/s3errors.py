@@ -16,6 +16,7 @@ from p2pcache.errors import (
     P2PCacheError,
     UsageError,
 )
+from p2pcache.io.log import redact
 from p2pcache.io.origins.base import NoContainer
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -53,6 +54,7 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
         bucket: its name.
         endpoint: where the client talks to.
     """
+    endpoint = redact(endpoint)  # our messages reach everybody who may look at a daemon
     if isinstance(error, boto.ClientError):
         return _refused(error, what, bucket, endpoint)
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
@@ -73,7 +75,8 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
     ):
         return OriginUnavailable(f"{what}: {endpoint} stalled")
     if isinstance(error, _TRANSPORT):
-        return OriginUnavailable(f"{what}: {_one_line(error)}")
+        advice = f"check that {endpoint} is right and can be reached from here"
+        return OriginUnavailable(f"{what}: {_one_line(error)}; {advice}")
     if isinstance(error, ValueError):
         return UsageError(f"{what}: {_one_line(error)}; check AWS_ENDPOINT_URL")
     return P2PCacheError(f"{what}: {_one_line(error)}")
@@ -136,5 +139,5 @@ def _denied(what: str, said: str) -> str:
 
 
 def _one_line(text: object) -> str:
-    """Servers write these words: one line, no control characters, not too long."""
-    return "".join(c for c in " ".join(str(text).split()) if c.isprintable())[:300]
+    """Servers and libraries write these words: one line, no control characters, no password of a URL."""
+    return "".join(c for c in " ".join(redact(str(text)).split()) if c.isprintable())[:300]

@@ -194,6 +194,15 @@ def test_nothing_listens(s3_env: pytest.MonkeyPatch) -> None:
         roundtrip("s3://models")
 
 
+def test_a_password_in_the_endpoint_stays_there(s3_env: pytest.MonkeyPatch) -> None:
+    """Our messages stand on the tracker's page, which asks for no login."""
+    s3_env.setenv("AWS_ENDPOINT_URL", "http://user:hunter2@127.0.0.1:1")
+    with pytest.raises(OriginUnavailable) as caught:
+        roundtrip("s3://models")
+    assert "hunter2" not in str(caught.value)
+    assert "127.0.0.1:1" in str(caught.value)
+
+
 def test_unsigned(clean_env: pytest.MonkeyPatch) -> None:
     with stub({"GET": (200, {"ETag": '"1"'}, b"public")}) as (endpoint, seen):
         clean_env.setenv("AWS_ENDPOINT_URL", endpoint)
