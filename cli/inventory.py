@@ -113,12 +113,16 @@ def rm(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
     """
     wanted = [Ref.parse(ref) for ref in refs]
     with cache_or_agent(loaded) as cache:
-        results = [cache.remove(str(ref)) for ref in wanted]
-    if as_json:
-        emit_document({"removed": results})
-        return
-    for ref, result in zip(wanted, results, strict=True):
-        emit(f"removed {ref} ({format_bytes(result.get('bytes_freed', 0))} freed)")
+        removed: list[dict[str, Any]] = []
+        try:
+            for ref in wanted:
+                removed.append(cache.remove(str(ref)))
+                if not as_json:
+                    freed = format_bytes(removed[-1].get("bytes_freed", 0))
+                    emit(f"removed {ref} ({freed} freed)")
+        finally:  # an error ends it; what is gone by then is said all the same
+            if as_json and removed:
+                emit_document({"removed": removed})
 
 
 @click.command(cls=Command)

@@ -80,7 +80,9 @@ class NodeLabels:
             ):  # fmt: skip
                 return self._labels(method, answer.status, await _body(answer))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            text = str(error) or "no answer in time"
+            # A connector's own text shows objects of Python's.
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            text = getattr(cause, "strerror", None) or str(cause) or "no answer in time"
             raise Unreachable(f"the Kubernetes API server doesn't answer: {text}") from None
 
     def _trust(self) -> ssl.SSLContext:

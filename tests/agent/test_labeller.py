@@ -129,6 +129,12 @@ async def test_what_the_api_server_says_becomes_our_errors(api: Api, account: Pa
         await labels.read()
 
 
+async def test_nobody_at_the_api_servers_address_is_said_in_words(account: Path) -> None:
+    with pytest.raises(Unreachable, match="answer: ") as caught:
+        await NodeLabels("node-1", "https://127.0.0.1:1", account).read()
+    assert "ssl:" not in str(caught.value)
+
+
 async def test_a_stranger_with_the_wrong_certificate_gets_no_token(
     tmp_path: Path, api: Api, account: Path
 ) -> None:

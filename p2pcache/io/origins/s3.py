@@ -73,7 +73,7 @@ class S3Origin(Origin):
         self._probe_lock = threading.Lock()
         self._conditional: bool | None = None
         self._endpoint = "S3"
-        with self._errors(self.url):
+        with self._errors(""):
             self._client = _client(settings)
         self._endpoint = str(self._client.meta.endpoint_url)
 
@@ -189,8 +189,9 @@ class S3Origin(Origin):
         self._client.close()
 
     def failure(self, key: str, error: Exception) -> P2PCacheError:
-        """What a foreign error about `key` means to a caller."""
-        return translate(error, f"{self.url}/{key}", self._bucket, self._endpoint)
+        """What a foreign error about `key` ("": the whole origin) means to a caller."""
+        what = f"{self.url}/{key}" if key else self.url
+        return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
     def _errors(self, key: str) -> Iterator[None]:
