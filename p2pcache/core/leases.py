@@ -205,9 +205,15 @@ class LeaseBook:
         for run in chunkset.members(back):
             self._note(now, run, "free", -1)
 
-    def rescue(self, run: int, now: float) -> bool:
+    @property
+    def idle(self) -> bool:
+        """Nothing is being read and nothing is left to read."""
+        return not self.free and not self.leases
+
+    def rescue(self, run: int, now: float, *, capped: bool = True) -> bool:
         """Grant a done run again though a live node has it, if the cap allows it."""
-        if self.rescues >= max(1, int(self._settings.rescue_cap * self.run_count)):
+        cap = max(1, int(self._settings.rescue_cap * self.run_count))
+        if capped and self.rescues >= cap:
             return False
         self.rescues += 1
         self._note(now, run, "rescued", -1)

@@ -153,11 +153,14 @@ class TrackedSwarm:
             return
         holders: dict[int, None] = {}
         wanted = self.book.bits(said.runs[:MAX_STUCK_RUNS])
+        # With the origin idle, who waits matters more than a second read: holders that nobody can
+        # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
+        idle = self.book.idle
         for run in chunkset.members(wanted & ~self.book.free):
             if run in self.book.leases:
                 self._hurry(node, run, now, out)
             else:
-                holders |= dict.fromkeys(self._help(node, run, now))
+                holders |= dict.fromkeys(self._help(node, run, now, idle=idle))
         if holders:
             out.append(Send(node, self.roster.introduction(holders)))
 
@@ -284,7 +287,7 @@ class TrackedSwarm:
         if slow is not None:
             out.append(Send(slow, m.Revoke(self.digest, (run,))))
 
-    def _help(self, node: int, run: int, now: float) -> list[int]:
+    def _help(self, node: int, run: int, now: float, *, idle: bool) -> list[int]:
         """Holders of a run to introduce to the node; none if it may be read again instead."""
         found = self.roster.holders(run, without=node, limit=INTRODUCED)
         if not found:
@@ -297,7 +300,7 @@ class TrackedSwarm:
             if len(self._introduced) >= MAX_REMEMBERED:
                 self._introduced.clear()
             self._introduced[key] = now
-        elif len(found) <= SCARCE and now - before >= RESCUE_AFTER_S:
+        elif (idle or len(found) <= SCARCE) and now - before >= RESCUE_AFTER_S:
             del self._introduced[key]
-            self.book.rescue(run, now)
+            self.book.rescue(run, now, capped=not idle)
         return found

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 from p2pcache.sim.scenarios import Run, Storm
@@ -23,14 +24,23 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     storm.add_argument("--origin-rate", type=float, default=Storm().origin_rate, help="bytes/s")
     storm.add_argument("--seed", type=int, default=1)
     storm.add_argument("--slow", type=float, default=0.0, help="share of nodes at a tenth of it")
+    storm.add_argument("--slow-disk", type=float, default=0.0, help="share with a slow disk")
     storm.add_argument("--crash", type=float, default=0.0, help="share of nodes killed")
+    storm.add_argument(
+        "--restart", nargs="?", const="kept", choices=("kept", "lost"),
+        help="who crashed comes back, with its bytes (kept, the default) or without (lost)",
+    )  # fmt: skip
     storm.add_argument("--late", type=float, default=0.0, help="share of nodes that join at 50 %%")
     storm.add_argument("--liars", type=int, default=0, help="nodes that serve garbage")
+    storm.add_argument("--hidden", type=int, default=0, help="nodes that nobody can dial")
+    storm.add_argument("--racks", type=int, default=0)
+    storm.add_argument("--oversubscribed", type=float, default=Storm().oversubscribed)
     storm.add_argument("--no-tracker", action="store_true", help="none is configured")
     storm.add_argument("--no-tracker-after", type=float, help="point at which it dies for good")
     storm.add_argument("--tracker-restart", type=float, help="point at which it restarts")
     storm.add_argument("--partition", type=_sides, metavar="A:B", help="sizes of two sides")
     storm.add_argument("--partition-s", type=float, default=10.0)
+    storm.add_argument("--partition-tracker", choices=("first", "both"), default="first")
     storm.add_argument("--check-every", type=int, default=0, help="check invariants so often")
     storm.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
@@ -41,17 +51,22 @@ def main(argv: list[str]) -> int:
     args = _parse(argv)
     storm = Storm(
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
-        origin_rate=args.origin_rate, seed=args.seed, slow=args.slow, crash=args.crash,
-        late=args.late, liars=args.liars, tracker=not args.no_tracker,
-        no_tracker_after=args.no_tracker_after, tracker_restart=args.tracker_restart,
-        partition=args.partition, partition_s=args.partition_s, check_every=args.check_every,
+        origin_rate=args.origin_rate, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
+        crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
+        hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
+        tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
+        tracker_restart=args.tracker_restart, partition=args.partition,
+        partition_s=args.partition_s, partition_tracker=args.partition_tracker,
+        check_every=args.check_every,
     )  # fmt: skip
+    began = time.monotonic()
     result = Run(storm).go()
-    for key, value in result.as_dict().items():
+    figures = {**result.as_dict(), "seed": args.seed, "wall_s": time.monotonic() - began}
+    for key, value in figures.items():
         text = f"{value:.4f}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{key:12} {text}\n")
     if args.json is not None:
-        args.json.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
+        args.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if result.complete == result.alive else 1
 
 

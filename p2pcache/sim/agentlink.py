@@ -32,7 +32,8 @@ class AgentLink:
             return
         self.connected = True
         self._generation += 1
-        self.tell(m.Announce(f"sim:{agent.node}", "sim", swarms=(agent.state(),)))
+        address, rack = f"sim:{agent.node}", agent.place.rack
+        self.tell(m.Announce(address, "sim", rack=rack, swarms=(agent.state(),)))
         cluster.world.after(self._beat_s(), self._beat, self._generation)
 
     def tell(self, message: m.ToTracker) -> None:
@@ -81,7 +82,7 @@ class AgentLink:
     def _beat(self, generation: int) -> None:
         if not self.connected or generation != self._generation:
             return
-        self.tell(m.Heartbeat(load=self._agent.queue.load, swarms=(self._agent.state(),)))
+        self.tell(m.Heartbeat(load=self._agent.serving.queue.load, swarms=(self._agent.state(),)))
         self._agent.world.after(self._beat_s(), self._beat, generation)
 
     def _beat_s(self) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.network import Network
 from p2pcache.sim.node import STALL_S, SimNode
+from p2pcache.sim.place import Place
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
@@ -52,6 +53,7 @@ class Cluster:
         self.origin = self.net.link(origin_rate)
         self.origin_up = True
         self.nodes: dict[int, SimNode] = {}
+        self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that aren't complete
         self.stuck = 0  # Stuck notices
         self._tracked = tracker
@@ -61,15 +63,39 @@ class Cluster:
         if tracker:
             self.tracker.start()
 
-    def add(self, *, rate: float | None = None, have: int = 0, liar: bool = False) -> SimNode:
-        """A node starts now."""
+    def add(
+        self, *, rate: float | None = None, have: int = 0, liar: bool = False,
+        hidden: bool = False, place: Place | None = None,
+    ) -> SimNode:  # fmt: skip
+        """A node starts now.
+
+        Args:
+            rate: of its links; None: an ordinary one's.
+            have: runs (bits) that it has from before.
+            liar: it serves garbage.
+            hidden: nobody can dial it (it is behind a NAT or a firewall); it dials others.
+            place: its rack and disk.
+        """
         number = len(self.nodes) + 1
-        node = SimNode(
-            self, number * 7919, rate=rate or self.rate, run_bytes=self.run_bytes, have=have,
+        node = self._node(number * 7919, rate or self.rate, have, place or Place())
+        node.liar = liar
+        node.hidden = hidden
+        return self._begin(node)
+
+    def restart(self, dead: SimNode, have: int) -> SimNode:
+        """A node that died starts again, with what its disk kept."""
+        self.gone.append(dead)
+        node = self._node(dead.node, dead.up.rate, have, dead.place)
+        return self._begin(node)
+
+    def _node(self, number: int, rate: float, have: int, place: Place) -> SimNode:
+        return SimNode(
+            self, number, place=place, rate=rate, run_bytes=self.run_bytes, have=have,
             settings=self.settings, uploads=self.uploads, tracker=self._tracked,
             check_every=self._check_every,
         )  # fmt: skip
-        node.liar = liar
+
+    def _begin(self, node: SimNode) -> SimNode:
         self.nodes[node.node] = node
         self.missing += not node.scheduler.complete
         if self._tracked:
@@ -111,8 +137,8 @@ class Cluster:
         elif others:
             self.world.after(self.latency_s, self._spread, others, a.node, runs, load)
 
-    @staticmethod
-    def _spread(others: list[SimNode], node: int, runs: int, load: int) -> None:
+    def _spread(self, others: list[SimNode], node: int, runs: int, load: int) -> None:
+        self.world.steps += len(others) - 1
         for other in others:
             other.told(node, runs, load)
 
@@ -124,13 +150,23 @@ class Cluster:
         return side_a * side_b != 0 and side_a != side_b
 
     def cut(self, a: SimNode, b: SimNode) -> bool:
-        """Whether two nodes can't reach each other now."""
+        """Whether a partition lies between two nodes."""
         return self.between(a.up.side, b.up.side)
 
-    def partition(self, others: list[SimNode], seconds: float) -> None:
-        """Cut these nodes off from the rest and the tracker (not from the origin) for a while."""
-        self.tracker.side = 1
-        for node in self.nodes.values():
+    def partition(
+        self, ones: list[SimNode], others: list[SimNode], seconds: float, *, tracker_sees_all: bool
+    ) -> None:
+        """Cut these nodes off from each other (not from the origin) for a while.
+
+        Args:
+            ones: the first side.
+            others: the second side. Who is on neither reaches both.
+            seconds: until it heals.
+            tracker_sees_all: False: the tracker is on the first side; True: it reaches both, and so
+                has no idea that they can't reach each other.
+        """
+        self.tracker.side = 0 if tracker_sees_all else 1
+        for node in ones:
             node.up.side = node.down.side = 1
         for node in others:
             node.up.side = node.down.side = 2

@@ -14,9 +14,10 @@ from p2pcache.core import messages as m
 from p2pcache.core.events import Outcome
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
-from p2pcache.core.uploads import UploadQueue
 from p2pcache.sim.agentlink import AgentLink
 from p2pcache.sim.network import Flow, Network
+from p2pcache.sim.place import Place
+from p2pcache.sim.serving import Serving
 from p2pcache.sim.world import World
 
 if TYPE_CHECKING:
@@ -27,25 +28,12 @@ DIAL_TIMEOUT_S = 3.0  # of a dial into the void
 STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 
 
-class Upload:
-    """One request at the node that serves it."""
-
-    __slots__ = ("asker", "flow", "number", "run", "started")
-
-    def __init__(self, asker: "SimNode", number: int, run: int) -> None:
-        self.asker = asker
-        self.number = number  # the asker's
-        self.run = run
-        self.flow: Flow | None = None
-        self.started = 0.0
-
-
 class SimNode:
     """One agent that wants the model."""
 
     def __init__(
-        self, cluster: "Cluster", node: int, *, rate: float, run_bytes: Sequence[int],
-        have: int = 0, settings: SwarmSettings, uploads: UploadSettings, tracker: bool,
+        self, cluster: "Cluster", node: int, *, place: Place, rate: float,
+        run_bytes: Sequence[int], have: int = 0, settings: SwarmSettings, uploads: UploadSettings, tracker: bool,
         check_every: int = 0,
     ) -> None:  # fmt: skip
         self.cluster = cluster
@@ -54,8 +42,10 @@ class SimNode:
         self.node = node
         self.up = cluster.net.link(rate)
         self.down = cluster.net.link(rate)
+        self.place = place
+        self.way_in = [link for link in (place.way_in, self.down, place.disk) if link is not None]
         self.run_bytes = run_bytes
-        self.queue: UploadQueue[Upload] = UploadQueue(uploads)
+        self.serving = Serving(self, uploads)
         self.scheduler = Scheduler(
             node=node, run_bytes=run_bytes, have=have, settings=settings,
             seed=cluster.seed * 1_000_003 + node, tracker=tracker, now=self.world.now,
@@ -63,18 +53,17 @@ class SimNode:
         self.link = AgentLink(self)
         self.alive = True
         self.liar = False  # serves garbage
+        self.hidden = False  # nobody can dial it
         self.started = self.world.now
         self.finished: float | None = None
         self.wanted_done: float | None = None  # when what it was told to get was here
         self.askable: dict[int, SimNode] = {}  # whom we may request from
-        self.askers: dict[int, SimNode] = {}  # who may request from us
         self.known: dict[int, int] = {}  # node -> what it told us that it has (bits)
         self.wanted: list[int] = []  # neighbours that the tracker named
         self.members: dict[int, None] = {}
         self.corrupt = False  # gave up: the origin's bytes are wrong
         self._dialling: set[int] = set()
         self._asked: dict[int, tuple[SimNode, int]] = {}  # our requests in flight: server, run
-        self._serving: dict[tuple[int, int], Upload] = {}  # (asker, number) -> what we send
         self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
         self._timer = float("inf")
         self._inbox: deque[events.Event] = deque()
@@ -110,7 +99,7 @@ class SimNode:
         self._events += 1
         if self._events % self._check_every == 0:
             self.scheduler.check()
-            self.queue.check()
+            self.serving.check()
 
     @property
     def have(self) -> int:
@@ -138,7 +127,7 @@ class SimNode:
         other = self.cluster.nodes.get(other_id)
         if other is None or not other.alive:
             self.world.after(2 * self.cluster.latency_s, self._dialled, None, other_id)
-        elif self.cluster.cut(self, other):
+        elif other.hidden or self.cluster.cut(self, other):
             self.world.after(DIAL_TIMEOUT_S, self._dialled, None, other_id)
         else:  # TCP, handshake, JOIN
             self.world.after(6 * self.cluster.latency_s, self._dialled, other, other_id)
@@ -157,7 +146,7 @@ class SimNode:
 
     def inbound(self, asker: "SimNode") -> None:
         """Somebody may request from us; we dial back if we want something too."""
-        self.askers[asker.node] = asker
+        self.serving.askers[asker.node] = asker
         self.known[asker.node] = asker.have
         if not self.scheduler.complete:
             self.dial(asker.node)
@@ -166,7 +155,7 @@ class SimNode:
         """The connection on which we request broke: every request to it ends."""
         if self.askable.pop(other.node, None) is None:
             return
-        other.dropped_by(self)
+        other.serving.dropped_by(self)
         for number, (server, _run) in list(self._asked.items()):
             if server is other:
                 self.ended(number, outcome)
@@ -191,19 +180,19 @@ class SimNode:
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run)
-        self.cluster.send(self, server, server.serve, self, command.request, command.run)
+        self.cluster.send(self, server, server.serving.serve, self, command.request, command.run)
 
     def _on_cancel(self, command: commands.Cancel) -> None:
         if command.request in self._asked:
             server, _ = self._asked[command.request]
-            self.cluster.send(self, server, server.unserve, self, command.request)
+            self.cluster.send(self, server, server.serving.unserve, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
-        load = self.queue.load
+        load = self.serving.queue.load
         runs = command.runs
         known = self.known
         others = [
-            other for node, other in {**self.askers, **self.askable}.items()
+            other for node, other in {**self.serving.askers, **self.askable}.items()
             if runs & ~known.get(node, 0) and not other.scheduler.complete
         ]  # fmt: skip
         self.cluster.spread(self, others, runs, load)
@@ -214,57 +203,6 @@ class SimNode:
         known[node] = known.get(node, 0) | runs
         if node in self.askable:
             self.post(events.PeerHas(node, runs, load))
-
-    # -- peers: serving -----------------------------------------------------------------------
-
-    def serve(self, asker: "SimNode", number: int, run: int) -> None:
-        """A request came in."""
-        if not self.alive or asker.node not in self.askers:
-            return
-        upload = Upload(asker, number, run)
-        if not self.have >> run & 1:
-            self.cluster.send(self, asker, asker.ended, number, Outcome.REFUSED)
-        elif not self.queue.offer(asker.node, upload):
-            self.cluster.send(self, asker, asker.ended, number, Outcome.BUSY)
-        else:
-            self._serving[asker.node, number] = upload
-            self._start_uploads()
-
-    def unserve(self, asker: "SimNode", number: int) -> None:
-        """A CANCEL came in: it helps only while the request waits."""
-        upload = self._serving.get((asker.node, number))
-        if upload is not None and self.queue.cancel(asker.node, upload):
-            del self._serving[asker.node, number]
-            self.cluster.send(self, asker, asker.ended, number, Outcome.CANCELLED)
-
-    def dropped_by(self, asker: "SimNode") -> None:
-        """The asker's connection is gone."""
-        self.askers.pop(asker.node, None)
-        for upload in self.queue.leave(asker.node):
-            del self._serving[asker.node, upload.number]
-        for key, upload in list(self._serving.items()):
-            if upload.asker is asker:
-                if upload.flow is not None:
-                    self.net.cancel(upload.flow)
-                del self._serving[key]
-                self.queue.ended(asker.node, upload)
-        self._start_uploads()
-
-    def _start_uploads(self) -> None:
-        while self.alive and (started := self.queue.start()) is not None:
-            _, upload = started
-            upload.started = self.world.now
-            size = self.run_bytes[upload.run]
-            path = [self.up, upload.asker.down]
-            upload.flow = self.net.start(path, size, self._sent, upload)
-
-    def _sent(self, upload: Upload) -> None:
-        asker = upload.asker
-        del self._serving[asker.node, upload.number]
-        self.queue.ended(asker.node, upload, self.world.now - upload.started)
-        outcome = Outcome.MISMATCH if self.liar else Outcome.DONE
-        self.cluster.send(self, asker, asker.ended, upload.number, outcome)
-        self._start_uploads()
 
     # -- origin -------------------------------------------------------------------------------
 
@@ -385,15 +323,13 @@ class SimNode:
         """Killed: its sockets close, its flows stop."""
         self.alive = False
         self.link.broken()
-        for upload in self._serving.values():
-            if upload.flow is not None:
-                self.net.cancel(upload.flow)
+        self.serving.stop()
         for flow in self._fetches.values():
             if flow is not None:
                 self.net.cancel(flow)
         for other in list(self.askable.values()):
-            other.dropped_by(self)
-        for other in list(self.askers.values()):
+            other.serving.dropped_by(self)
+        for other in list(self.serving.askers.values()):
             self.cluster.send(self, other, other.hang_up, self, Outcome.LOST)
 
     _perform: dict[type, Callable[..., Any]] = {  # noqa: RUF012 - a table, never changed

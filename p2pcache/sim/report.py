@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from p2pcache.sim.cluster import Cluster
+from p2pcache.sim.network import Link
 from p2pcache.sim.node import SimNode
 
 
@@ -22,6 +23,7 @@ class Report:
     eta: float  # t_lb / t_last
     eta_median: float
     alpha: float  # bytes that left the origin / model bytes
+    beta: float | None  # bytes between racks / (model bytes * (racks - 1)); None: fewer than two
     requests: int
     busy: int
     duplicates: int
@@ -29,7 +31,7 @@ class Report:
     mismatched: int
     stuck: int
     messages: int  # that the tracker heard
-    steps: int
+    events: int  # things that happened, messages included
     trace: str
 
     def as_dict(self) -> dict[str, object]:
@@ -37,7 +39,9 @@ class Report:
         return asdict(self)
 
 
-def lower_bound(model: float, origin: float, rates: list[float], run: float) -> float:
+def lower_bound(
+    model: float, origin: float, rates: list[float], run: float, ways: list[float] | None = None
+) -> float:
     """T_LB: no schedule finishes all nodes sooner.
 
     Args:
@@ -45,23 +49,32 @@ def lower_bound(model: float, origin: float, rates: list[float], run: float) -> 
         origin: bytes per second.
         rates: of each node's link, bytes per second.
         run: bytes of one run.
+        ways: of each way into a rack, bytes per second.
     """
     count = len(rates)
-    flow = max(model / origin, model / min(rates), count * model / (origin + sum(rates)))
+    narrowest = min(rates + (ways or []))
+    flow = max(model / origin, model / narrowest, count * model / (origin + sum(rates)))
     return flow + math.ceil(math.log2(count)) * run / max(rates)
 
 
-def report(cluster: Cluster, ordinary: list[SimNode]) -> Report:
-    """Sum a finished storm up; `ordinary`: the nodes whose times count."""
+def report(cluster: Cluster, ordinary: list[SimNode], ways: list[tuple[Link, Link]]) -> Report:
+    """Sum a finished storm up.
+
+    Args:
+        cluster: what is left of it.
+        ordinary: the nodes whose times count.
+        ways: links out of each rack and into it.
+    """
     model = sum(cluster.run_bytes)
     times = sorted(
         math.inf if n.finished is None else n.finished - n.started for n in ordinary if n.alive
     )
     alive = [n for n in cluster.nodes.values() if n.alive]
-    counters = [n.scheduler.counters for n in cluster.nodes.values()]
+    counters = [n.scheduler.counters for n in (*cluster.gone, *cluster.nodes.values())]
     bound = lower_bound(
-        model, cluster.origin.rate, [n.up.rate for n in ordinary], cluster.run_bytes[0]
-    )
+        model, cluster.origin.rate, [n.up.rate for n in ordinary], cluster.run_bytes[0],
+        [way_in.rate for _, way_in in ways],
+    )  # fmt: skip
     last, median = times[-1], times[len(times) // 2]
     return Report(
         nodes=len(cluster.nodes),
@@ -75,6 +88,7 @@ def report(cluster: Cluster, ordinary: list[SimNode]) -> Report:
         eta=bound / last,
         eta_median=bound / median,
         alpha=cluster.origin.carried / model,
+        beta=_crossed(ways, model) if len(ways) > 1 else None,
         requests=sum(c.requests for c in counters),
         busy=sum(c.busy for c in counters),
         duplicates=sum(c.duplicates for c in counters),
@@ -82,6 +96,10 @@ def report(cluster: Cluster, ordinary: list[SimNode]) -> Report:
         mismatched=sum(c.mismatched for c in counters),
         stuck=cluster.stuck,
         messages=cluster.tracker.heard,
-        steps=cluster.world.steps,
+        events=cluster.world.steps,
         trace=cluster.world.trace_hash,
     )
+
+
+def _crossed(ways: list[tuple[Link, Link]], model: int) -> float:
+    return sum(way_out.carried for way_out, _ in ways) / (model * (len(ways) - 1))

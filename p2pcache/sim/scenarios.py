@@ -1,15 +1,23 @@
 """Storms by name: what starts when, and what goes wrong."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from p2pcache.core import chunkset
 from p2pcache.core.settings import LeaseSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.cluster import Cluster
+from p2pcache.sim.network import Link
 from p2pcache.sim.node import SimNode
+from p2pcache.sim.place import Place
 from p2pcache.sim.report import Report, report
 
 KiB = 1024
 SLOW = 0.1  # rate of a slow node, of an ordinary one's
+SLOW_DISK = 0.3  # rate at which a slow disk takes bytes, of a link's
+SYNCED_S = 2.0  # a node that dies keeps what it had so long before: its bitmap is synced as often
+BACK_AFTER_S = 5.0  # a pod that crashed is started again
 START_SPREAD_S = 0.1  # pods of one deployment don't start in the same millisecond
 
 
@@ -26,13 +34,19 @@ class Storm:
     origin_latency_s: float = 0.005
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
+    slow_disk: float = 0.0  # share of nodes with a slow disk
     crash: float = 0.0  # share of nodes killed between 20 % and 80 %
+    restart: Literal["kept", "lost"] | None = None  # they come back, with their bytes or without
     late: float = 0.0  # share of nodes that start at 50 %
     liars: int = 0  # nodes that claim everything and serve garbage
+    hidden: int = 0  # nodes that nobody can dial
+    racks: int = 0  # nodes are dealt to so many; 0: one flat network
+    oversubscribed: float = 4.0  # a rack's uplink carries the nodes' rates over this
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
     tracker_restart: float | None = None  # ... or comes back, without memory, 2 s later
-    partition: tuple[int, int] | None = None  # sizes of the two sides (the tracker is on the first)
+    partition: tuple[int, int] | None = None  # sizes of the two sides; who is left over sees both
+    partition_tracker: Literal["first", "both"] = "first"  # the side that the tracker is on
     partition_at: float = 0.3
     partition_s: float = 10.0
     limit_s: float = 600.0  # give up after so many virtual seconds, ...
@@ -63,6 +77,7 @@ class Run:
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []
         self._to_come = 0
+        self._ways = self._rack_links()
         self._people()
         self._faults()
 
@@ -71,33 +86,55 @@ class Run:
         cluster = self.cluster
         limit = max(self.storm.limit * self.storm.scale_s, self.storm.limit_s)
         cluster.world.run(limit, lambda: not cluster.missing and not self._to_come)
-        return report(cluster, self.ordinary)
+        return report(cluster, self.ordinary, self._ways)
+
+    def _rack_links(self) -> list[tuple[Link, Link]]:
+        """Out of each rack, and in."""
+        storm, net = self.storm, self.cluster.net
+        if not storm.racks:
+            return []
+        rate = math.ceil(storm.nodes / storm.racks) * storm.rate / storm.oversubscribed
+        return [(net.link(rate), net.link(rate)) for _ in range(storm.racks)]
 
     def _people(self) -> None:
         storm, world = self.storm, self.cluster.world
-        slow = round(storm.slow * storm.nodes)
         late = round(storm.late * storm.nodes)
-        self._to_come = storm.nodes
         for number in range(storm.nodes):
-            rate = storm.rate * (SLOW if number < slow else 1.0)
             when = START_SPREAD_S * world.dice.random()
             if number >= storm.nodes - late:
                 when += 0.5 * storm.scale_s
-            world.at(when, self._start, rate, number >= slow, number >= storm.nodes - late)
+            self._expect(when, self._start, number, number >= storm.nodes - late)
         for _ in range(storm.liars):
-            self._to_come += 1
-            world.at(0.0, self._start_liar)
+            self._expect(0.0, self._start_liar)
 
-    def _start(self, rate: float, quick: bool, late: bool) -> None:  # noqa: FBT001
+    def _expect(self, when: float, what: Callable[..., object], *args: Any) -> None:
+        """A node will start: the storm isn't over before."""
+        self._to_come += 1
+        self.cluster.world.at(when, self._come, what, *args)
+
+    def _come(self, what: Callable[..., object], *args: Any) -> None:
         self._to_come -= 1
-        node = self.cluster.add(rate=rate)
+        what(*args)
+
+    def _start(self, number: int, late: bool) -> None:  # noqa: FBT001 - through the world's heap
+        storm, net = self.storm, self.cluster.net
+        slow = number < round(storm.slow * storm.nodes)
+        bad_disk = round((storm.slow + storm.slow_disk) * storm.nodes) > number and not slow
+        hidden = number >= storm.nodes - storm.hidden
+        rack, way_out, way_in = "", None, None
+        if self._ways:
+            rack = f"rack{number % storm.racks}"
+            way_out, way_in = self._ways[number % storm.racks]
+        node = self.cluster.add(
+            rate=storm.rate * (SLOW if slow else 1.0), hidden=hidden,
+            place=Place(rack, way_out, way_in, net.link(SLOW_DISK * storm.rate) if bad_disk else None),
+        )  # fmt: skip
         if late:
             self.late.append(node)
-        elif quick:
+        elif not slow and not bad_disk and not hidden:
             self.ordinary.append(node)
 
     def _start_liar(self) -> None:
-        self._to_come -= 1
         self.cluster.add(have=chunkset.full(self.storm.runs), liar=True)
 
     def _faults(self) -> None:
@@ -116,14 +153,32 @@ class Run:
 
     def _crash(self) -> None:
         alive = [n for n in self.ordinary if n.alive]
-        if len(alive) > 1:  # somebody must be left to measure
-            self.cluster.kill(alive[int(self.cluster.world.dice.random() * len(alive))])
+        if len(alive) < 2:  # somebody must be left to measure
+            return
+        node = alive[int(self.cluster.world.dice.random() * len(alive))]
+        if self.storm.restart is None:
+            self.cluster.kill(node)
+        else:
+            kept = node.have if self.storm.restart == "kept" else 0
+            self._to_come += 1
+            self.cluster.world.after(SYNCED_S, self._kill_and_restart, node, kept)
+
+    def _kill_and_restart(self, node: SimNode, kept: int) -> None:
+        self._to_come -= 1
+        if node.alive:
+            self.cluster.kill(node)
+            back_at = self.cluster.world.now + BACK_AFTER_S
+            self._expect(back_at, self.cluster.restart, node, kept)
 
     def _split(self) -> None:
         storm = self.storm
-        first = storm.partition[0] if storm.partition else 0
-        others = list(self.cluster.nodes.values())[first:]
-        self.cluster.partition(others, storm.partition_s)
+        first, second = storm.partition or (0, 0)
+        nodes = list(self.cluster.nodes.values())
+        sees_all = storm.partition_tracker == "both"
+        self.cluster.partition(
+            nodes[:first], nodes[first : first + second], storm.partition_s,
+            tracker_sees_all=sees_all,
+        )  # fmt: skip
 
 
 def run(storm: Storm, **changes: object) -> Report:

@@ -304,6 +304,18 @@ def test_rescues_are_capped() -> None:
     book.claim(A, have[A], 0.0)
     assert [book.rescue(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
     assert book.free == 0b1111
+    assert book.rescue(7, 1.0, capped=False)
+
+
+def test_a_book_is_idle_when_nothing_is_left_and_nothing_is_read() -> None:
+    book, have = make(2)
+    book.want(A, 2)
+    assert not book.idle
+    book.grants(0.0)
+    assert not book.idle
+    have[A] = 0b11
+    book.claim(A, 0b11, 1.0)
+    assert book.idle
 
 
 def test_run_numbers_are_checked() -> None:

@@ -382,6 +382,24 @@ def test_stuck_without_a_holder_frees_at_once() -> None:
     assert run in world.granted(2)
 
 
+def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
+    world = World()
+    world.join(1, credit=16)
+    while runs := world.granted(1):
+        world.forget_mail()
+        for run in runs:
+            world.done(1, run)
+    world.join(2, credit=4)
+    book = world.tracking.swarms[X].book
+    for _ in range(RUNS):
+        world.say(2, m.Stuck(X, tuple(range(RUNS))))
+        world.wait(4.1, alive=(1, 2))
+        world.say(2, m.Stuck(X, tuple(range(RUNS))))
+        world.done(2, *world.granted(2))
+        world.forget_mail()
+    assert book.rescues == RUNS, "each was read again, whatever the cap"
+
+
 def test_stuck_again_rescues_a_scarce_run() -> None:
     world = World()
     for node in (1, 2):

@@ -1,0 +1,101 @@
+"""What one simulated agent's data plane does for its askers: the real `UploadQueue`, and flows."""
+
+from typing import TYPE_CHECKING
+
+from p2pcache.core.events import Outcome
+from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import UploadQueue
+from p2pcache.sim.network import Flow
+from p2pcache.sim.place import path
+
+if TYPE_CHECKING:
+    from p2pcache.sim.node import SimNode
+
+
+class Upload:
+    """One request at the node that serves it."""
+
+    __slots__ = ("asker", "flow", "number", "run", "started")
+
+    def __init__(self, asker: "SimNode", number: int, run: int) -> None:
+        self.asker = asker
+        self.number = number  # the asker's
+        self.run = run
+        self.flow: Flow | None = None
+        self.started = 0.0
+
+
+class Serving:
+    """The serving half of a node.
+
+    Invariant: `_uploads` holds exactly what waits or is active in `queue`.
+    """
+
+    def __init__(self, node: "SimNode", settings: UploadSettings) -> None:
+        self._node = node
+        self.queue: UploadQueue[Upload] = UploadQueue(settings)
+        self.askers: dict[int, SimNode] = {}  # who may request from us
+        self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
+
+    def serve(self, asker: "SimNode", number: int, run: int) -> None:
+        """A request came in."""
+        node = self._node
+        if not node.alive or asker.node not in self.askers:
+            return
+        upload = Upload(asker, number, run)
+        if not node.have >> run & 1:
+            node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
+        elif not self.queue.offer(asker.node, upload):
+            node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
+        else:
+            self._uploads[asker.node, number] = upload
+            self._start()
+
+    def unserve(self, asker: "SimNode", number: int) -> None:
+        """A CANCEL came in: it helps only while the request waits."""
+        node = self._node
+        upload = self._uploads.get((asker.node, number))
+        if upload is not None and self.queue.cancel(asker.node, upload):
+            del self._uploads[asker.node, number]
+            node.cluster.send(node, asker, asker.ended, number, Outcome.CANCELLED)
+
+    def dropped_by(self, asker: "SimNode") -> None:
+        """The asker's connection is gone."""
+        self.askers.pop(asker.node, None)
+        for upload in self.queue.leave(asker.node):
+            del self._uploads[asker.node, upload.number]
+        for key, upload in list(self._uploads.items()):
+            if upload.asker is asker:
+                if upload.flow is not None:
+                    self._node.net.cancel(upload.flow)
+                del self._uploads[key]
+                self.queue.ended(asker.node, upload)
+        self._start()
+
+    def stop(self) -> None:
+        """The node is dead: nothing more flows."""
+        for upload in self._uploads.values():
+            if upload.flow is not None:
+                self._node.net.cancel(upload.flow)
+
+    def check(self) -> None:
+        """Assert the queue's invariants."""
+        self.queue.check()
+
+    def _start(self) -> None:
+        node = self._node
+        while node.alive and (started := self.queue.start()) is not None:
+            upload = started[1]
+            upload.started = node.world.now
+            asker = upload.asker
+            links = path(node.place, node.up, asker.place, asker.down)
+            size = node.run_bytes[upload.run]
+            upload.flow = node.net.start(links, size, self._sent, upload)
+
+    def _sent(self, upload: Upload) -> None:
+        node, asker = self._node, upload.asker
+        del self._uploads[asker.node, upload.number]
+        self.queue.ended(asker.node, upload, node.world.now - upload.started)
+        outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
+        node.cluster.send(node, asker, asker.ended, upload.number, outcome)
+        self._start()

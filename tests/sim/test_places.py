@@ -1,0 +1,87 @@
+"""Racks, disks, nodes that nobody can dial, and nodes that come back."""
+
+import pytest
+
+from p2pcache.sim.network import Network
+from p2pcache.sim.place import Place, path
+from p2pcache.sim.report import Report
+from p2pcache.sim.scenarios import Run, Storm, run
+from p2pcache.sim.world import World
+
+SMALL = Storm(nodes=16, runs=96, check_every=23)
+
+
+def all_complete(report: Report) -> None:
+    assert report.complete == report.alive
+
+
+def test_between_racks_lie_their_links_and_within_one_they_do_not() -> None:
+    net = Network(World(1), 0.01)
+    up, down, out_a, in_a, out_b, in_b, disk = (net.link(1.0) for _ in range(7))
+    a, b = Place("a", out_a, in_a), Place("b", out_b, in_b, disk)
+    assert path(a, up, b, down) == [up, down, disk, out_a, in_b]
+    assert path(b, up, b, down) == [up, down, disk]
+    assert path(Place(), up, Place(), down) == [up, down]
+
+
+def test_racks_are_told_to_the_tracker_and_what_crosses_is_counted() -> None:
+    storm = Run(Storm(nodes=16, runs=96, racks=2))
+    report = storm.go()
+    all_complete(report)
+    assert report.beta is not None
+    assert report.beta >= 1.0 - 1e-9, "each byte enters each rack"
+    assert report.alpha == pytest.approx(1.0)
+    places = {node.place.rack for node in storm.cluster.nodes.values()}
+    assert places == {"rack0", "rack1"}
+
+
+def test_a_rack_with_a_thin_uplink_bounds_the_storm() -> None:
+    wide = run(SMALL, racks=2, oversubscribed=1.0)
+    thin = run(SMALL, racks=2, oversubscribed=16.0)
+    assert wide.t_lb < 0.6 * thin.t_lb
+    assert thin.t_last > thin.t_lb
+    assert run(SMALL).beta is None
+
+
+def test_a_slow_disk_holds_up_its_own_node() -> None:
+    storm = Run(Storm(nodes=16, runs=96, slow_disk=1 / 16, check_every=23))
+    all_complete(storm.go())
+    slow = [n for n in storm.cluster.nodes.values() if n.place.disk is not None]
+    assert len(slow) == 1
+    assert slow[0] not in storm.ordinary
+    assert slow[0].finished is not None
+    assert slow[0].finished > 1.5 * max(n.finished or 0.0 for n in storm.ordinary)
+
+
+@pytest.mark.parametrize("restart", ["kept", "lost"])
+def test_a_node_that_crashed_comes_back(restart: str) -> None:
+    storm = Run(Storm(nodes=16, runs=96, crash=1 / 16, restart=restart, check_every=23))  # type: ignore[arg-type]
+    report = storm.go()
+    all_complete(report)
+    assert report.alive == 16
+    (dead,) = storm.cluster.gone
+    back = storm.cluster.nodes[dead.node]
+    assert back is not dead
+    counters = back.scheduler.counters
+    got = counters.bytes_peers + counters.bytes_origin
+    assert (got < report.model_bytes) == (restart == "kept")
+    assert report.alpha <= 1.05
+
+
+def test_nodes_that_nobody_can_dial_hold_nobody_up() -> None:
+    report = run(SMALL, hidden=1)
+    all_complete(report)
+    assert report.alpha <= 1.1, "what the hidden one read is read once more"
+
+
+def test_a_partition_that_the_tracker_does_not_see_costs_a_copy_at_most() -> None:
+    report = run(SMALL, partition=(8, 8), partition_tracker="both", partition_s=1000.0)
+    all_complete(report)
+    assert report.alpha <= 2.0
+    assert report.t_last < 100.0
+
+
+def test_who_is_on_neither_side_of_a_partition_reaches_both() -> None:
+    report = run(SMALL, partition=(7, 7), partition_s=1000.0, partition_tracker="both")
+    all_complete(report)
+    assert report.alpha <= 1.1
