@@ -6,6 +6,7 @@ All of it runs on the loop's thread; `Tracking` is touched by nobody else.
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 
 import aiohttp
@@ -14,6 +15,7 @@ from aiohttp import web
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
+from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tracked import Output, Send
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
 MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
 STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
+LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # refusals in the log, of an address and of all
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 
@@ -63,6 +66,7 @@ class Members:
         self._clock = clock
         self._certified = certified
         self._live: dict[int, Connection] = {}
+        self._lines = RateLimit(LINES_EACH, LINES)
         self._strangers: Counter[str] = Counter()  # by address; holds no zeros
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -121,20 +125,26 @@ class Members:
         try:
             return check_role(request.get_extra_info("peercert"), "agent")
         except NotAllowed as error:
-            self.refused += 1
-            _log.warning("refused a member from %s: %s", request.remote, error)
+            self._note_refusal(request, error)
             raise
 
     async def _refuse(
         self, request: web.Request, socket: web.WebSocketResponse, error: Exception
     ) -> None:
-        self.refused += 1
+        self._note_refusal(request, error)
         denied = isinstance(error, NotAllowed)
-        level = logging.WARNING if denied else logging.DEBUG
-        text = str(error) or "the handshake took too long"
-        _log.log(level, "refused a member from %s: %s", request.remote, text)
         code = m.NOT_ALLOWED if denied else aiohttp.WSCloseCode.POLICY_VIOLATION
+        text = str(error) or "the handshake took too long"
         await socket.close(code=code, message=text.encode()[:120])
+
+    def _note_refusal(self, request: web.Request, error: Exception) -> None:
+        """Count it; a line for people as long as strangers don't fill the log with them."""
+        self.refused += 1
+        level = logging.DEBUG
+        if isinstance(error, NotAllowed):
+            wait = self._lines.take(str(request.remote), time.monotonic(), patience_s=0)
+            level = logging.DEBUG if wait else logging.WARNING
+        _log.log(level, "refused a member from %s: %s", request.remote, error)
 
     async def _member(self, connection: Connection, first: m.Announce) -> None:
         node = connection.node

@@ -254,3 +254,18 @@ async def test_one_address_can_t_take_every_place_of_the_handshake(
                 challenge = msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
                 await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
                 msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
+
+
+async def test_wrong_keys_do_not_fill_the_log(
+    key_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tracker(cluster_key_file=key_file) as app:
+        for _ in range(30):
+            async with dialled(app.address) as (socket, challenge):
+                await refused(socket, answer(challenge, secret=Secret(b"w" * 32)))
+        assert app.members.refused == 30
+    lines = [
+        record for record in caplog.records
+        if record.levelname == "WARNING" and "refused a member" in record.message
+    ]  # fmt: skip
+    assert 1 <= len(lines) <= 5
