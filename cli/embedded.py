@@ -1,6 +1,7 @@
 """A pull without a daemon: the command runs an agent of its own while it lasts."""
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -17,7 +18,7 @@ from p2pcache.cli.connect import Loaded, cache_dir
 from p2pcache.cli.local import cache_turn
 from p2pcache.cli.output import note
 from p2pcache.core.units import format_duration
-from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.client import AgentClient, Events
@@ -27,8 +28,7 @@ _ALONE_LISTEN = "127.0.0.1:0"
 _SWARM_LISTEN = (
     "0.0.0.0:0"  # only with a cluster key or certificate, or where `insecure` was asked for
 )
-
-
+_MAX_FOLDER_BYTES = 80  # with the socket's name, and the longer one that it is born with
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
 
 Linger = Callable[[str], None]
@@ -50,9 +50,8 @@ def pull_alone(
     else:  # what the user must know comes as an event or an error; the rest would tear the bar
         logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    # The socket isn't inside the cache: its path may have 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="p2pcache-") as private, cache_turn(cache):
-        settings = agent_settings(loaded, Path(private) / "agent.sock", dict(os.environ))
+    with cache_turn(cache), _private_folder(cache) as private:
+        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
         if not settings.tracker:
             from p2pcache.cli.warm import from_cache
 
@@ -78,6 +77,30 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), force_generation=force_generation)
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+@contextmanager
+def _private_folder(cache: Path) -> Iterator[Path]:
+    """Where the embedded agent's socket goes: into the cache, so that a killed command leaves nothing elsewhere.
+
+    The turn is ours: what an earlier command left there is replaced. A socket's path may have 107
+    bytes at most; below a deeper cache there's no place for it.
+    """
+    folder = cache / "command"
+    if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
+        with tempfile.TemporaryDirectory(prefix="p2pcache-") as elsewhere:
+            yield Path(elsewhere)
+        return
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
+        raise kind(f"can't make {folder}: {error.strerror}; choose another --cache-dir") from None
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # somebody put something there: not ours to remove
+            folder.rmdir()
 
 
 def _wait_for_tracker(client: AgentClient) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.daemons import wait_until
 from p2pcache.cli.local import TURN_FILE
 from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
 from tests.cli.conftest import Run
@@ -29,7 +31,12 @@ def model(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("P2PCACHE_ORIGIN", f"file://{tmp_path}/origin")
     assert run("push", folder, "team/m:v1").exit_code == 0
     yield folder
-    for path in (tmp_path / "xdg").rglob("*"):  # read-only trees: pytest couldn't remove them
+    make_removable(tmp_path / "xdg")
+
+
+def make_removable(folder: Path) -> None:
+    """Read-only trees of models: nobody but root could remove them."""
+    for path in folder.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
 
@@ -173,6 +180,31 @@ def test_commands_take_turns(run: Run, model: Path, tmp_path: Path) -> None:
     assert time.monotonic() - began > 0.25
     assert "waiting for it to end" in result.stderr
     assert result.exit_code == 0
+
+
+def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="p2pc-") as short:
+        folder = Path(short)
+        elsewhere, cache = folder / "tmp", folder / "cache"
+        elsewhere.mkdir()
+        environ = os.environ | {"TMPDIR": str(elsewhere), "P2PCACHE_ORIGIN_BYTES_PER_S": "1MiB"}
+        command = [sys.executable, "-m", "p2pcache.cli.main", "pull", "team/m:v1", "--cache-dir", str(cache)]  # fmt: skip
+        with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
+            wait_until((cache / "command/agent.sock").exists, 20)
+            process.kill()
+        assert list(elsewhere.iterdir()) == []
+        again = run("pull", "team/m:v1", "--cache-dir", cache)
+        assert again.exit_code == 0, again.exception
+        assert same(model, Path(again.stdout.strip()))
+        assert not (cache / "command").exists()
+        make_removable(cache)
+
+
+def test_a_cache_too_deep_for_a_socket(run: Run, model: Path, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    result = run("pull", "team/m:v1", "--cache-dir", deep)
+    assert result.exit_code == 0, result.exception
+    assert not (deep / "command").exists()
 
 
 def test_a_cache_that_an_agent_holds(run: Run, model: Path, tmp_path: Path) -> None:
