@@ -20,7 +20,7 @@ class Placement:
     targets: dict[str, Any] = field(default_factory=dict)
     views: dict[str, memoryview] = field(default_factory=dict)  # read straight into
     buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on a device
-    framework: Framework = "pt"  # of what is converted
+    converted: Framework | None = None  # the framework of the rest, if there is any
 
     def kind(self, name: str) -> int:
         """0: straight in, 1: by the ring, 2: converted. Batches don't mix them."""
@@ -88,10 +88,11 @@ def _place(placement: Placement, want: Want, target: Any) -> None:
             raise UsageError(f"the target has {view.nbytes} bytes, the model {want.nbytes}")
         placement.views[name] = view
         return
-    placement.framework = kind
-    if target.__class__.__module__.startswith("numpy"):
-        return
-    if target.device.type == "cuda" and target.dtype == torch_dtype(dtype):
+    if kind == "pt" and target.device.type == "cuda" and target.dtype == torch_dtype(dtype):
         flat = flat_bytes(target)
         if flat is not None:
             placement.buffers[name] = flat
+            return
+    if placement.converted not in (None, kind):
+        raise UsageError("torch and numpy targets both need a conversion; load them one by one")
+    placement.converted = kind

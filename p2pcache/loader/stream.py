@@ -156,7 +156,7 @@ def start_into(
         for buffer in placement.buffers.values():
             backend.adopt(buffer)
         staging, tuning = stage(backend, limit_bytes, tuning)
-    sink = IntoSink(placement, backend, HostSink(pool, placement.framework, owned=True))
+    sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
     kinds: list[list[Want]] = [[], [], []]
     for want in placement.wants:
         kinds[placement.kind(want.info.name)].append(want)
