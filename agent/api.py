@@ -26,7 +26,7 @@ from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolved, Resolver
 from p2pcache.agent.rights import Caller, Denied, Door, seen_model, seen_pulls
-from p2pcache.agent.streams import Events, audited, stream
+from p2pcache.agent.streams import Events, audited, stream, while_waiting
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.tokens import Scope
 from p2pcache.errors import IntegrityError, UsageError
@@ -140,10 +140,13 @@ class Api:
 
     async def _pull_events(self, ref: Ref, *, force: bool) -> Events:
         began = time.monotonic()
-        with self._journal.failures("pull", str(ref)):
-            resolved = await self._resolver.resolve(ref)
-            await self._check_generation(ref, resolved, force=force)
-            download = await self._downloads.begin(ref, resolved.digest)
+        work = asyncio.gather(self._begin(ref, force=force))
+        async with contextlib.aclosing(
+            while_waiting(work, lambda: self._resolver.asked)
+        ) as waiting:
+            async for event in waiting:
+                yield event
+        ((resolved, download),) = work.result()
         layout = download.swarm.layout
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
@@ -155,7 +158,7 @@ class Api:
             while not download.ended.done():
                 pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
                 await asyncio.wait([download.ended], timeout=pause)
-                yield {"event": "progress", **_progress(download)}
+                yield {"event": "progress", **download.progress(time.monotonic())}
             download.ended.result()
         finally:
             download.clients -= 1
@@ -167,6 +170,12 @@ class Api:
             "bytes": layout.manifest.size_bytes, **sources, "bytes_local": had,
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
+
+    async def _begin(self, ref: Ref, *, force: bool) -> tuple[Resolved, Download]:
+        with self._journal.failures("pull", str(ref)):
+            resolved = await self._resolver.resolve(ref)
+            await self._check_generation(ref, resolved, force=force)
+            return resolved, await self._downloads.begin(ref, resolved.digest)
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
@@ -382,13 +391,3 @@ class Api:
         status = await self._queries.status()
         status["pulls"] = seen_pulls(request[CALLER], self._queries.pulls())
         return scaffold.json_response(status)
-
-
-def _progress(download: Download) -> dict[str, object]:
-    return {
-        "bytes_done": download.swarm.bytes_done,
-        "bytes_total": download.bytes_total,
-        **download.sources(),
-        "peers": download.swarm.peer_count,
-        "rate": round(download.rate(time.monotonic())),
-    }

@@ -117,6 +117,13 @@ class Download:
             "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
         }
 
+    def progress(self, now: float) -> dict[str, object]:
+        """How far it is, as docs/api.md has it."""
+        return {
+            "bytes_done": self.swarm.bytes_done, "bytes_total": self.bytes_total, **self.sources(),
+            "peers": self.swarm.peer_count, "rate": round(self.rate(now)),
+        }  # fmt: skip
+
     def rate(self, now: float) -> float:
         """Bytes per second over the last few seconds."""
         done = self.swarm.bytes_done

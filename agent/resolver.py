@@ -53,6 +53,15 @@ class Resolver:
         self._threads = Threads(MAX_QUESTIONS, name="resolve")  # never joined: storage may hang
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
+    @property
+    def asked(self) -> str:
+        """Who answers questions about names and manifests now, for people."""
+        if self._link is not None and self._link.connected:
+            return f"tracker {self._link.url} and the storage behind it"
+        if self.repo is not None:
+            return f"storage {self.repo.url}"
+        return "tracker and storage" if self._link is None else f"tracker {self._link.url}"
+
     async def resolve(self, ref: Ref) -> Resolved:
         """The digest and generation that a ref names now.
 

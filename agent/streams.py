@@ -1,7 +1,10 @@
 """NDJSON answers: one event a line, and what the audit log says when they end."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -10,6 +13,7 @@ from p2pcache.errors import P2PCacheError
 from p2pcache.io.audit import Entry
 
 Events = AsyncGenerator[dict[str, object], None]
+WAITING_S = 3.0  # silence for longer looks like a fault
 _TOLD = (
     "digest",
     "bytes",
@@ -48,3 +52,23 @@ async def stream(request: web.Request, events: Events) -> web.StreamResponse:
                 await response.write(msgspec.json.encode(last) + b"\n")
             await response.write_eof()
     return response
+
+
+async def while_waiting(work: "asyncio.Future[Any]", for_whom: Callable[[], str]) -> Events:
+    """A `waiting` event every few seconds until `work` is done; whoever stops listening cancels it."""
+    began = time.monotonic()
+    work.add_done_callback(_heard)
+    try:
+        while not work.done():
+            await asyncio.wait([work], timeout=WAITING_S)
+            if not work.done():
+                seconds = round(time.monotonic() - began, 1)
+                yield {"event": "waiting", "for": for_whom(), "seconds": seconds}
+    finally:
+        work.cancel()
+
+
+def _heard(work: "asyncio.Future[Any]") -> None:
+    """Its error was told, or nobody is left to be told."""
+    if not work.cancelled():
+        work.exception()

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _SWARM_LISTEN = (
     "0.0.0.0:0"  # only with a cluster key or certificate, or where `insecure` was asked for
 )
 _MAX_FOLDER_BYTES = 80  # with the socket's name, and the longer one that it is born with
+_WAITING_S = 3.0  # as an agent, which tells it by an event
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
 
 Linger = Callable[[str], None]
@@ -55,7 +57,8 @@ def pull_alone(
         if not settings.tracker:
             from p2pcache.cli.warm import from_cache
 
-            cached = from_cache(cache, settings.origin, ref, force_generation=force_generation)
+            with _patience_said(f"pulling {ref}: waiting for storage to answer", quiet=quiet):
+                cached = from_cache(cache, settings.origin, ref, force_generation=force_generation)
             if cached is not None:
                 yield cached, _leave
                 return
@@ -77,6 +80,19 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), force_generation=force_generation)
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+@contextmanager
+def _patience_said(text: str, *, quiet: bool) -> Iterator[None]:
+    """Say what is waited for, if the block takes longer than people like to look at nothing."""
+    timer = threading.Timer(_WAITING_S, note, (text,))
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

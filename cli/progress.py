@@ -86,7 +86,7 @@ class LineReporter:
     def update(self, event: Event) -> None:
         """A line, if the last one is old enough."""
         if event["event"] != "progress":
-            _note_stale(event)
+            _note_other(self._title, event)
             return
         now = time.monotonic()
         parts = self._meter.read(event, now)
@@ -114,7 +114,7 @@ class BarReporter:
     def update(self, event: Event) -> None:
         """Draw."""
         if event["event"] != "progress":
-            _note_stale(event)
+            _note_other(self._title, event)
             return
         percent, amount, rate, eta, peers = self._meter.read(event, time.monotonic())
         if self._bar is None:
@@ -187,7 +187,11 @@ def peer_share(event: Event) -> str:
     return f"{peers / (peers + origin):.0%} from {who}"
 
 
-def _note_stale(event: Event) -> None:
+def _note_other(title: str, event: Event) -> None:
+    """What isn't progress, and people should know."""
+    if event["event"] == "waiting":
+        seconds = format_duration(float(event.get("seconds", 0)))
+        note(f"{title}: waiting for {clean(event.get('for'))} to answer ({seconds})")
     if event.get("stale"):
         ref = clean(event.get("ref"))
         note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")

@@ -16,7 +16,10 @@ import pytest
 
 from loadtest.daemons import wait_until
 from p2pcache.cli.local import TURN_FILE
+from p2pcache.core.tags import TagRecord
 from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.origins.repo import OriginRepo
 from tests.cli.conftest import Run
 
 
@@ -170,6 +173,24 @@ def test_a_silent_storage_and_a_known_tag(
     assert "what this cache last knew" in result.stderr
 
 
+def test_a_slow_storage_is_waited_for_aloud(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run("pull", "team/m:v1").stdout
+    quick = OriginRepo.get_tag
+
+    def slow(repo: OriginRepo, ref: Ref) -> TagRecord:
+        time.sleep(0.3)
+        return quick(repo, ref)
+
+    monkeypatch.setattr(OriginRepo, "get_tag", slow)
+    monkeypatch.setattr("p2pcache.cli.embedded._WAITING_S", 0.1)
+    result = run("pull", "team/m:v1")
+    assert result.stdout == path
+    assert "waiting for storage to answer" in result.stderr
+    assert "waiting" not in run("pull", "team/m:v1", "--quiet").stderr
+
+
 def test_commands_take_turns(run: Run, model: Path, tmp_path: Path) -> None:
     run("pull", "team/m:v1")
     descriptor = os.open(tmp_path / "xdg/p2pcache" / TURN_FILE, os.O_RDWR)
@@ -188,7 +209,8 @@ def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -
         elsewhere, cache = folder / "tmp", folder / "cache"
         elsewhere.mkdir()
         environ = os.environ | {"TMPDIR": str(elsewhere), "P2PCACHE_ORIGIN_BYTES_PER_S": "1MiB"}
-        command = [sys.executable, "-m", "p2pcache.cli.main", "pull", "team/m:v1", "--cache-dir", str(cache)]  # fmt: skip
+        command = [sys.executable, "-m", "p2pcache.cli.main", "pull", "team/m:v1"]
+        command += ["--cache-dir", str(cache)]
         with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
             wait_until((cache / "command/agent.sock").exists, 20)
             process.kill()

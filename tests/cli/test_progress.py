@@ -46,6 +46,18 @@ def test_nothing_known_yet() -> None:
     assert peer_share({}) == ""
 
 
+@pytest.mark.parametrize("reporter", [LineReporter, BarReporter])
+def test_who_is_waited_for_is_said(
+    reporter: type[LineReporter | BarReporter], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = {"event": "waiting", "for": "storage s3://m\x1b[2J", "seconds": 3.0}
+    reporter("pulling m").update(waiting)
+    said = capsys.readouterr().err
+    assert said.startswith("pulling m: waiting for storage s3://m")
+    assert said.endswith("to answer (3.0s)\n")
+    assert "\x1b" not in said
+
+
 def test_lines_come_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
