@@ -18,6 +18,8 @@ from loadtest.storm.plan import Links
 from loadtest.storm.webserver import PORT as WEB_PORT
 
 PIECE_BYTES = 256 * 1024  # as our chunks of a model of this size
+SEEDED_SLOTS = 3  # uploads at a time, of seed and nodes: more make the seed send more things twice
+LEASED_SLOTS = -1  # without a limit: each node has pieces that all others lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +46,17 @@ class Rival:
         return ", ".join(how)
 
 
-def make_torrent(source: Path, target: Path, *, web: str = "", tracker: str = "") -> int:
+def make_torrent(source: Path, target: Path, *, tracker: str = "") -> int:
     """Write a v1 torrent of `source`; the number of its pieces.
 
     Args:
         source: a model's directory.
         target: the torrent file.
-        web: base URL below which `source` is served.
         tracker: its announce URL.
     """
     import libtorrent as lt
 
     torrent = lt.create_torrent(lt.list_files(str(source)), PIECE_BYTES, lt.create_torrent.v1_only)
-    if web:
-        torrent.add_url_seed(web)
     if tracker:
         torrent.add_tracker(tracker)
     lt.set_piece_hashes(torrent, str(source.parent))
@@ -70,29 +69,37 @@ def run_libtorrent(arena: Arena, links: Links, source: Path) -> Score:
     torrent = arena.work / "libtorrent.torrent"
     make_torrent(source, torrent)
     origin = arena.origin_host
-    command = _torrent_node(origin, torrent, source.parent)
+    command = _torrent_node(origin, torrent, source.parent, SEEDED_SLOTS)
     seed = Racer(origin, command, _folder(arena, "libtorrent", origin))
-    return contest(arena, links, source, _leeches(arena, torrent, "libtorrent", [origin]), [seed])
+    return contest(
+        arena, links, source, _leeches(arena, torrent, "libtorrent", [origin], SEEDED_SLOTS), [seed]
+    )
 
 
 def run_leased(arena: Arena, links: Links, source: Path) -> Score:
     """No seed: each piece is read from the origin by one node, which gives it to its session."""
     torrent = arena.work / "leased.torrent"
     pieces = make_torrent(source, torrent)
-    racers = _leeches(arena, torrent, "leased", [], "--web", _web_url(arena))
+    racers = _leeches(arena, torrent, "leased", [], LEASED_SLOTS, "--web", _web_url(arena))
     return contest(arena, links, source, racers, [_webserver(arena, "leased", source, pieces)])
 
 
 def run_aria2(arena: Arena, links: Links, source: Path) -> Score:
-    """aria2's BitTorrent among the nodes with the origin as web seed; the nodes meet by a tracker."""
+    """The origin seeds with aria2, and every node leeches; they meet by a tracker.
+
+    As a web seed the origin would be asked more for the same pieces; loadtest/README.md has the figures.
+    """
     torrent = arena.work / "aria2.torrent"
-    web = _web_url(arena)
-    make_torrent(source, torrent, web=f"{web}/", tracker=f"{web}/announce")
+    make_torrent(source, torrent, tracker=f"{_web_url(arena)}/announce")
     racers = []
     for host in arena.node_hosts:
         folder = _folder(arena, "aria2", host)
-        racers.append(Racer(host, aria2_command(torrent, folder), folder))
-    return contest(arena, links, source, racers, [_webserver(arena, "aria2", source, 0)])
+        command = aria2_command(torrent, folder, folder, start="echo ready && read go", word="done")
+        racers.append(Racer(host, command, folder))
+    folder = _folder(arena, "aria2-seed", arena.origin_host)
+    command = aria2_command(torrent, folder, source.parent, start="true", word="ready")
+    seed = Racer(arena.origin_host, command, folder)
+    return contest(arena, links, source, racers, [_webserver(arena, "aria2", source, 0), seed])
 
 
 def run_http(arena: Arena, links: Links, source: Path) -> Score:
@@ -106,20 +113,28 @@ def run_http(arena: Arena, links: Links, source: Path) -> Score:
     return contest(arena, links, small, racers, [_webserver(arena, "http", small, 0)])
 
 
-def aria2_command(torrent: Path, folder: Path) -> list[str]:
-    """A command line in the words of `Racer`: aria2 says `done` by its hook, and goes on seeding."""
+def aria2_command(torrent: Path, folder: Path, into: Path, *, start: str, word: str) -> list[str]:
+    """A command line that says `word` by aria2's hook once all pieces are there, and goes on seeding.
+
+    Args:
+        torrent: the torrent file.
+        folder: gets the hook.
+        into: gets the files, or has them already.
+        start: a shell command to run before.
+        word: what to say.
+    """
     hook = folder / "hook"
     aria2 = [
-        "aria2c", "--no-conf", "--quiet", f"--dir={folder}", str(torrent),
+        "aria2c", "--no-conf", "--quiet", f"--dir={into}", str(torrent),
         "--enable-dht=false", "--enable-dht6=false", "--disable-ipv6", "--bt-enable-lpd=false",
         "--seed-ratio=0.0", f"--on-bt-download-complete={hook}",
+        "--check-integrity=true", "--allow-overwrite=true",  # a seed proves the files that it has
         "--file-allocation=none",  # zeroing the files first would only cost time
         "--bt-max-peers=0", "--bt-request-peer-speed-limit=999M",  # always glad of another peer
-        "--min-split-size=1M", "--split=1", "--max-connection-per-server=1",
     ]  # fmt: skip
     script = (
-        f"printf '#!/bin/sh\\necho done\\n' > {shlex.quote(str(hook))} && "
-        f"chmod +x {shlex.quote(str(hook))} && echo ready && read go && exec {shlex.join(aria2)}"
+        f"printf '#!/bin/sh\\necho {word}\\n' > {shlex.quote(str(hook))} && "
+        f"chmod +x {shlex.quote(str(hook))} && {start} && exec {shlex.join(aria2)}"
     )
     return ["sh", "-c", script]
 
@@ -132,21 +147,23 @@ def curl_command(web: str, source: Path, folder: Path) -> list[str]:
     return ["sh", "-c", f"echo ready && read go && {shlex.join(curl)} && echo done"]
 
 
-def _leeches(arena: Arena, torrent: Path, name: str, seeds: list[Host], *more: str) -> list[Racer]:
+def _leeches(
+    arena: Arena, torrent: Path, name: str, seeds: list[Host], slots: int, *more: str
+) -> list[Racer]:
     """One session per node; each dials the seeds and the nodes before it."""
     racers = []
     for number, host in enumerate(arena.node_hosts):
         folder = _folder(arena, name, host)
-        command = _torrent_node(host, torrent, folder)
+        command = _torrent_node(host, torrent, folder, slots)
         for peer in (*seeds, *arena.node_hosts[:number]):
             command += ["--peer", peer.address]
         racers.append(Racer(host, [*command, *more], folder))
     return racers
 
 
-def _torrent_node(host: Host, torrent: Path, folder: Path) -> list[str]:
-    module = "loadtest.storm.torrent_node"
-    return [sys.executable, "-m", module, host.address, str(torrent), str(folder)]
+def _torrent_node(host: Host, torrent: Path, folder: Path, slots: int) -> list[str]:
+    command = [sys.executable, "-m", "loadtest.storm.torrent_node", host.address]
+    return [*command, str(torrent), str(folder), "--slots", str(slots)]
 
 
 def _webserver(arena: Arena, name: str, source: Path, pieces: int) -> Racer:
@@ -179,6 +196,6 @@ RIVALS: dict[str, Rival] = {
         ("libtorrent",),
     ),
     "aria2": Rival(
-        "aria2's swarm with the origin as web seed", run_aria2, ("libtorrent",), ("aria2c",)
+        "aria2's swarm with the origin as its seed", run_aria2, ("libtorrent",), ("aria2c",)
     ),
 }  # fmt: skip

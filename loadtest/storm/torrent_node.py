@@ -1,6 +1,6 @@
 """One libtorrent session of a rival swarm: a seed, a leech, or a leech that also reads leased pieces.
 
-    python -m loadtest.storm.torrent_node ADDRESS TORRENT FOLDER [--peer ADDRESS]... [--web URL]
+    python -m loadtest.storm.torrent_node ADDRESS TORRENT FOLDER --slots N [--peer ADDRESS]... [--web URL]
 
 Speaks the words of `contest.Racer`. It dials the peers named when it is told to go; two nodes that dial
 each other would throw one of the connections away.
@@ -32,9 +32,8 @@ SETTINGS: dict[str, object] = {
     # Everybody knows everybody within a second; nobody is dropped for being slow for a while.
     "connections_limit": 500, "connection_speed": 500, "smooth_connects": False,
     "torrent_connect_boost": 255, "peer_turnover": 0,
-    # Few slots send whole pieces on sooner (measured: 4 beat 8), judged every 5 instead of 15 s.
-    "choking_algorithm": int(lt.choking_algorithm_t.fixed_slots_choker), "unchoke_slots_limit": 4,
-    "num_optimistic_unchoke_slots": 1, "unchoke_interval": 5, "optimistic_unchoke_interval": 10,
+    # Whoever is unchoked stays so for a while: judging more often only breaks queues off.
+    "choking_algorithm": int(lt.choking_algorithm_t.fixed_slots_choker),
     # Short queues for short links: what is asked of one peer can't be asked of another.
     "request_queue_time": 1, "max_allowed_in_request_queue": 2000,
     # The last blocks are asked of several peers as soon as all are asked for.
@@ -52,7 +51,9 @@ def main(argv: list[str]) -> int:
     """Serve until SIGTERM."""
     options = _options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    settings: Any = SETTINGS | {"listen_interfaces": f"{options.address}:{PORT}"}
+    settings: Any = SETTINGS | {
+        "listen_interfaces": f"{options.address}:{PORT}", "unchoke_slots_limit": options.slots,
+    }  # fmt: skip
     session = lt.session(lt.session_params(settings))
     torrent = lt.torrent_info(options.torrent)
     params = lt.add_torrent_params()
@@ -119,6 +120,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("address")
     parser.add_argument("torrent")
     parser.add_argument("folder")
+    parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--web", default="")
     return parser.parse_args(argv)
