@@ -32,8 +32,8 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
     rows = [
         (
             n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
-            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), format_bytes(n.get("cached_bytes", 0)),
-            format_bytes(n.get("free_bytes", 0)), n.get("load", "-"),
+            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _told(n, "cached_bytes"),
+            _told(n, "free_bytes"), n.get("load", "-"),
             f"{format_duration(n.get('last_seen_s', 0))} ago",
         )
         for n in known
@@ -52,6 +52,12 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         "SEEN",
     )
     table(heads, rows, right=(6, 7, 8, 9))
+
+
+def _told(node: dict[str, Any], key: str) -> str:
+    """A size that heartbeats tell; before the first one both are 0, and no disk is both."""
+    known = node.get("cached_bytes") or node.get("free_bytes")
+    return format_bytes(node.get(key, 0)) if known else "-"
 
 
 @click.command(cls=Command)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from p2pcache.core.identity import PREFIX, Member, Role, is_name
 from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
+from p2pcache.io.auth import check_secret_file
 
 try:
     from cryptography import x509
@@ -20,7 +21,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise UsageError("a CA needs the package 'cryptography': pip install 'p2pcache[ca]'") from None
+    raise UsageError("a CA needs the package 'cryptography': pip install cryptography") from None
 
 CA_DAYS = 3650
 DAYS = 365
@@ -123,7 +124,9 @@ def issue(
 
 def _load(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     try:
-        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        with (folder / "ca.key").open("rb") as file:
+            check_secret_file(str(folder / "ca.key"), os.fstat(file.fileno()), "the CA's key")
+            key = serialization.load_pem_private_key(file.read(), None)
         cert = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     except FileNotFoundError:
         raise NotFound(f"no CA in {folder}; make one with: p2pcache ca init {folder}") from None

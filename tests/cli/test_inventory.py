@@ -230,6 +230,15 @@ def test_locate(agent: FakeAgent, run: Run) -> None:
     assert document["nodes"] == nodes
 
 
+def test_a_node_that_has_just_come_tells_no_sizes_yet(agent: FakeAgent, run: Run) -> None:
+    node = {"node": "00ab", "cached_bytes": 0, "free_bytes": 0, "models": 2, "load": 0}
+    full = node | {"cached_bytes": 1000}
+    agent.document("GET /v1/nodes", {"nodes": [node, full]})
+    lines = run("nodes", "--agent", agent.address).stdout.splitlines()
+    assert lines[1].split()[6:10] == ["2", "-", "-", "0"]
+    assert " ".join(lines[2].split()[6:12]) == "2 1.00 kB 0 B 0"
+
+
 @pytest.mark.parametrize("command", ["ps", "nodes", "status"])
 def test_commands_that_mean_nothing_without_an_agent(run: Run, command: str) -> None:
     error = run(command).exception

@@ -104,6 +104,14 @@ def test_a_key_of_another_ca_signs_nothing(root: Path, tmp_path: Path) -> None:
 # -- what a daemon takes -----------------------------------------------------------------------------
 
 
+def test_a_key_that_others_could_read_signs_nothing(tmp_path: Path) -> None:
+    """Whoever copied it makes members: that is noticed, and not used as if nothing were wrong."""
+    ca.init(tmp_path / "ca", cluster="x")
+    (tmp_path / "ca" / "ca.key").chmod(0o644)
+    with pytest.raises(NotAllowed, match="chmod 600"):
+        ca.issue(tmp_path / "ca", "node-1", role="agent")
+
+
 def test_all_three_settings_or_none(root: Path, agent: ca.Issued) -> None:
     assert tls.open_tls(Files("", "", ""), "agent") is None
     with pytest.raises(UsageError, match="--tls-key is missing"):
