@@ -57,7 +57,7 @@ class Loads:
                 arriving = shown.path if shown is not None else ""
                 yield {
                     "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
-                    "load": load.id, "arriving": arriving,
+                    "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
                 }  # fmt: skip
                 async with contextlib.aclosing(self._ticks(load)) as ticks:
                     async for event in ticks:
@@ -86,7 +86,7 @@ class Loads:
             ready = store.have_runs().bit_count()
             if ready != told:
                 told = ready
-                yield {"event": "ready", "runs_ready": ready}
+                yield {"event": "ready", "runs_ready": ready, **download.sources()}
             now = time.monotonic()
             if now - shown_at >= PROGRESS_S:
                 shown_at = now

@@ -6,10 +6,13 @@ from typing import Literal
 
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
-from p2pcache.io.client import AgentClient
+from p2pcache.io import config
+from p2pcache.io.client import AgentClient, read_token
 from p2pcache.loader.source import DirectorySource, Source
+from p2pcache.loader.swarm import SwarmSource
 
-DEFAULT_AGENT = "unix:///run/p2pcache/agent.sock"
+# The operators' socket, then the one that containers see.
+DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
 
 
@@ -18,12 +21,13 @@ def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch:
 
     Args:
         ref_or_dir: what the caller named.
-        agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
+        agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, the configuration file, or
+            the first default socket that there is.
         fetch: "all": the whole model comes to this node; "needed": only what this load reads.
 
     Raises:
         UsageError: neither a path nor a ref.
-        NotFound, Unreachable, ...: the pull's own errors.
+        NotFound, Unreachable, ...: the agent's own errors.
     """
     path = Path(ref_or_dir)
     if path.exists():
@@ -32,8 +36,25 @@ def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch:
     if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
         raise NotFound(f"{text}: no such directory or file")
     ref = Ref.parse(text)
-    address = agent or os.environ.get("P2PCACHE_AGENT") or DEFAULT_AGENT
-    for event in AgentClient(address).pull(str(ref)):
-        if event["event"] == "done":
-            return DirectorySource(Path(event["path"]))
-    raise NotFound(f"{ref}: the agent at {address} gave no directory")
+    told = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
+
+    def setting(name: str) -> str:
+        return os.environ.get(f"P2PCACHE_{name.upper()}") or str(told.get(name, ""))
+
+    client = AgentClient(
+        agent or setting("agent") or _default_agent(), token=read_token(setting("token_file"))
+    )
+    models_dir = setting("models_dir")
+    source = SwarmSource.attach(
+        client, ref, needed=fetch == "needed", origin=setting("origin"),
+        models_dir=Path(models_dir) if models_dir else None,
+    )  # fmt: skip
+    if source.tree is None:
+        return source
+    source.close()  # it is all here
+    return DirectorySource(source.tree)
+
+
+def _default_agent() -> str:
+    usable = [path for path in DEFAULT_SOCKETS if os.access(path, os.W_OK)]
+    return f"unix://{(usable or DEFAULT_SOCKETS)[0]}"

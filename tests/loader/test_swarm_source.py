@@ -1,0 +1,236 @@
+"""Loading a model that the agent is still fetching: real agents, real sockets, a slow origin."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import p2pcache
+from loadtest.cluster import Agent, clean_environ, free_ports
+from p2pcache.agent.embedded import run_embedded
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.errors import NotFound, OriginChanged, Unreachable
+from p2pcache.ids import Ref
+from p2pcache.io.client import AgentClient
+from p2pcache.loader import attach
+from p2pcache.loader.source import Range
+from p2pcache.loader.swarm import SwarmSource
+from tests.agent.kit import push
+from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
+
+REF = "team/m:v1"
+LAYERS = 24
+RATE = 8_000_000  # bytes/s of the origin: the model takes about 1.5 s
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """Two shards, 12 MB, tensors of 512 KiB, and an origin that has it."""
+    root = tmp_path_factory.mktemp("swarm")
+    (root / "model").mkdir()
+    bodies: dict[str, bytes] = {}
+    weight_map: dict[str, str] = {}
+    for shard in range(2):
+        names = [f"layers.{shard * LAYERS // 2 + i}.w" for i in range(LAYERS // 2)]
+        specs = [Spec(name, "BF16", (512, 512)) for name in names]
+        bodies |= write(root / f"model/model-{shard}.safetensors", specs, seed=100 * shard)
+        weight_map |= dict.fromkeys(names, f"model-{shard}.safetensors")
+    write_index(root / "model", weight_map)
+    push(root / "origin", root / "model", REF)
+    return root / "origin", bodies
+
+
+def agent_settings(tmp: Path, origin: Path, **more: Any) -> AgentSettings:
+    settings: dict[str, Any] = {
+        "listen": "127.0.0.1:0", "cache_dir": str(tmp / "cache"), "socket": str(tmp / "a.sock"),
+        "origin": origin.as_uri(), "min_free_bytes": 0, "shutdown_s": 1.0, "origin_bytes_per_s": RATE,
+    }  # fmt: skip
+    return AgentSettings(**{**settings, **more})
+
+
+@pytest.fixture
+def agent(tmp_path: Path, model: tuple[Path, dict[str, bytes]]) -> Iterator[str]:
+    with run_embedded(agent_settings(tmp_path, model[0])) as socket:
+        yield f"unix://{socket}"
+
+
+def origin_bytes(agent: str) -> int:
+    return int(AgentClient(agent).status()["bytes"]["origin"])
+
+
+def test_tensors_come_while_the_model_arrives(
+    agent: str, model: tuple[Path, dict[str, bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, bodies = model
+    caplog.set_level(logging.INFO, "p2pcache.loader")
+    began = time.monotonic()
+    found, first_s = {}, 0.0
+    with p2pcache.iter_tensors(REF, agent=agent) as stream:
+        for name, tensor in stream:
+            first_s = first_s or time.monotonic() - began
+            found[name] = tensor
+    took = time.monotonic() - began
+    assert {name: torch_bytes(tensor) for name, tensor in found.items()} == bodies
+    assert first_s < took / 2
+    report = stream.report
+    assert report.source.bytes_origin >= 0.9 * sum(map(len, bodies.values()))
+    assert report.source.digest
+    assert report.source.verified_chunks > 40
+    assert "origin 100%" in caplog.text
+    again = p2pcache.load(REF, agent=agent)  # complete by now
+    assert {name: torch_bytes(tensor) for name, tensor in again.items()} == bodies
+
+
+def test_eight_loaders_cost_one_fetch(agent: str, model: tuple[Path, dict[str, bytes]]) -> None:
+    _, bodies = model
+    found: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(p2pcache.load(REF, agent=agent)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 8
+    assert all({n: torch_bytes(t) for n, t in each.items()} == bodies for each in found)
+    assert origin_bytes(agent) <= 1.01 * sum(map(len, bodies.values()))
+
+
+def test_only_a_stage_is_fetched(agent: str, model: tuple[Path, dict[str, bytes]]) -> None:
+    _, bodies = model
+    names = {f"layers.{i}.w" for i in range(5, 9)}
+    found = p2pcache.load(
+        REF, filter=[f"layers.{i}.w" for i in range(5, 9)], fetch="needed", agent=agent
+    )
+    assert {n: torch_bytes(t) for n, t in found.items()} == {n: bodies[n] for n in names}
+    assert origin_bytes(agent) < 0.35 * sum(map(len, bodies.values()))
+
+
+def test_what_somebody_waits_for_comes_first(
+    agent: str, model: tuple[Path, dict[str, bytes]]
+) -> None:
+    _, bodies = model
+    with p2pcache.safe_open(REF, agent=agent) as opened:
+        last = f"layers.{LAYERS - 1}.w"
+        assert torch_bytes(opened.get_tensor(last)) == bodies[last]
+        assert origin_bytes(agent) < 0.8 * sum(map(len, bodies.values()))
+
+
+def test_no_such_model_and_no_such_agent(agent: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        p2pcache.load("team/none:v1", agent=agent)
+    with pytest.raises(Unreachable):
+        p2pcache.load(REF, agent=f"unix://{tmp_path}/nobody.sock")
+
+
+def test_a_directory_that_is_not_visible_is_named(agent: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="P2PCACHE_MODELS_DIR"):
+        SwarmSource.attach(
+            AgentClient(agent), Ref.parse(REF), needed=False, models_dir=tmp_path / "elsewhere"
+        )
+
+
+# -- the agent dies ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, model: tuple[Path, dict[str, bytes]]) -> Iterator[Agent]:
+    """An agent in a process of its own, that can be killed."""
+    flags = ["--listen", f"127.0.0.1:{free_ports(1)[0]}", "--origin", model[0].as_uri(),
+             "--min-free-bytes", "0", "--origin-bytes-per-s", str(RATE)]  # fmt: skip
+    agent = Agent("agent", tmp_path / "home", flags, environ=clean_environ(tmp_path))
+    agent.start()
+    yield agent
+    agent.stop()
+
+
+def kill_after(agent: Agent, tensors: int, again: bool = False) -> dict[str, Any]:
+    """Load; kill the agent when so many tensors were delivered."""
+    found: dict[str, Any] = {}
+    with p2pcache.iter_tensors(REF, agent=agent.url) as stream:
+        for name, tensor in stream:
+            found[name] = tensor
+            if len(found) == tensors:
+                agent.kill()
+                if again:
+                    agent.start(wait=False)
+    found["notes"] = stream.report.source.notes
+    return found
+
+
+def test_an_agent_that_comes_back_is_used_again(
+    daemon: Agent, model: tuple[Path, dict[str, bytes]]
+) -> None:
+    found = kill_after(daemon, 3, again=True)
+    notes = found.pop("notes")
+    assert {n: torch_bytes(t) for n, t in found.items()} == model[1]
+    assert notes == ["attached again to an agent that was lost"]
+
+
+def test_an_agent_that_stays_away_is_done_without(
+    daemon: Agent, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setenv("P2PCACHE_ORIGIN", model[0].as_uri())
+    found = kill_after(daemon, 3)
+    notes = found.pop("notes")
+    assert {n: torch_bytes(t) for n, t in found.items()} == model[1]
+    assert notes == ["the agent was lost; the rest came from the origin"]
+
+
+def test_without_an_origin_the_error_says_what_to_do(
+    daemon: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
+        kill_after(daemon, 3)
+
+
+def test_an_origin_that_lies_is_not_believed(
+    daemon: Agent,
+    model: tuple[Path, dict[str, bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import shutil
+
+    false = tmp_path / "false"
+    shutil.copytree(model[0], false)
+    for blob in (false / "p2pcache/v1/blobs").iterdir():
+        blob.chmod(0o644)
+        blob.write_bytes(bytes(blob.stat().st_size))
+    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setenv("P2PCACHE_ORIGIN", false.as_uri())
+    with pytest.raises(OriginChanged):
+        kill_after(daemon, 3)
+
+
+def test_bytes_withdrawn_while_they_are_read_are_read_again(
+    agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    wanted = Range("model-0.safetensors", 0, 100_000)
+    while not source.wait([wanted], 1.0):
+        pass
+    good = bytearray(100_000)
+    source.read(wanted.path, 0, [memoryview(good)])
+    reads = []
+    board = source._board
+    assert board is not None
+
+    def withdrawals(_self: object) -> int:
+        reads.append(1)
+        return min(len(reads), 3)  # changes during the first read and the second
+
+    monkeypatch.setattr(type(board), "withdrawals", property(withdrawals))
+    data = bytearray(100_000)
+    source.read(wanted.path, 0, [memoryview(data)[:33], memoryview(data)[33:]])
+    assert data == good
+    assert len(reads) >= 5
+    source.close()
+    source.close()
