@@ -20,7 +20,7 @@ from tests.deploy.kubelet import find
 from tests.deploy.render import DEPLOY, example, kustomize, tool
 
 VERSION = "1.37"  # of Kubernetes; the carried schemas go from 1.25 on
-COMPONENTS = ("node-labels", "host-network")
+COMPONENTS = ("node-labels", "host-network", "mtls")
 EXAMPLES = ("inference.yaml", "one-node-push.yaml", "one-node-pods.yaml", "kserve.yaml")
 
 Objects = list[dict[str, Any]]
