@@ -3,9 +3,9 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm soak clean help
+.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm sim sim-properties soak clean help
 help:            ## what you can make
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
 setup: $(VENV)/.ready  ## a virtual environment with everything that demo and test need
 $(VENV)/.ready: pyproject.toml
@@ -35,6 +35,11 @@ type: setup
 	$(BIN)/mypy
 rules: setup
 	$(BIN)/lint-imports
+
+sim: setup       ## storms in virtual time, each kind of fault beside a calm one (NODES=100 CHUNKS=256)
+	$(BIN)/python -m p2pcache.sim table --nodes $(or $(NODES),100) --chunks $(or $(CHUNKS),256)
+sim-properties: setup  ## thousands of random small storms with faults that must keep the laws (COUNT=2000 SEED=0)
+	$(BIN)/python -m p2pcache.sim properties --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
 
 bench: setup     ## loopback 1 to 1 through two real agents, beside raw sendfile to recv_into
 	$(BIN)/python -m loadtest.loopback

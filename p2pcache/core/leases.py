@@ -65,6 +65,7 @@ class LeaseBook:
         self._readers = Readers(settings, random.Random(seed))
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
+        self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
         self._mismatches: dict[int, list[int]] = {}  # run -> who saw wrong bytes, in order
         self._story: deque[tuple[float, int, str, int]] = deque(maxlen=STORY_ENTRIES)
 
@@ -227,10 +228,14 @@ class LeaseBook:
             The slow node (send it a revocation), or None if its lease isn't that old.
         """
         lease = self.leases.get(run)
-        if lease is None:
+        if lease is None or not self._readers.measured:
             return None
-        if now - lease.since < self._settings.stuck_factor * self._readers.usual_s():
+        # Twice as long each time: or an origin that became slower than its median would see each
+        # read cut off before its end and started again, for ever.
+        taken = self._taken.get(run, 0)
+        if now - lease.since < self._settings.stuck_factor * self._readers.usual_s() * 2.0**taken:
             return None
+        self._taken[run] = taken + 1
         self._give_up(run, now, "too slow")
         return lease.node
 

@@ -142,6 +142,11 @@ class Readers:
         if node in self._credit:
             self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
 
+    @property
+    def measured(self) -> bool:
+        """Whether any read has ended: before that nobody can be called slow."""
+        return bool(self._recent)
+
     def usual_s(self) -> float:
         """The median of recent lease times in seconds, and never under the noise."""
         if not self._recent:

@@ -1,4 +1,8 @@
-"""`python -m p2pcache.sim storm`: one storm in virtual time, its figures on stdout."""
+"""`python -m p2pcache.sim`: storms in virtual time.
+
+`storm` runs one and prints its figures, `table` a row of them side by side, `properties` many small
+random ones, each of which must keep the laws.
+"""
 
 import argparse
 import json
@@ -6,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from p2pcache.sim import properties, table
 from p2pcache.sim.scenarios import Run, Storm
 
 
@@ -16,7 +21,20 @@ def _sides(text: str) -> tuple[int, int]:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2pcache.sim", description=__doc__)
-    storm = parser.add_subparsers(dest="what", required=True).add_parser("storm")
+    commands = parser.add_subparsers(dest="what", required=True)
+    _storm_flags(commands.add_parser("storm", help="one storm"))
+    table = commands.add_parser("table", help="each kind of fault beside a calm storm")
+    table.add_argument("--nodes", type=int, default=100)
+    table.add_argument("--chunks", type=int, default=256, help="runs of the model")
+    table.add_argument("--seed", type=int, default=1)
+    laws = commands.add_parser("properties", help="random small storms with faults")
+    laws.add_argument("--count", type=int, default=2000)
+    laws.add_argument("--seed", type=int, default=0, help="of the first one")
+    laws.add_argument("--keep", type=Path, metavar="FILE", help="append storms that fail")
+    return parser.parse_args(argv)
+
+
+def _storm_flags(storm: argparse.ArgumentParser) -> None:
     storm.add_argument("--nodes", type=int, default=50)
     storm.add_argument("--chunks", type=int, default=512, help="runs of the model")
     storm.add_argument("--chunk-bytes", type=int, default=Storm().run_bytes)
@@ -43,12 +61,22 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     storm.add_argument("--partition-tracker", choices=("first", "both"), default="first")
     storm.add_argument("--check-every", type=int, default=0, help="check invariants so often")
     storm.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> int:
-    """Run one storm; returns the exit code (1: a node that lives isn't complete)."""
+    """Run a command; returns the exit code (1: a node that lives isn't complete, a law is broken)."""
     args = _parse(argv)
+    if args.what == "storm":
+        return _storm(args)
+    if args.what == "table":
+        for line in table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        return 0
+    return _properties(args)
+
+
+def _storm(args: argparse.Namespace) -> int:
     storm = Storm(
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
@@ -68,6 +96,20 @@ def main(argv: list[str]) -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if result.complete == result.alive else 1
+
+
+def _properties(args: argparse.Namespace) -> int:
+    failed = 0
+    for storm, law in properties.failures(range(args.seed, args.seed + args.count)):
+        failed += 1
+        line = properties.kept(storm)
+        sys.stdout.write(f"{law.splitlines()[0]}\n  {line}\n")
+        sys.stdout.flush()
+        if args.keep is not None:
+            with args.keep.open("a") as file:
+                file.write(line + "\n")
+    sys.stdout.write(f"{args.count} storms, {failed} failures\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ class Cluster:
         self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that aren't complete
         self.stuck = 0  # Stuck notices
+        self.lost_runs = 0  # died with their only holder, or on the way from the origin to it
         self._tracked = tracker
         self._check_every = check_every
         self._held: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -115,6 +116,10 @@ class Cluster:
         if node.alive:
             self.missing -= not node.scheduler.complete
             node.die()
+            left = 0
+            for other in self.nodes.values():
+                left |= other.have if other.alive else 0
+            self.lost_runs += (node.have & ~left).bit_count() + node.reading
 
     # -- messages -----------------------------------------------------------------------------
 

@@ -227,7 +227,7 @@ class Network:
         """Which of these paths lead from one side of a partition to the other."""
         sides = self.sides[paths]
         high: Ints = sides.max(axis=1)
-        low: Ints = np.where(sides == 0, sides.max(), sides).min(axis=1)
+        low: Ints = np.where(sides == 0, self.sides.max(), sides).min(axis=1)
         cut: npt.NDArray[np.bool_] = (high > 0) & (low != high)
         return cut
 

@@ -106,6 +106,11 @@ class SimNode:
         """Bits of the proved runs."""
         return self.scheduler.have
 
+    @property
+    def reading(self) -> int:
+        """Reads of the origin in flight."""
+        return len(self._fetches)
+
     def wake(self, when: float) -> None:
         """Arm the one timer."""
         self._timer = when

@@ -22,6 +22,7 @@ class Report:
     t_median: float
     eta: float  # t_lb / t_last
     eta_median: float
+    eta_late: float | None  # t_lb / the longest that a late joiner took from its own start
     alpha: float  # bytes that left the origin / model bytes
     beta: float | None  # bytes between racks / (model bytes * (racks - 1)); None: fewer than two
     requests: int
@@ -57,22 +58,24 @@ def lower_bound(
     return flow + math.ceil(math.log2(count)) * run / max(rates)
 
 
-def report(cluster: Cluster, ordinary: list[SimNode], ways: list[tuple[Link, Link]]) -> Report:
+def report(
+    cluster: Cluster, ordinary: list[SimNode], late: list[SimNode], ways: list[tuple[Link, Link]]
+) -> Report:
     """Sum a finished storm up.
 
     Args:
         cluster: what is left of it.
         ordinary: the nodes whose times count.
+        late: those that joined later.
         ways: links out of each rack and into it.
     """
     model = sum(cluster.run_bytes)
-    times = sorted(
-        math.inf if n.finished is None else n.finished - n.started for n in ordinary if n.alive
-    )
     alive = [n for n in cluster.nodes.values() if n.alive]
+    counted = [n for n in ordinary if n.alive] or alive
+    times = sorted(_took(n) for n in counted)
     counters = [n.scheduler.counters for n in (*cluster.gone, *cluster.nodes.values())]
     bound = lower_bound(
-        model, cluster.origin.rate, [n.up.rate for n in ordinary], cluster.run_bytes[0],
+        model, cluster.origin.rate, [n.up.rate for n in counted], cluster.run_bytes[0],
         [way_in.rate for _, way_in in ways],
     )  # fmt: skip
     last, median = times[-1], times[len(times) // 2]
@@ -87,6 +90,7 @@ def report(cluster: Cluster, ordinary: list[SimNode], ways: list[tuple[Link, Lin
         t_median=median,
         eta=bound / last,
         eta_median=bound / median,
+        eta_late=bound / max(map(_took, late)) if late else None,
         alpha=cluster.origin.carried / model,
         beta=_crossed(ways, model) if len(ways) > 1 else None,
         requests=sum(c.requests for c in counters),
@@ -99,6 +103,10 @@ def report(cluster: Cluster, ordinary: list[SimNode], ways: list[tuple[Link, Lin
         events=cluster.world.steps,
         trace=cluster.world.trace_hash,
     )
+
+
+def _took(node: SimNode) -> float:
+    return math.inf if node.finished is None else node.finished - node.started
 
 
 def _crossed(ways: list[tuple[Link, Link]], model: int) -> float:

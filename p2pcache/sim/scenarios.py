@@ -86,7 +86,7 @@ class Run:
         cluster = self.cluster
         limit = max(self.storm.limit * self.storm.scale_s, self.storm.limit_s)
         cluster.world.run(limit, lambda: not cluster.missing and not self._to_come)
-        return report(cluster, self.ordinary, self._ways)
+        return report(cluster, self.ordinary, self.late, self._ways)
 
     def _rack_links(self) -> list[tuple[Link, Link]]:
         """Out of each rack, and in."""

@@ -298,6 +298,24 @@ def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     assert book.grants(2.1)[B] == [slow]
 
 
+def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 1)
+    book.want(B, 1)
+    run = book.grants(0.0)[A][0]
+    assert book.take_over(run, 1000.0) is None, "nothing is known of how long a read takes"
+    finish(book, have, B, 1 - run, 0.5)
+    taken = []
+    now, since = 0.5, 0.0
+    while now < 100:
+        now += 0.5
+        if book.take_over(run, now) is not None:
+            taken.append(now - since)
+            since = now
+            book.grants(now)
+    assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
+
+
 def test_rescues_are_capped() -> None:
     book, have = make(100)
     have[A] = chunkset.full(100)

@@ -1,0 +1,129 @@
+"""Random small storms with faults, and the laws that each must keep.
+
+A storm is a pure function of its seed, so a failing one is kept as its fields (`kept`, one JSON line)
+and stays a test for ever, also when the generator changes.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from p2pcache.errors import P2PCacheError
+from p2pcache.sim.report import Report
+from p2pcache.sim.scenarios import START_SPREAD_S, KiB, Run, Storm
+
+# Re-read runs that are nobody's fault: a lease and a neighbour's copy that crossed on the way.
+_CROSSED = 2
+_MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
+
+
+def random_storm(seed: int) -> Storm:
+    """A small storm with up to four kinds of faults."""
+    dice = Random(seed)
+    nodes = dice.choice((1, 2, 3, 5, 8, 12, 20))
+    storm = Storm(
+        nodes=nodes, runs=dice.choice((1, 7, 32, 64, 100)), seed=seed, check_every=1,
+        run_bytes=dice.choice((64, 256, 1024)) * KiB, rate=dice.choice((2e6, 6e6, 1e8)),
+        origin_rate=dice.choice((2e6, 6e6, 1e8)), latency_s=dice.choice((0.0002, 0.002, 0.03)),
+    )  # fmt: skip
+    for name in dice.sample(sorted(_FAULTS), dice.randrange(5)):
+        storm = dataclasses.replace(storm, **_FAULTS[name](dice, nodes))
+    if storm.no_tracker_after is not None and not _all_met_it(storm):
+        # Who never met the tracker knows nobody and may not read: it isn't expected to finish.
+        storm = dataclasses.replace(storm, no_tracker_after=None, tracker_restart=0.5)
+    return storm
+
+
+def _all_met_it(storm: Storm) -> bool:
+    started = not storm.late and not storm.restart
+    return started and (storm.no_tracker_after or 0.0) * storm.scale_s > START_SPREAD_S + _MET_S
+
+
+def _some(dice: Random, nodes: int) -> float:
+    """A share of the nodes, at least one of them."""
+    return max(1, round(dice.random() * nodes / 2)) / nodes
+
+
+def _sides(dice: Random, nodes: int) -> dict[str, Any]:
+    first = dice.randrange(nodes + 1)
+    return {
+        "partition": (first, dice.randrange(nodes - first + 1)),
+        "partition_at": dice.random(),
+        "partition_s": dice.choice((2.0, 12.0, 40.0, 200.0)),
+        "partition_tracker": dice.choice(("first", "both")),
+    }
+
+
+_FAULTS: dict[str, Any] = {
+    "slow": lambda dice, n: {"slow": _some(dice, n)},
+    "slow_disk": lambda dice, n: {"slow_disk": _some(dice, n)},
+    "crash": lambda dice, n: {
+        "crash": _some(dice, n), "restart": dice.choice((None, "kept", "lost")),
+    },
+    "late": lambda dice, n: {"late": _some(dice, n)},
+    "liars": lambda dice, _: {"liars": dice.choice((1, 1, 2))},
+    "hidden": lambda dice, n: {"hidden": max(1, n // 5)},
+    "racks": lambda dice, _: {"racks": dice.choice((2, 3)), "oversubscribed": dice.choice((1, 4))},
+    "tracker": lambda dice, _: dice.choice((
+        {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random()},
+    )),
+    "partition": _sides,
+}  # fmt: skip
+
+
+def alpha_bound(run: Run) -> float:
+    """What a storm with these faults may read from the origin, in model sizes.
+
+    One copy for each part of the swarm that can't be reached by the others, what died with its only
+    holders, what slow nodes sat on, and the capped share that is granted twice to help who is stuck.
+    """
+    storm, cluster = run.storm, run.cluster
+    copies = 1 + (storm.partition is not None) + (storm.hidden > 0)
+    lost = cluster.lost_runs + _CROSSED
+    lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
+    if storm.no_tracker_after is not None or storm.tracker_restart is not None:
+        lost += 2 * storm.leases.in_flight  # in flight when nobody knew any more who reads what
+    if storm.liars:
+        lost += storm.leases.in_flight  # what was asked of the liar while the leases went on
+    return copies + storm.leases.rescue_cap + lost / storm.runs
+
+
+def verdict(run: Run) -> str | None:
+    """Run a storm; returns the law that it broke, or None."""
+    try:
+        report: Report = run.go()
+    except (AssertionError, P2PCacheError) as error:
+        return f"{type(error).__name__}: {error}"
+    if report.complete != report.alive:
+        return f"{report.alive - report.complete} of {report.alive} nodes never got all of it"
+    if report.alpha > alpha_bound(run):
+        return f"alpha {report.alpha:.3f}, and {alpha_bound(run):.3f} is the bound"
+    return None
+
+
+def failures(seeds: Iterator[int] | range) -> Iterator[tuple[Storm, str]]:
+    """Those of these seeds' storms that break a law, with the law."""
+    for seed in seeds:
+        storm = random_storm(seed)
+        broken = verdict(Run(storm))
+        if broken is not None:
+            yield storm, broken
+
+
+def kept(storm: Storm) -> str:
+    """One line that `revived` makes the storm of again."""
+    plain = Storm()
+    fields = (f.name for f in dataclasses.fields(storm))
+    return json.dumps({
+        name: getattr(storm, name) for name in fields if getattr(storm, name) != getattr(plain, name)
+    })  # fmt: skip
+
+
+def revived(line: str) -> Storm:
+    """The storm of a kept line (settings are today's)."""
+    fields = json.loads(line)
+    if "partition" in fields:
+        fields["partition"] = tuple(fields["partition"])
+    return Storm(**fields)

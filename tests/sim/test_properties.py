@@ -1,0 +1,64 @@
+"""Random storms with faults keep the laws: all who live get all of it, and storage isn't hammered.
+
+`make sim-properties` runs thousands. Storms that failed once are lines of regressions.jsonl: origins
+slower than a lease's patience, holders that nobody can dial, a partition that the tracker doesn't see.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2pcache.sim.__main__ import main
+from p2pcache.sim.properties import alpha_bound, failures, kept, random_storm, revived, verdict
+from p2pcache.sim.scenarios import Run, Storm
+
+REGRESSIONS = (Path(__file__).parent / "regressions.jsonl").read_text().splitlines()
+BATCH = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
+def test_random_storms_keep_the_laws(first: int) -> None:
+    broken = [f"{law}: {kept(storm)}" for storm, law in failures(range(first, first + BATCH))]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("line", REGRESSIONS)
+def test_storms_that_failed_once_do_so_no_more(line: str) -> None:
+    assert verdict(Run(revived(line))) is None
+
+
+def test_a_storm_survives_being_kept() -> None:
+    for seed in range(50):
+        storm = random_storm(seed)
+        assert revived(kept(storm)) == storm
+        assert storm == random_storm(seed)
+
+
+def test_laws_that_are_broken_are_told() -> None:
+    nobody_reads = Storm(nodes=2, runs=4, no_tracker_after=0.0, limit_s=1.0, limit=1.0)
+    assert verdict(Run(nobody_reads)) == "2 of 2 nodes never got all of it"
+    reread = Run(Storm(nodes=2, runs=100))
+    origin = reread.cluster.origin
+    reread.cluster.net.start([origin], 1e7, lambda: None)  # somebody reads past the leases
+    assert "is the bound" in (verdict(reread) or "")
+
+
+def test_the_bound_follows_the_faults() -> None:
+    calm = Storm(nodes=4, runs=100)
+    assert alpha_bound(Run(calm)) == pytest.approx(1.06)
+    assert alpha_bound(Run(replace(calm, partition=(2, 2)))) == pytest.approx(2.06)
+    assert alpha_bound(Run(replace(calm, slow=0.25))) == pytest.approx(1.07)
+
+
+def test_the_command_keeps_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["properties", "--count", "2", "--seed", "5"]) == 0
+    assert "2 storms, 0 failures" in capsys.readouterr().out
+    monkeypatch.setattr("p2pcache.sim.properties.alpha_bound", lambda _: 0.0)
+    file = tmp_path / "failed.jsonl"
+    assert main(["properties", "--count", "2", "--seed", "5", "--keep", str(file)]) == 1
+    assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [5, 6]
