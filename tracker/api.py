@@ -26,8 +26,9 @@ LOCATE_EACH = Rate(
 )  # each new ref is a read of the storage: a scheduler asks about few, ...
 LOCATE_EVERYONE = Rate(50, 200)  # ... and members must not wait behind strangers
 MEMBERS_DOOR = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
-LARGE_BYTES = 64 * 1024  # from here on an answer is kept for a moment: ...
+DEAR_S = 0.002  # an answer that costs more CPU time is kept for a moment: ...
 KEEP_S = 1.0  # ... fifty people who watch a storm of 1,000 nodes cost what one costs
+MOST_KEPT = 64  # answers; models that somebody looks at, mostly
 
 
 class Api:
@@ -64,7 +65,7 @@ class Api:
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus text."""
-        body = generate_latest(self._metrics.registry)
+        body = self._kept_or("metrics", lambda: generate_latest(self._metrics.registry))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def nodes(self, _: web.Request) -> web.Response:
@@ -77,7 +78,8 @@ class Api:
 
     async def swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
-        return json_response(self._views.swarm(request.query.get("digest", "")))
+        digest = request.query.get("digest", "")
+        return self._view(f"swarm {digest}", lambda: self._views.swarm(digest))
 
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
@@ -89,10 +91,17 @@ class Api:
         return json_response(self._views.status())
 
     def _view(self, name: str, build: Callable[[], object]) -> web.Response:
-        until, body = self._kept.pop(name, (0.0, b""))
-        now = time.monotonic()
-        if until <= now:
-            until, body = now + KEEP_S, msgspec.json.encode(build())
-        if len(body) >= LARGE_BYTES:
-            self._kept[name] = until, body
+        body = self._kept_or(name, lambda: msgspec.json.encode(build()))
         return web.Response(body=body, content_type="application/json")
+
+    def _kept_or(self, name: str, build: Callable[[], bytes]) -> bytes:
+        until, body = self._kept.pop(name, (0.0, b""))
+        if until <= time.monotonic():
+            began, body = time.thread_time(), build()
+            if time.thread_time() - began < DEAR_S:
+                return body
+            until = time.monotonic() + KEEP_S
+        self._kept[name] = until, body
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]  # the one not asked for the longest
+        return body

@@ -93,8 +93,8 @@ async def test_metrics_of_a_swarm() -> None:
         assert f"p2pcache_tracker_swarm_size_bytes{{{key}}} 1000.0" in text
 
 
-async def test_large_answers_are_built_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.tracker.api.LARGE_BYTES", 10)
+async def test_dear_answers_are_built_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2pcache.tracker.api.DEAR_S", 0.0)
     async with tracker() as app:
         assert (await get(app.address, "/v1/nodes"))[1] == {"nodes": []}
         async with FakeAgent(1).member(app.address):
@@ -102,6 +102,24 @@ async def test_large_answers_are_built_once_a_second(monkeypatch: pytest.MonkeyP
             monkeypatch.setattr("p2pcache.tracker.api.KEEP_S", 0.0)
             await asyncio.sleep(1.0)
             assert len((await get(app.address, "/v1/nodes"))[1]["nodes"]) == 1
+
+
+async def test_strangers_build_no_figures_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many models each answer costs milliseconds of the loop that the members wait for."""
+    monkeypatch.setattr("p2pcache.tracker.api.DEAR_S", 0.0)
+    one = Talker(1)
+    async with tracker() as app, one.member(app.address):
+        await one.enter(X, 8)
+        await one.ask("status")
+        for path in ("/metrics", f"/v1/swarm?digest={X}", "/v1/swarms"):
+            before = await get(app.address, path)
+            await one.enter("cd" * 32, 8)
+            await one.enter(X, 8, 0b11)
+            await one.ask("status")
+            assert await get(app.address, path) == before
+        for number in range(100):
+            await get(app.address, f"/v1/swarm?digest={number}")
+        assert len(app._api._kept) <= 3  # unknown ones leave nothing
 
 
 @needs_chromium
