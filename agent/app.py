@@ -104,6 +104,7 @@ class AgentApp:
         )
         self._openers = Threads(2, name="origin-open")  # a storage that hangs can't hold up our end
         self._origin_url = ""
+        self._announced: set[str] = set()  # swarms that the last announcement named
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -193,6 +194,7 @@ class AgentApp:
 
     def announcement(self) -> m.Announce:
         """All that we are and have."""
+        self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
@@ -210,8 +212,10 @@ class AgentApp:
         if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
             self._opening(settled.origin)  # at once: a lease may be granted before the task runs
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
-        for swarm in self.downloads.swarms.values():
+        for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
+            if digest not in self._announced and self.link is not None:
+                self.link.send(m.Enter(swarm.state()))  # it came between our words and the answer
         if self.link is not None:
             self.link.send(self.heartbeat())  # how full we are shouldn't wait for the first beat
 

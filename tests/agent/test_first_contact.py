@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.agent import app as agent_app
 from p2pcache.core import messages as m
+from p2pcache.core.manifest import encode
 from p2pcache.errors import UsageError
 from p2pcache.io import origins
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -67,6 +68,26 @@ async def test_leases_wait_for_an_origin_that_is_being_opened(
         assert done["seconds"] < 4 * SLOW_OPEN_S
         async with session.get("/readyz") as answer:
             assert answer.status == 200
+
+
+async def test_a_model_that_comes_while_the_agent_announces_itself_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The announcement didn't name it, and its own message was lost: no link stood yet."""
+    layout = push(tmp_path / "origin", make_model(tmp_path / "model", {"w": b"1"}), "team/m:v1")
+    plain = agent_app.AgentApp.announcement
+
+    def announcement(app: agent_app.AgentApp) -> m.Announce:
+        said = plain(app)
+        model = app.store.add_model(layout, encode(layout.manifest))
+        app.downloads.add(model, "team/m:v1")
+        return said
+
+    monkeypatch.setattr(agent_app.AgentApp, "announcement", announcement)
+    async with tracker(tmp_path / "origin") as one:
+        async with agent(tmp_path, tracker=f"http://{one.address}"), asyncio.timeout(5):
+            while layout.digest not in one.tracking.swarms:
+                await asyncio.sleep(0.02)
 
 
 async def test_lease_reports_carry_the_trackers_epoch(
