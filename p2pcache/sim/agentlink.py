@@ -33,7 +33,7 @@ class AgentLink:
         self.connected = True
         self._generation += 1
         address, rack = f"sim:{agent.node}", agent.place.rack
-        self.tell(m.Announce(address, "sim", rack=rack, swarms=(agent.state(),)))
+        self.tell(m.Announce(address, "sim", rack=rack, swarms=(agent.state(announcing=True),)))
         cluster.world.after(self._beat_s(), self._beat, self._generation)
 
     def tell(self, message: m.ToTracker) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
+from p2pcache.sim.memberlist import MemberLists
 from p2pcache.sim.network import Network
 from p2pcache.sim.node import STALL_S, SimNode
 from p2pcache.sim.place import Place
@@ -53,6 +54,7 @@ class Cluster:
         self.origin = self.net.link(origin_rate)
         self.origin_up = True
         self.nodes: dict[int, SimNode] = {}
+        self.lists = MemberLists()
         self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that aren't complete
         self.stuck = 0  # Stuck notices

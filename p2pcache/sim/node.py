@@ -15,6 +15,7 @@ from p2pcache.core.events import Outcome
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.sim.agentlink import AgentLink
+from p2pcache.sim.memberlist import NOBODY
 from p2pcache.sim.network import Flow, Network
 from p2pcache.sim.place import Place
 from p2pcache.sim.serving import Serving
@@ -60,7 +61,7 @@ class SimNode:
         self.askable: dict[int, SimNode] = {}  # whom we may request from
         self.known: dict[int, int] = {}  # node -> what it told us that it has (bits)
         self.wanted: list[int] = []  # neighbours that the tracker named
-        self.members: dict[int, None] = {}
+        self.members = NOBODY
         self.corrupt = False  # gave up: the origin's bytes are wrong
         self._dialling: set[int] = set()
         self._asked: dict[int, tuple[SimNode, int]] = {}  # our requests in flight: server, run
@@ -246,14 +247,14 @@ class SimNode:
 
     # -- tracker ------------------------------------------------------------------------------
 
-    def state(self) -> m.SwarmState:
-        """What an announcement says of us."""
+    def state(self, *, announcing: bool = False) -> m.SwarmState:
+        """What an announcement or a heartbeat says of us."""
         scheduler, count = self.scheduler, len(self.run_bytes)
         have = b"" if scheduler.complete else chunkset.to_bytes(self.have, count)
         leases = tuple(chunkset.members(scheduler.origin_runs))
         return m.SwarmState(
             self.cluster.digest, count, have, complete=scheduler.complete,
-            credit=scheduler.credit, leases=leases, known=tuple(self.members),
+            credit=scheduler.credit, leases=leases, known=self.members.listed if announcing else (),
             wanted=reports.wish(scheduler.wanted, count),
         )  # fmt: skip
 
@@ -274,14 +275,9 @@ class SimNode:
                 pass
 
     def _swarm_changed(self, message: m.Swarm) -> None:
-        if message.full and message.joined:
-            self.members = {}
-        for member in message.joined:
-            self.members[member.node] = None
-        for node in message.left:
-            self.members.pop(node, None)
+        self.members = self.cluster.lists.after(self.members, message, self.node)
         if message.joined or message.left:
-            self.post(events.Members(tuple({**self.members, self.node: None})))
+            self.post(events.Members(self.members.listed))
         self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
         if not self.scheduler.complete:
             for node in message.neighbours:
@@ -291,7 +287,7 @@ class SimNode:
         """The driver's slow loop: dial the neighbours that we lack."""
         if self.alive and not self.scheduler.complete:
             for node in self.wanted:
-                if node in self.members:
+                if node in self.members.ids:
                     self.dial(node)
             self.world.after(REDIAL_S, self.redial)
 
