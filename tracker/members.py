@@ -8,6 +8,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
@@ -33,6 +34,7 @@ HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
 MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
 STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
 LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # refusals in the log, of an address and of all
+PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 
@@ -67,7 +69,11 @@ class Members:
         self._certified = certified
         self._live: dict[int, Connection] = {}
         self._lines = RateLimit(LINES_EACH, LINES)
-        self._strangers: Counter[str] = Counter()  # by address; holds no zeros
+        self._shaking = 0  # handshakes under way
+        self._strangers: Counter[str] = (
+            Counter()
+        )  # these and who waits for one, by address; no zeros
+        self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._closing = False
@@ -78,29 +84,24 @@ class Members:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/member`: one member's connection, from handshake to goodbye."""
-        address = str(request.remote)
-        full = self._strangers.total() >= MAX_STRANGERS
-        if self._closing or full or self._strangers[address] >= STRANGERS_EACH:
-            raise Unreachable("the tracker is busy; try again in a moment")
+        if self._closing:
+            raise Unreachable("the tracker is stopping")
         bearer = self._bearer(request)
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
-        self._strangers[address] += 1
-        try:
-            await socket.prepare(request)
-            async with asyncio.timeout(HANDSHAKE_S):
-                node = await greet(socket, self._secret, self._node, bearer)
-                trust(request)
-                first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
-            if not isinstance(first, m.Announce):
-                raise RemoteProtocolError("a member's first message is its announcement")
-        except (TimeoutError, ConnectionError, P2PCacheError) as error:
-            await self._refuse(request, socket, error)
-            return socket
-        finally:
-            self._strangers[address] -= 1
-            self._strangers += Counter()  # drops the zeros
+        async with self._place(str(request.remote)):
+            try:
+                await socket.prepare(request)
+                async with asyncio.timeout(HANDSHAKE_S):
+                    node = await greet(socket, self._secret, self._node, bearer)
+                    trust(request)
+                    first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
+                if not isinstance(first, m.Announce):
+                    raise RemoteProtocolError("a member's first message is its announcement")
+            except (TimeoutError, ConnectionError, P2PCacheError) as error:
+                await self._refuse(request, socket, error)
+                return socket
         await self._member(Connection(node, socket, request, self._clock), first)
         return socket
 
@@ -117,6 +118,32 @@ class Members:
                     await self._empty.wait()
 
     # -- one member --------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _place(self, address: str) -> AsyncIterator[None]:
+        """A place for a handshake. Who comes from an address that has its share waits a little."""
+        places = self._places.setdefault(address, asyncio.Semaphore(STRANGERS_EACH))
+        self._strangers[address] += 1
+        try:
+            try:
+                async with asyncio.timeout(PLACE_S):
+                    await places.acquire()
+            except TimeoutError:
+                raise Unreachable("the tracker is busy; try again in a moment") from None
+            try:
+                if self._shaking >= MAX_STRANGERS or self._closing:
+                    raise Unreachable("the tracker is busy; try again in a moment")
+                self._shaking += 1
+                try:
+                    yield
+                finally:
+                    self._shaking -= 1
+            finally:
+                places.release()
+        finally:
+            self._strangers[address] -= 1
+            if not self._strangers[address]:
+                del self._strangers[address], self._places[address]
 
     def _bearer(self, request: web.Request) -> Member | None:
         """Whom the client's certificate names; None where members need none."""

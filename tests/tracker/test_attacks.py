@@ -242,6 +242,7 @@ async def test_one_address_can_t_take_every_place_of_the_handshake(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "STRANGERS_EACH", 3)
+    monkeypatch.setattr(members, "PLACE_S", 0.2)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(dialled(app.address))
@@ -254,6 +255,15 @@ async def test_one_address_can_t_take_every_place_of_the_handshake(
                 challenge = msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
                 await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
                 msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
+
+
+async def test_a_storm_behind_one_address_waits_for_its_turn() -> None:
+    async with tracker() as app, contextlib.AsyncExitStack() as stack:
+        agents = [FakeAgent(number + 1) for number in range(150)]
+        entering = (stack.enter_async_context(one.member(app.address)) for one in agents)
+        await asyncio.gather(*entering)  # nobody is refused
+        assert len(app.members) == 150
+        assert app.members._places == {}
 
 
 async def test_wrong_keys_do_not_fill_the_log(
