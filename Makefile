@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm sim sim-properties soak clean help
+.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm loader-arriving loader-faults sim sim-properties soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -41,8 +41,14 @@ sim: setup       ## storms in virtual time, each kind of fault beside a calm one
 sim-properties: setup  ## thousands of random small storms with faults that must keep the laws (COUNT=2000 SEED=0)
 	$(BIN)/python -m p2pcache.sim properties --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
 
-bench: setup     ## loopback 1 to 1 through two real agents, beside raw sendfile to recv_into
+bench: setup     ## loopback: one to one through two real agents beside raw sendfile, then up and down at once
 	$(BIN)/python -m loadtest.loopback
+	$(BIN)/python -m loadtest.updown
+loader-arriving: setup  ## loads of a model that still arrives beside plain pulls, over 1 Gbit/s links (root)
+	$(BIN)/python -m loadtest.loader_arriving --rate 1gbit --size 768MiB
+loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS=1000 SEED=1)
+	$(BIN)/python -m loadtest.loader_faults --loads $(or $(LOADS),1000) --seed $(or $(SEED),1)
+
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 clean:
