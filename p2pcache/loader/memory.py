@@ -1,8 +1,9 @@
 """Host memory of a load: bounded, reused when a tensor dies, never while somebody can see it.
 
-A block is private anonymous memory. Every tensor made of it holds its owner object; when the last
-one is gone, the block comes back and its pages, already touched, are used again: first touches
-cost more than the reads (0.36 GB of reused memory took 2.1 GB/s where fresh memory took 1.0).
+Fresh memory costs more than the reads themselves: the first touch of a page takes longer than
+filling it. So a load has one arena, gives out its lowest free bytes, and gets them back when the
+last view of them dies. A consumer that copies and drops stays on few pages; one that keeps what
+it gets uses the arena up and then has memory of its own.
 """
 
 import ctypes
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 SMALL_BYTES = 256 << 10  # below it memory comes from the ordinary allocator, which reuses by itself
+_PAGE = mmap.PAGESIZE
 _TURN_S = 0.1  # how often a waiting thread looks whether it shall stop
 
 
@@ -51,67 +53,105 @@ class Budget:
 class Block:
     """`nbytes` of writable memory behind `owner`, an object with the buffer protocol."""
 
-    __slots__ = ("memory", "nbytes", "owner", "view")
+    __slots__ = ("nbytes", "owner", "span", "view")
 
-    def __init__(self, nbytes: int, memory: mmap.mmap | bytearray) -> None:
+    def __init__(
+        self,
+        nbytes: int,
+        memory: mmap.mmap | bytearray,
+        span: tuple[int, int] | None = None,
+    ) -> None:
         self.nbytes = nbytes
-        self.memory = memory
-        self.owner: Any = (ctypes.c_ubyte * nbytes).from_buffer(memory)
+        self.span = span  # (start, length) in the arena, where it is of one
+        self.owner: Any = (ctypes.c_ubyte * nbytes).from_buffer(memory, span[0] if span else 0)
         self.view = memoryview(self.owner).cast("B")
 
 
 def fresh(nbytes: int) -> Block:
     """Memory that goes back to the system when its last view dies."""
-    if nbytes < SMALL_BYTES:
-        return Block(nbytes, bytearray(nbytes))
-    return Block(nbytes, mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return Block(nbytes, bytearray(nbytes) if nbytes < SMALL_BYTES else _anonymous(nbytes))
+
+
+class Arena:
+    """One mapping, given out lowest bytes first. One thread takes; any thread gives back."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = _anonymous(nbytes)
+        self._holes = [(0, nbytes)]  # free spans by their start, never adjacent
+        self._returned: deque[tuple[int, int]] = (
+            deque()
+        )  # finalizers run anywhere: no lock for them
+        self._closed = False
+
+    def take(self, nbytes: int) -> tuple[int, int] | None:
+        """The lowest free span of so many bytes, rounded up to pages; None if there is none."""
+        while self._returned:
+            self._fill(self._returned.popleft())
+        length = -(-nbytes // _PAGE) * _PAGE
+        for i, (start, free) in enumerate(self._holes):
+            if free >= length:
+                self._holes[i : i + 1] = [(start + length, free - length)] if free > length else []
+                return (start, length)
+        return None
+
+    def give_back(self, span: tuple[int, int]) -> None:
+        """Nobody looks at these bytes any more."""
+        if self._closed:
+            self._let_go(span)
+        else:
+            self._returned.append(span)
+
+    def close(self) -> None:
+        """Nothing is taken any more: free pages go back to the system, others when they are given back."""
+        self._closed = True
+        while self._returned:
+            self._fill(self._returned.popleft())
+        for span in self._holes:
+            self._let_go(span)
+
+    def _let_go(self, span: tuple[int, int]) -> None:
+        self.memory.madvise(mmap.MADV_DONTNEED, *span)
+
+    def _fill(self, span: tuple[int, int]) -> None:
+        holes: list[tuple[int, int]] = []
+        for start, length in sorted([*self._holes, span]):
+            if holes and sum(holes[-1]) == start:
+                holes[-1] = (holes[-1][0], holes[-1][1] + length)
+            else:
+                holes.append((start, length))
+        self._holes = holes
 
 
 class HostPool:
-    """Blocks for a load. What isn't handed over yet, and what waits for reuse, stays below a limit."""
+    """Blocks for a load: what isn't handed over yet stays below a limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.budget = Budget(limit_bytes)
-        self._free: list[mmap.mmap] = []  # touched by `alloc` alone
-        self._returned: deque[mmap.mmap] = deque()  # finalizers run anywhere, so they take no lock
-        self._closed = False
+        self._arena = Arena(-(-limit_bytes // _PAGE) * _PAGE)
 
     def alloc(self, nbytes: int, stop: Callable[[], bool]) -> Block | None:
         """A block, as soon as the limit allows it; None once `stop()` is true. One thread calls it."""
         if not self.budget.acquire(nbytes, stop):
             return None
-        memory = self._reused(nbytes)
-        return fresh(nbytes) if memory is None else Block(nbytes, memory)
+        span = self._arena.take(nbytes) if nbytes >= SMALL_BYTES else None
+        return fresh(nbytes) if span is None else Block(nbytes, self._arena.memory, span)
 
     def hand_over(self, block: Block) -> None:
         """The block is its consumer's from now on; it comes back when the last view of it dies."""
         self.budget.release(block.nbytes)
-        if isinstance(block.memory, mmap.mmap):
-            weakref.finalize(block.owner, self._give_back, block.memory).atexit = False
+        if block.span is not None:
+            weakref.finalize(block.owner, self._arena.give_back, block.span).atexit = False
 
     def recycle(self, block: Block) -> None:
         """The block, lent without `hand_over`, is used again from now on, whoever still looks."""
         self.budget.release(block.nbytes)
-        if isinstance(block.memory, mmap.mmap):
-            self._give_back(block.memory)
+        if block.span is not None:
+            self._arena.give_back(block.span)
 
     def close(self) -> None:
-        """Free what waits for reuse; what comes back later is freed at once."""
-        self._closed = True
-        self._free.clear()
-        self._returned.clear()
+        """The load is over; tensors that somebody holds stay as they are."""
+        self._arena.close()
 
-    def _give_back(self, memory: mmap.mmap) -> None:
-        if not self._closed:
-            self._returned.append(memory)
 
-    def _reused(self, nbytes: int) -> mmap.mmap | None:
-        while self._returned:
-            self._free.append(self._returned.popleft())
-        found = next((m for m in self._free if len(m) == nbytes), None)
-        if found is not None:  # layers repeat, so equal sizes come again
-            self._free.remove(found)
-        room = self.budget.limit_bytes - self.budget.out_bytes
-        while self._free and sum(map(len, self._free)) > room:
-            self._free.pop(0)
-        return found
+def _anonymous(nbytes: int) -> mmap.mmap:
+    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -121,6 +121,7 @@ class Pipeline:
         if self._staging is not None:
             self._staging.ring.drain()
             self.waits.ring_s = self._staging.ring.waited_s
+        self._sink.close()
 
     def _feed(self, pending: list[Batch]) -> None:
         try:

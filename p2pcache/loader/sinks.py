@@ -39,6 +39,10 @@ class Sink(Protocol):
         """The consumer asks for the next batch: what was only lent to it comes back."""
         ...
 
+    def close(self) -> None:
+        """The load is over, and nobody reads any more; what was handed out stays."""
+        ...
+
 
 class HostSink:
     """New tensors in host memory."""
@@ -88,6 +92,11 @@ class HostSink:
             self._pool.recycle(self._lent)
             self._lent = None
 
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self.turn()
+        self._pool.close()
+
 
 class DeviceSink:
     """New tensors in a device's memory, by way of a ring."""
@@ -121,6 +130,9 @@ class DeviceSink:
 
     def turn(self) -> None:
         """See `Sink.turn`: device tensors are always owned."""
+
+    def close(self) -> None:
+        """See `Sink.close`: a tensor that nobody took goes with its last reference."""
 
 
 class IntoSink:
@@ -161,6 +173,10 @@ class IntoSink:
     def turn(self) -> None:
         """See `Sink.turn`."""
         self._other.turn()
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._other.close()
 
 
 def _convert(target: Any, tensor: Any) -> None:

@@ -1,0 +1,127 @@
+"""The arena: no byte twice, the lowest first, all of it back in the end."""
+
+import gc
+import mmap
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.loader.memory import SMALL_BYTES, Arena, Budget, HostPool
+
+PAGE = mmap.PAGESIZE
+MiB = 1 << 20
+
+
+def never() -> bool:
+    return False
+
+
+@given(st.lists(st.one_of(st.integers(1, 9 * PAGE), st.integers(-8, -1)), max_size=60))
+def test_spans_never_overlap_and_all_come_back(steps: list[int]) -> None:
+    arena = Arena(32 * PAGE)
+    out: list[tuple[int, int]] = []
+    for step in steps:
+        if step > 0:
+            span = arena.take(step)
+            if span is not None:
+                assert span[1] >= step
+                assert all(span[0] + span[1] <= o[0] or o[0] + o[1] <= span[0] for o in out)
+                out.append(span)
+        elif out:
+            arena.give_back(out.pop(step % len(out)))
+    for span in out:
+        arena.give_back(span)
+    assert arena.take(32 * PAGE) == (0, 32 * PAGE)
+    assert arena.take(1) is None
+
+
+def test_who_drops_stays_on_few_pages() -> None:
+    pool = HostPool(8 * MiB)
+    starts = set()
+    for _ in range(50):
+        block = pool.alloc(MiB, never)
+        assert block is not None
+        assert block.span is not None
+        starts.add(block.span[0])
+        pool.hand_over(block)
+        del block
+    assert starts == {0}
+
+
+def test_who_keeps_gets_memory_of_its_own() -> None:
+    pool = HostPool(2 * MiB)
+    kept = []
+    for value in range(6):
+        block = pool.alloc(MiB, never)
+        assert block is not None
+        block.view[:] = bytes([value]) * MiB
+        pool.hand_over(block)
+        kept.append(block.owner)
+    pool.close()
+    for value, owner in enumerate(kept):
+        assert bytes(owner) == bytes([value]) * MiB
+
+
+def anonymous_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(
+        int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon")
+    )
+
+
+def test_one_kept_tensor_does_not_keep_the_arena() -> None:
+    gc.collect()
+    before = anonymous_bytes()
+    pool = HostPool(64 * MiB)
+    owners, block = [], None
+    for value in range(16):
+        block = pool.alloc(4 * MiB, never)
+        assert block is not None
+        block.view[:] = bytes([value]) * (4 * MiB)
+        pool.hand_over(block)
+        owners.append(block.owner)
+    del block
+    pool.close()
+    assert anonymous_bytes() - before > 60 * MiB
+    kept = owners[7]
+    owners.clear()
+    assert anonymous_bytes() - before < 16 * MiB
+    assert bytes(kept) == b"\7" * (4 * MiB)
+
+
+def test_lent_memory_comes_back_when_told() -> None:
+    pool = HostPool(MiB)
+    first = pool.alloc(MiB, never)
+    assert first is not None
+    pool.recycle(first)
+    second = pool.alloc(MiB, never)
+    assert second is not None
+    assert second.span == first.span
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, SMALL_BYTES - 1, SMALL_BYTES, 3 * MiB])
+def test_blocks_of_every_size_are_writable(nbytes: int) -> None:
+    block = HostPool(MiB).alloc(nbytes, never)
+    assert block is not None
+    assert len(block.view) == nbytes
+    block.view[:] = b"x" * nbytes
+
+
+def test_the_budget_blocks_and_lets_go() -> None:
+    budget = Budget(10)
+    assert budget.acquire(100, never)  # alone, whatever its size
+    stop = threading.Event()
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(budget.acquire(1, stop.is_set)))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    budget.release(100)
+    thread.join(5)
+    assert found == [True]
+    stop.set()
+    assert not budget.acquire(10, stop.is_set)
+    assert (budget.out_bytes, budget.peak_bytes) == (1, 100)
