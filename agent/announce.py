@@ -287,8 +287,10 @@ def _said(error: Exception) -> str:
         return explain(error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorError):  # its own text shows the SSL context
         cause = error.os_error
-        known = isinstance(cause, ssl.SSLError)
-        return explain(cause) if known else f"can't connect: {cause.strerror or cause}"
+        if isinstance(cause, ssl.SSLError):
+            return explain(cause)
+        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's text for it is no sentence
+        return f"can't connect: {'connection refused' if refused else cause.strerror or cause}"
     return explain(error)
 
 

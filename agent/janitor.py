@@ -10,6 +10,7 @@ from p2pcache.errors import P2PCacheError
 log = logging.getLogger(__name__)
 
 RECYCLE_LOOK_S = 60.0  # kept disk space is given back within a minute of its time
+LOOK_S = 5.0  # at the cache dir itself
 SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
 
 
@@ -23,6 +24,7 @@ class Janitor:
 
     def start(self) -> None:
         """Begin the chores."""
+        self._parts.tasks.every(LOOK_S, self._look, name="cache-dir")
         if self._parts.settings.scrub_interval_s > 0:
             self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
         self._parts.tasks.every(RECYCLE_LOOK_S, self._recycle, name="recycle")
@@ -32,6 +34,10 @@ class Janitor:
             await asyncio.to_thread(self._parts.store.expire_recycled)
         except P2PCacheError as error:
             log.warning("giving back disk space: %s", error)
+
+    async def _look(self) -> None:
+        """A cache dir that was deleted ends the agent: nobody would see what it fetches."""
+        await asyncio.to_thread(self._parts.store.usage)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again, the one that waited longest."""

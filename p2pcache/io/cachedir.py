@@ -1,11 +1,12 @@
 """The frame of a cache dir: its lock, its directories, its node id."""
 
+import contextlib
 import fcntl
 import os
 import secrets
 from pathlib import Path
 
-from p2pcache.errors import UsageError
+from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
 from p2pcache.io.blobs import Folders
 from p2pcache.io.disk import Disk, read_small
@@ -47,6 +48,20 @@ def open_folders(disk: Disk, root: Path) -> Folders:
             os.close(one)
         raise
     return Folders(*opened)
+
+
+def check_present(root: Path, fd: int) -> None:
+    """Refuse to go on in a cache dir that nobody sees any more.
+
+    Raises:
+        Unreachable: `root` isn't the directory that `fd` has open.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.samestat(root.stat(), os.fstat(fd)):
+            return
+    raise Unreachable(
+        f"cache dir {root} was deleted or replaced under this agent; restart it: it makes a new one"
+    )
 
 
 def close_all(folders: Folders) -> None:

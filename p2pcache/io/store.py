@@ -26,6 +26,7 @@ from p2pcache.io.disk import Disk, disk_errors, read_small
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.records import HistoryRow, ModelRow, Records
 from p2pcache.io.recycler import Recycler
+from p2pcache.io.showing import label, show_files, tree_files
 from p2pcache.io.tree import Tree, Trees
 from p2pcache.io.writer import Writers
 
@@ -233,8 +234,9 @@ class Store:
                 yield from decode(data).files
 
     def usage(self) -> Usage:
-        """Bytes of models on this disk, and bytes free."""
+        """Bytes of models on this disk, and bytes free. Unreachable: the directory is gone."""
         with disk_errors(f"cache dir {self.root}"):
+            cachedir.check_present(self.root, self._folders.root)
             return Usage(self._blobs.cached_bytes(), self._blobs.recycler.free_bytes)
 
     def expire_recycled(self) -> None:
@@ -258,7 +260,7 @@ class Store:
             tree = Tree(ref.namespace, ref.name, model.digest)
             tagged = [r for r, d in self._records.tags() if d == model.digest]
             for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
-                self._trees.publish(place, self._tree_files(model.layout))
+                self._trees.publish(place, tree_files(model.layout))
             # A tag is last: it never speaks of a tree that isn't durable. One that says this already
             # is left alone: a complete model must be had from a full disk, too.
             if generation is not None and not self._says(ref, model.digest, generation):
@@ -268,14 +270,19 @@ class Store:
                 self.touch(model.digest)
             return tree.path
 
+    def publish_files(self, model: ModelStore, ref: Ref, paths: Collection[str]) -> str:
+        """See `showing.show_files`."""
+        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+            model.flush()
+            path = show_files(self._blobs, self._trees, model, ref, paths)
+            with contextlib.suppress(NoSpace):
+                self.touch(model.digest)
+            return path
+
     def _says(self, ref: Ref, digest: str, generation: int) -> bool:
         """Whether record and link of a tag are these."""
         known = self._records.tag(ref.tag_key) == (digest, generation)
         return known and self._trees.link(ref) == digest
-
-    def _tree_files(self, layout: Layout) -> Iterator[tuple[str, str]]:
-        for file in layout.manifest.files:
-            yield file.path, layout.blobs[layout.blob_of_file[file.path]].id
 
     def published_path(self, ref: Ref, digest: str) -> str | None:
         """Path of a model's tree relative to the models directory, if it's there."""
@@ -369,7 +376,7 @@ class Store:
         """
         with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
             victims = [m for m in self.models() if self._prunable(m, all_unused, in_use)]
-            removed = [_label(m) for m in victims]
+            removed = [label(m) for m in victims]
             kept: set[str] = set()
             for row in self._records.models():
                 if row.digest not in {m.digest for m in victims}:
@@ -390,7 +397,3 @@ class Store:
         if info.digest in in_use or (model is not None and model.pins):
             return False
         return all_unused or not info.tags
-
-
-def _label(info: ModelInfo) -> str:
-    return ", ".join(ref.short for ref in info.tags) or f"blake3:{info.digest}"
