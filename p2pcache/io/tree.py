@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from p2pcache.core.picked import is_name
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.blobs import Folders
 from p2pcache.io.disk import Disk, names
@@ -27,11 +28,17 @@ class Tree(NamedTuple):
     namespace: str
     name: str
     digest: str
+    selection: str = ""  # of only some files: the selection's name; no tag ever points at it
+
+    @property
+    def entry(self) -> str:
+        """Its name in the directory of the model's name."""
+        return f"@{self.digest}+{self.selection}" if self.selection else f"@{self.digest}"
 
     @property
     def path(self) -> str:
         """Relative to the models directory."""
-        return f"{self.namespace}/{self.name}/@{self.digest}"
+        return f"{self.namespace}/{self.name}/{self.entry}"
 
 
 class Trees:
@@ -47,7 +54,7 @@ class Trees:
         if parent is None:
             return False
         try:
-            os.close(self._disk.open_directory(parent, f"@{tree.digest}"))
+            os.close(self._disk.open_directory(parent, tree.entry))
         except (FileNotFoundError, NotADirectoryError):
             return False
         finally:
@@ -72,7 +79,7 @@ class Trees:
         _Builder(self._disk, self._folders.blobs, root).build(files)
         parent = self._ensure(tree.namespace, tree.name)
         try:
-            self._disk.rename(self._folders.tmp, temporary, parent, f"@{tree.digest}")
+            self._disk.rename(self._folders.tmp, temporary, parent, tree.entry)
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
         finally:
@@ -84,7 +91,7 @@ class Trees:
         assert parent is not None
         root = -1
         try:
-            root = self._disk.open_directory(parent, f"@{tree.digest}")
+            root = self._disk.open_directory(parent, tree.entry)
             for path, blob_id in files:
                 shown = os.stat(path, dir_fd=root, follow_symlinks=False)
                 blob = os.stat(blob_id, dir_fd=self._folders.blobs, follow_symlinks=False)
@@ -139,7 +146,7 @@ class Trees:
             return
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
-            self._disk.rename(parent, f"@{tree.digest}", self._folders.tmp, temporary)
+            self._disk.rename(parent, tree.entry, self._folders.tmp, temporary)
             # Gone for good before its files go, or a power cut could leave half a tree in sight.
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
@@ -152,13 +159,12 @@ class Trees:
 
     def trees(self, digest: str | None = None) -> list[Tree]:
         """Every tree, or those of one model."""
-        found = [
-            Tree(space, name, entry[1:])
+        found = (
+            _parse(space, name, entry)
             for space, name, fd_entries in self._walk()
             for entry in fd_entries
-            if entry.startswith("@") and is_digest(entry[1:])
-        ]
-        return [t for t in found if digest is None or t.digest == digest]
+        )
+        return [t for t in found if t is not None and digest in (None, t.digest)]
 
     def links(self) -> list[tuple[Ref, str]]:
         """Every tag link with the digest it points at; remains of a broken swap are removed."""
@@ -227,6 +233,13 @@ class Trees:
                 raise
         finally:
             os.close(space)
+
+
+def _parse(namespace: str, name: str, entry: str) -> Tree | None:
+    digest, plus, selection = entry[1:].partition("+")
+    if not entry.startswith("@") or not is_digest(digest) or bool(plus) != is_name(selection):
+        return None
+    return Tree(namespace, name, digest, selection)
 
 
 class _Builder:
