@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools demo test check fmt lint type rules unit functional bench storm loader-arriving loader-faults sim sim-properties soak clean help
+.PHONY: setup tools demo test check fmt lint type rules unit functional bench bench-loader storm loader-arriving loader-faults sim sim-properties soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -49,6 +49,9 @@ loader-arriving: setup  ## loads of a model that still arrives beside plain pull
 loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS=1000 SEED=1)
 	$(BIN)/python -m loadtest.loader_faults --loads $(or $(LOADS),1000) --seed $(or $(SEED),1)
 
+bench-loader: setup  ## weights from page cache into tensors, beside safetensors, Run:ai's streamer and fastsafetensors
+	$(BIN)/python -m pip install -q -e '.[rivals]'
+	$(BIN)/python -m loadtest.bench_loader
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 clean:
