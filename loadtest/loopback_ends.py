@@ -1,11 +1,13 @@
-"""The two ends of the loopback benchmark, each a process of its own (see loopback.py).
+"""The ends of the loopback benchmarks, each a process of its own (see loopback.py, updown.py).
 
-    serve CACHE MODEL_DIR    index the model into a fresh cache and serve it, until stdin ends
-    pull CACHE MANIFEST NODE_ADDRESS     fetch it all into a fresh cache
-    drain ADDRESS BYTES      the raw rival: recv_into one reused buffer
-    write FILE BYTES         the floor: one thread writes a reused buffer into a fresh file
+    node NAME CACHE MODEL_DIR|-   a node of the data plane; serves the model; commands come by stdin
+    drain ADDRESS BYTES           the raw rival: recv_into one reused buffer
+    write FILE BYTES              the floor: one thread writes a reused buffer into a fresh file
+    hash BYTES                    what BLAKE3 alone costs, a slice of a megabyte at a time
 
-Every line on stdout is one JSON object.
+Every line on stdout is one JSON object. Commands of a node, a line of JSON each: `{"do": "cpu"}`, and
+`{"do": "pull", "manifest": FILE, "from": {NAME: ADDRESS}}`, which removes the model again (its files
+are recycled by the next pull).
 """
 
 import asyncio
@@ -18,7 +20,9 @@ import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from blake3 import blake3
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
@@ -32,8 +36,8 @@ from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tls import Tls
 
-NAMES = ("server", "client")
-SERVER, CLIENT = (Member("agent", name).node(1) for name in NAMES)  # node ids
+NAMES = ("server", "client")  # of one to one; with --tls these have certificates
+RECYCLE_BYTES = 8 << 30  # as AgentSettings.recycle_bytes
 SECRET = Secret(b"benchmark" * 4)
 OUTSTANDING = 6  # as SwarmSettings.outstanding_few_peers
 RAW_SLICE = 1 << 20
@@ -43,14 +47,28 @@ def say(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process so far."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+class Cpu(NamedTuple):
+    """CPU seconds of this process."""
+
+    cpu_s: float
+    user_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(used.ru_utime + used.ru_stime, used.ru_utime)
+
+    def since(self, before: "Cpu") -> dict[str, float]:
+        return {"cpu_s": self.cpu_s - before.cpu_s, "user_s": self.user_s - before.user_s}
+
+
+def node_of(name: str) -> int:
+    """A node's id."""
+    return Member("agent", name).node(1)
 
 
 class Port:
-    """A swarm of two: keeps a few requests under way until all is there."""
+    """A small swarm: keeps a few requests under way at each peer until all is there."""
 
     def __init__(self, store: ModelStore, net: PeerNet) -> None:
         self.layout = store.layout
@@ -60,6 +78,7 @@ class Port:
         self._net = net
         self._next = 0
         self._left = store.layout.run_count
+        self._peer_of: dict[int, int] = {}  # run under way
 
     def have_runs(self) -> int:
         return self.store.have_runs()
@@ -69,7 +88,7 @@ class Port:
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         for _ in range(OUTSTANDING):
-            self._ask()
+            self._ask(node)
 
     def peer_left(self, node: int) -> None:
         self._fail("the connection ended")
@@ -81,7 +100,7 @@ class Port:
         if outcome is not Outcome.DONE:
             self._fail(f"run {request} ended {outcome.name}")
         self._left -= 1
-        self._ask()
+        self._ask(self._peer_of.pop(request))
         if not self._left:
             self.done.set()
 
@@ -91,10 +110,11 @@ class Port:
     def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
         pass
 
-    def _ask(self) -> None:
+    def _ask(self, node: int) -> None:
         if self._next < self.layout.run_count:
             run, self._next = self._next, self._next + 1
-            self._net.request(self.layout.digest, run, SERVER, run)
+            self._peer_of[run] = node
+            self._net.request(self.layout.digest, run, node, run)
 
     def _fail(self, why: str) -> None:
         if self._left:
@@ -110,13 +130,13 @@ class TlsFiles(NamedTuple):
     tls_ca: str
 
 
-def peer_net(node: int) -> PeerNet:
+def peer_net(name: str) -> PeerNet:
     """In mTLS mode if P2PCACHE_BENCH_TLS names a directory with certificates."""
     tls = None
     if folder := os.environ.get("P2PCACHE_BENCH_TLS"):
-        base = f"{folder}/{NAMES[node == CLIENT]}"
+        base = f"{folder}/{name}"
         tls = Tls(TlsFiles(f"{base}.pem", f"{base}.key", f"{folder}/ca.pem"), "agent")
-    return PeerNet(node=node, secret=SECRET, uploads=UploadSettings(), tls=tls)
+    return PeerNet(node=node_of(name), secret=SECRET, uploads=UploadSettings(), tls=tls)
 
 
 def fill(store: ModelStore, sources: dict[str, Path]) -> None:
@@ -146,74 +166,93 @@ def raw_server(paths: list[Path], listener: socket.socket) -> None:
                 os.close(fd)
 
 
-async def serve(cache: Path, model: Path) -> None:
-    manifest, sources = index_directory(model)
-    encoded = encode(manifest)
-    layout = Layout(manifest)
-    (cache.parent / "manifest").write_bytes(encoded)
-    store = Store.open(cache, min_free_bytes=0)
-    opened = store.add_model(layout, encoded)
-    await asyncio.to_thread(fill, opened, sources)
-    opened.flush()
-    net = peer_net(SERVER)
-    host, port = await net.start("127.0.0.1", 0)
-    net.add_swarm(Port(opened, net))
-    listener = socket.create_server(("127.0.0.1", 0))
-    files = list(sources.values())
-    threading.Thread(target=raw_server, args=(files, listener), daemon=True).start()
-    say(
-        peers=f"{host}:{port}",
-        raw=f"127.0.0.1:{listener.getsockname()[1]}",
-        bytes=layout.total_bytes,
-    )
-    while await asyncio.to_thread(sys.stdin.readline):
-        say(cpu_s=cpu_s())
-    await net.stop()
-    store.close()
+class Node:
+    """One node: a cache and the data plane, without agent, tracker or origin."""
+
+    def __init__(self, name: str, cache: Path) -> None:
+        self.store = Store.open(cache, min_free_bytes=0, recycle_bytes=RECYCLE_BYTES)
+        self.net = peer_net(name)
+
+    def serve(self, model: Path) -> dict[str, Any]:
+        """Index a model into the cache; what others need to know."""
+        manifest, sources = index_directory(model)
+        encoded, layout = encode(manifest), Layout(manifest)
+        written = self.store.root.with_suffix(".manifest")
+        written.write_bytes(encoded)
+        opened = self.store.add_model(layout, encoded)
+        fill(opened, sources)
+        opened.flush()
+        self.net.add_swarm(Port(opened, self.net))
+        listener = socket.create_server(("127.0.0.1", 0))
+        files = list(sources.values())
+        threading.Thread(target=raw_server, args=(files, listener), daemon=True).start()
+        raw = f"127.0.0.1:{listener.getsockname()[1]}"
+        return {"manifest": str(written), "raw": raw, "bytes": layout.total_bytes}
+
+    async def pull(self, manifest: Path, peers: dict[str, str]) -> dict[str, float]:
+        """Fetch a whole model from all of these nodes, then remove it."""
+        encoded = manifest.read_bytes()
+        layout = Layout(decode(encoded))
+        opened = self.store.add_model(layout, encoded)
+        port = Port(opened, self.net)
+        self.net.add_swarm(port)
+        before, start = Cpu.now(), time.perf_counter()
+        for name, address in peers.items():
+            self.net.dial(layout.digest, node_of(name), address)
+        await port.done.wait()
+        facts = {"seconds": time.perf_counter() - start} | Cpu.now().since(before)
+        if port.failure:
+            raise SystemExit(port.failure)
+        assert opened.complete
+        self.net.remove_swarm(layout.digest)
+        self.store.remove_model(layout.digest)
+        return facts
 
 
-async def pull(cache: Path, manifest: Path, address: str) -> None:
-    encoded = manifest.read_bytes()
-    layout = Layout(decode(encoded))
-    store = Store.open(cache, min_free_bytes=0)
-    opened = store.add_model(layout, encoded)
-    net = peer_net(CLIENT)
-    await net.start("127.0.0.1", 0)
-    port = Port(opened, net)
-    net.add_swarm(port)
-    cpu, start = cpu_s(), time.perf_counter()
-    net.dial(layout.digest, SERVER, address)
-    await port.done.wait()
-    seconds, cpu = time.perf_counter() - start, cpu_s() - cpu
-    if port.failure:
-        raise SystemExit(port.failure)
-    assert opened.complete
-    say(seconds=seconds, cpu_s=cpu)
-    await net.stop()
+async def node(name: str, cache: Path, model: str) -> None:
+    it = Node(name, cache)
+    host, port = await it.net.start("127.0.0.1", 0)
+    say(peers=f"{host}:{port}", **(it.serve(Path(model)) if model != "-" else {}))
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        match json.loads(line):
+            case {"do": "cpu"}:
+                say(**Cpu.now()._asdict())
+            case {"do": "pull", "manifest": manifest, "from": peers}:
+                say(**await it.pull(Path(manifest), peers))
     os._exit(0)  # durability isn't measured, and the cache is thrown away
 
 
 def drain(address: str, size: int) -> None:
     host, _, port = address.rpartition(":")
     buffer = bytearray(RAW_SLICE)
-    cpu, start = cpu_s(), time.perf_counter()
+    before, start = Cpu.now(), time.perf_counter()
     with socket.create_connection((host, int(port))) as sock:
         got = 0
         while got < size:
             count = sock.recv_into(buffer, 0, socket.MSG_WAITALL)
             assert count, "the server hung up"
             got += count
-    say(seconds=time.perf_counter() - start, cpu_s=cpu_s() - cpu)
+    say(seconds=time.perf_counter() - start, **Cpu.now().since(before))
 
 
 def write(path: Path, size: int) -> None:
     """No network, no hash: what fresh page cache alone costs here and now."""
     buffer = memoryview(os.urandom(RAW_SLICE))
-    cpu, start = cpu_s(), time.perf_counter()
+    before, start = Cpu.now(), time.perf_counter()
     with path.open("xb", buffering=0) as file:
         for at in range(0, size, RAW_SLICE):
             file.write(buffer[: size - at])
-    say(seconds=time.perf_counter() - start, cpu_s=cpu_s() - cpu)
+    say(seconds=time.perf_counter() - start, **Cpu.now().since(before))
+
+
+def hash_only(size: int) -> None:
+    """The part of the CPU time that is BLAKE3's own."""
+    buffer = memoryview(os.urandom(RAW_SLICE))
+    before, start = Cpu.now(), time.perf_counter()
+    hasher = blake3()
+    for at in range(0, size, RAW_SLICE):
+        hasher.update(buffer[: size - at])
+    say(seconds=time.perf_counter() - start, **Cpu.now().since(before))
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:
@@ -228,13 +267,13 @@ def run_loop(work: Coroutine[Any, Any, None]) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["serve", cache, model]:
-            run_loop(serve(Path(cache), Path(model)))
-        case ["pull", cache, manifest, address]:
-            run_loop(pull(Path(cache), Path(manifest), address))
+        case ["node", name, cache, model]:
+            run_loop(node(name, Path(cache), model))
         case ["drain", address, size]:
             drain(address, int(size))
         case ["write", path, size]:
             write(Path(path), int(size))
+        case ["hash", size]:
+            hash_only(int(size))
         case _:
             sys.exit(__doc__)
