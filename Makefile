@@ -50,7 +50,7 @@ loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS
 	$(BIN)/python -m loadtest.loader_faults --loads $(or $(LOADS),1000) --seed $(or $(SEED),1)
 
 bench-loader: setup  ## weights from page cache into tensors, beside safetensors, Run:ai's streamer and fastsafetensors
-	$(BIN)/python -m pip install -q -e '.[rivals]'
+	$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_loader
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB

@@ -180,7 +180,7 @@ def main() -> int:
     args = parser.parse_args()
     names = ["floor", *(n for n in args.only if n != "floor")]
     for name in [n for n in names if n in NEEDS and importlib.util.find_spec(NEEDS[n]) is None]:
-        print(f"{name} is not installed; pip install '.[rivals]'", file=sys.stderr)
+        print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
         names.remove(name)
     with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
         folder = args.dir or Path(temporary)
