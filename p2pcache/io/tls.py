@@ -256,10 +256,14 @@ def check_role(certificate: Any, role: Role) -> Member:
     return member
 
 
+_CLOCK_CODES = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED
+
+
 def explain(error: BaseException) -> str:
     """One line about a failed TLS connection, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        advice = "; look at the clocks of both" if error.verify_code in _CLOCK_CODES else ""
+        return f"its certificate is not good: {error.verify_message}{advice}"
     reason = str(getattr(error, "reason", None) or "")
     for ending, text in _REASONS.items():
         if reason.endswith(ending):

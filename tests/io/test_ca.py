@@ -228,3 +228,15 @@ def test_every_other_sides_no_is_explained() -> None:
     error.reason = "TLSV1_ALERT_UNKNOWN_CA"
     assert tls.explain(error) == "it doesn't know the CA of our certificate"
     assert tls.explain(ssl.SSLError("odd"))
+
+
+def test_a_certificate_of_another_time_points_at_the_clocks(root: Path) -> None:
+    late = ca.issue(root, "late", role="agent", days=1 / 86400)
+    context = tls._context(
+        ssl.PROTOCOL_TLS_SERVER, str(late.cert), str(late.key), str(root / "ca.pem")
+    )
+    context.verify_mode = ssl.CERT_NONE
+    time.sleep(2)
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        tls._rehearse(context, tls._bare(str(root / "ca.pem")))
+    assert tls.explain(caught.value).endswith("expired; look at the clocks of both")
