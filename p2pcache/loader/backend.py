@@ -7,7 +7,7 @@ read, only after the event of its last copy. `ring.Ring` sees to the first, `rea
 import threading
 from typing import Any, NamedTuple, Protocol
 
-from p2pcache.errors import UsageError
+from p2pcache.errors import NoSpace, UsageError
 from p2pcache.loader.dtypes import import_torch, native_shape, torch_dtype
 
 
@@ -84,14 +84,25 @@ class CudaBackend:
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         """See `Backend.alloc_host`."""
-        memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+        try:
+            memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+        except RuntimeError as error:  # CUDA's own errors are such, too
+            raise NoSpace(
+                f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "
+                "locked memory or lower memory_limit"
+            ) from error
         return HostMemory(memoryview(memory.numpy()), memory)
 
     def alloc_device(self, nbytes: int) -> Any:
         """See `Backend.alloc_device`. Copies wait for what the consumer did to this memory before."""
         torch = self._torch
-        with torch.cuda.stream(self._home):
-            buffer = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        try:
+            with torch.cuda.stream(self._home):
+                buffer = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise NoSpace(
+                f"{self._device} has no room for {nbytes} bytes more: {_first_line(error)}"
+            ) from error
         self.adopt(buffer)
         return buffer
 
@@ -143,3 +154,7 @@ class CudaBackend:
         """See `Backend.tensor`."""
         flat = buffer[offset : offset + nbytes]
         return flat.view(torch_dtype(dtype)).reshape(native_shape(dtype, shape, "pt"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
