@@ -1,16 +1,17 @@
 """`python -m p2pcache.sim`: storms in virtual time.
 
-`storm` runs one and prints its figures, `table` a row of them side by side, `properties` many small
-random ones, each of which must keep the laws.
+`storm` runs one and prints its figures, `table` a row of them side by side, `calibrate` puts measured
+ones beside their predictions, `properties` runs many small random ones that must keep the laws.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from p2pcache.sim import properties, table
+from p2pcache.sim import calibrate, properties, table
 from p2pcache.sim.scenarios import Run, Storm
 
 
@@ -27,6 +28,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     table.add_argument("--nodes", type=int, default=100)
     table.add_argument("--chunks", type=int, default=256, help="runs of the model")
     table.add_argument("--seed", type=int, default=1)
+    calibration = commands.add_parser("calibrate", help="recorded storms beside their predictions")
+    calibration.add_argument("files", nargs="+", type=Path, help="of loadtest.storm --json")
     laws = commands.add_parser("properties", help="random small storms with faults")
     laws.add_argument("--count", type=int, default=2000)
     laws.add_argument("--seed", type=int, default=0, help="of the first one")
@@ -69,11 +72,17 @@ def main(argv: list[str]) -> int:
     if args.what == "storm":
         return _storm(args)
     if args.what == "table":
-        for line in table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
-        return 0
+        return _say(table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)))
+    if args.what == "calibrate":
+        return _say(calibrate.lines(json.loads(file.read_text()) for file in args.files))
     return _properties(args)
+
+
+def _say(lines: Iterable[str]) -> int:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()  # the next one may take minutes
+    return 0
 
 
 def _storm(args: argparse.Namespace) -> int:

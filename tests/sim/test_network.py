@@ -1,5 +1,7 @@
 """The fluid network: fair, exact, never over capacity."""
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,3 +118,44 @@ def test_the_bound() -> None:
     assert lower_bound(100.0, 10.0, [10.0] * 8, 1.0) == pytest.approx(10.3)
     assert lower_bound(100.0, 1.0, [10.0] * 8, 1.0) == pytest.approx(100.3)
     assert lower_bound(100.0, 10.0, [10.0, 5.0], 1.0) == pytest.approx(20.1)
+
+
+def fair_rates(capacities: list[float], paths: list[list[int]]) -> list[float]:
+    """Max-min fair rates by the textbook: fill all evenly until a link is full, fix its flows, go on."""
+    rates = [0.0] * len(paths)
+    left = list(capacities)
+    free = set(range(len(paths)))
+    while free:
+        users = {i: sum(i in paths[f] for f in free) for i in range(len(left))}
+        step = min(left[i] / n for i, n in users.items() if n)
+        for flow in free:
+            rates[flow] += step
+            for i in paths[flow]:
+                left[i] -= step
+        full = {i for i, n in users.items() if n and left[i] <= 1e-9 * capacities[i]}
+        free -= {flow for flow in free if full & set(paths[flow])}
+    return rates
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rates_are_near_max_min_fair(seed: int) -> None:
+    dice = Random(seed)
+    world = World(1)
+    net = Network(world, 1.0)
+    capacities = [dice.choice((10.0, 50.0, 100.0)) for _ in range(40)]
+    links = [net.link(rate) for rate in capacities]
+    paths = [[dice.randrange(20), 20 + dice.randrange(20)] for _ in range(200)]
+    for path in paths:
+        net.start([links[i] for i in path], 1e9, lambda: None)
+    net.rewired()
+    world.run(1.0, lambda: False)
+    got = [0.0] * len(links)
+    net.rewired()
+    for i, link in enumerate(links):
+        got[i] = link.carried
+        assert got[i] <= capacities[i] * 1.001
+    fair = fair_rates(capacities, paths)
+    assert sum(got) / 2 >= 0.97 * sum(fair)
+    for i in range(len(links)):
+        share = sum(rate for rate, path in zip(fair, paths, strict=True) if i in path)
+        assert got[i] == pytest.approx(share, abs=0.15 * capacities[i])

@@ -1,0 +1,46 @@
+"""A recorded storm of real agents beside the same storm in virtual time: is the simulator to be believed?"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from p2pcache.sim.scenarios import Run, Storm
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One shape, measured and simulated. Times in seconds."""
+
+    nodes: int
+    measured: float
+    predicted: float
+    bound: float
+
+    @property
+    def error(self) -> float:
+        """By how much the prediction is off, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+
+def storm_like(recorded: dict[str, Any]) -> Storm:
+    """The storm that `loadtest.storm --json` wrote down, with links as good as they were measured."""
+    return Storm(
+        nodes=recorded["plan"]["nodes"], runs=recorded["chunks"],
+        run_bytes=recorded["chunk_bytes"], rate=recorded["goodput_node"],
+        origin_rate=recorded["goodput_origin"],
+    )  # fmt: skip
+
+
+def compare(recorded: dict[str, Any]) -> Comparison:
+    """Simulate a recorded storm."""
+    predicted = Run(storm_like(recorded)).go().t_last
+    nodes = recorded["plan"]["nodes"]
+    return Comparison(nodes, recorded["t_last"], predicted, recorded["t_lb"])
+
+
+def lines(recordings: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A table of recorded storms and their predictions."""
+    yield f"{'nodes':>5} {'T_LB':>8} {'measured':>9} {'predicted':>9} {'error':>7}"
+    for recorded in recordings:
+        c = compare(recorded)
+        yield f"{c.nodes:5} {c.bound:8.2f} {c.measured:9.2f} {c.predicted:9.2f} {c.error:+7.1%}"
