@@ -73,6 +73,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Proved chunks also become durable after so many bytes."""
     scrub_interval_s: float = 7 * 86400.0
     """Every complete model is proved again about so often, in the background; 0: never."""
+    record_dir: str = ""
+    """Record each pull's scheduler here, for `python -m loadtest.replay`; default: nothing is recorded."""
+    record_bytes: int = 256 << 20
+    """All recordings in `record_dir` together; the oldest make room."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
+from p2pcache.agent.recorded import end_recording, make_scheduler
 from p2pcache.agent.trouble import hopeless
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
@@ -23,11 +24,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.reports import to_tracker, wish
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.errors import (
-    NoSpace,
-    OriginChanged,
-    P2PCacheError,
-)
+from p2pcache.errors import NoSpace, OriginChanged, P2PCacheError
 from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
@@ -79,10 +76,7 @@ class Swarm:
         self._have = self.store.have_runs()
         parts = self._parts
         self._last_progress = parts.now()
-        self.scheduler = Scheduler(
-            node=parts.node, run_bytes=self.layout.run_bytes, have=self._have, settings=self._settings,
-            seed=parts.rng.getrandbits(32), tracker=parts.link is not None, now=parts.now(),
-        )  # fmt: skip
+        self.scheduler = make_scheduler(parts, self.layout, self._have, self._settings)
         if wanted != c.ALL:  # first, before anything else is asked for
             self._post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
@@ -99,6 +93,7 @@ class Swarm:
 
     def pause(self) -> None:
         """Want nothing more; what we have is still served."""
+        end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
         for wire in list(self._asked):
@@ -312,12 +307,18 @@ class Swarm:
         self._arm()
 
     def _arm(self) -> None:
+        wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
         if self._timer is not None:
+            if wakeup is not None and self._timer.when() <= wakeup:
+                return  # too early a tick does no harm; a timer per event was 8 % of Python's time
             self._timer.cancel()
             self._timer = None
-        wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
         if wakeup is not None:
-            self._timer = asyncio.get_running_loop().call_at(wakeup, self._post, e.Tick())
+            self._timer = asyncio.get_running_loop().call_at(wakeup, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._post(e.Tick())
 
     def _perform(self, command: c.Command) -> None:
         net = self._parts.net

@@ -22,6 +22,7 @@ from p2pcache.core.owners import LOOK_AHEAD, Owners
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.view import InFlight
 from p2pcache.errors import LocalProtocolError
 
 # A storm's first agent is alone for an instant: with its full credit it would take all leases and
@@ -232,6 +233,12 @@ class OriginSide:
         if not self._up and self._mine.needed and not self.halted:
             wake = min(wake, max(self._alone_at(), self._look_at, self._rest_until))
         return wake
+
+    def views(self, now: float) -> Iterator[InFlight]:
+        """The live reads, the oldest first, for people."""
+        for reading in self.readings.values():
+            if reading.live:
+                yield InFlight(reading.run, now - reading.started)
 
     def check(self) -> None:
         """Assert the invariants."""

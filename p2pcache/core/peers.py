@@ -4,10 +4,11 @@ A peer is judged by progress: bytes proved over the time in which it owed us som
 spent in its upload queue counts, on purpose: a crowded peer is a slow peer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.view import PeerView
 
 _FADE = 0.8  # weight of the past per ended request: the last five or so requests decide
 _MEDIAN_OF = 3  # peers that must have been measured before one of them can be called slow
@@ -140,6 +141,15 @@ class PeerBook:
             if not peer.slow and not peer.stalls:
                 union |= peer.have
         return union
+
+    def views(self, needed: int, now: float) -> Iterator[PeerView]:
+        """Everybody, for people; `needed`: the runs (bits) that we miss."""
+        for peer in self.peers.values():
+            yield PeerView(
+                peer.node, (peer.have & needed).bit_count(), peer.asked, peer.load,
+                peer.rate(now, self._settings.duplicate_min_s), peer.slow,
+                max(0.0, peer.rest_until - now),
+            )  # fmt: skip
 
     def check(self) -> None:
         """Assert the invariants."""

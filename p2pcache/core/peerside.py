@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,6 +14,7 @@ from p2pcache.core.originside import Reading
 from p2pcache.core.peers import Peer, PeerBook, median
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.view import InFlight
 from p2pcache.errors import LocalProtocolError
 
 _DURATIONS = 31  # requests over which the typical duration is the median
@@ -241,6 +242,12 @@ class PeerSide:
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
         return self._room and bool(self._mine.needed)
+
+    def views(self, now: float) -> Iterator[InFlight]:
+        """The live requests, the oldest first, for people."""
+        for asked in self._requests.values():
+            if asked.live:
+                yield InFlight(asked.run, now - asked.started, asked.peer.node)
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from p2pcache.core import chunkset, events
+from p2pcache.core import chunkset, events, view
 from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck, WantedDone
 from p2pcache.core.diary import Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
@@ -155,6 +155,25 @@ class Scheduler:
     def story(self, run: int) -> list[str]:
         """What happened to a run lately, oldest first: why isn't it here, who sent it?"""
         return self._diary.story(run)
+
+    def waits_for(self, now: float) -> str:
+        """What holds us up at this moment, a key of `view.WAITS`; empty: nothing is missing."""
+        mine = self._mine
+        return view.waits_for(
+            needed=mine.needed, held=self._book.rarity.held, asked=mine.asked,
+            fetching=mine.fetching, tracker_up=self._tracker_up, alone=self._origin.alone(now),
+        )  # fmt: skip
+
+    def view(self, now: float) -> view.SwarmView:
+        """Everything at this moment, for people; O(neighbours + what is in flight)."""
+        mine, held = self._mine, self._book.rarity.held
+        return view.SwarmView(
+            mine.needed, mine.needed & held, self.waits_for(now),
+            tuple(self._book.views(mine.needed, now)), tuple(self._peers.views(now)),
+            tuple(self._origin.views(now)),
+            tuple((run, now - since) for run, since in self._origin.waiting.items()),
+            self._tracker_up, self._origin.alone(now),
+        )  # fmt: skip
 
     def check(self) -> None:
         """Assert the invariants; O(neighbours + what is in flight)."""
