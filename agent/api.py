@@ -1,7 +1,6 @@
 """The agent's HTTP API: what docs/api.md says. Who may call what is decided in `agent.rights`."""
 
 import asyncio
-import contextlib
 import logging
 import time
 
@@ -16,20 +15,21 @@ from p2pcache.agent.bodies import (
     PushRequest,
     VerifyRequest,
 )
-from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.gate import CALLER, Gate
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.loads import Loads
 from p2pcache.agent.openapi import document
 from p2pcache.agent.possession import Possession
+from p2pcache.agent.pulls import Pulls
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
-from p2pcache.agent.resolver import Resolved, Resolver
+from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.rights import Caller, Denied, Door, seen_model, seen_pulls
-from p2pcache.agent.streams import Events, audited, stream, while_waiting
+from p2pcache.agent.streams import Events, audited, stream
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.tokens import Scope
-from p2pcache.errors import IntegrityError, UsageError
+from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io import web as scaffold
 from p2pcache.io.audit import Entry
@@ -37,8 +37,7 @@ from p2pcache.io.store import Store
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 0.25  # a terminal's bar wants about four a second
-PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
+PROGRESS_S = 0.25  # of a push, as of a pull
 MAX_LINGER_S = 3600.0
 HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
@@ -52,6 +51,7 @@ class Api:
         store: Store,
         resolver: Resolver,
         downloads: Downloads,
+        pulls: Pulls,
         loads: Loads,
         pushes: Pushes,
         queries: Queries,
@@ -63,11 +63,11 @@ class Api:
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
+        self._pulls = pulls
         self._loads = loads
         self._pushes = pushes
         self._queries = queries
         self._journal = journal
-        self._models_dir = str(store.root / "models")
 
     def health_application(self) -> web.Application:
         """For probes and Prometheus on TCP: health and figures, read only."""
@@ -135,66 +135,16 @@ class Api:
         wanted = await scaffold.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._reader(request, ref)
-        events = self._pull_events(ref, force=wanted.force_generation)
+        events = self._pulls.events(ref, wanted)
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
-
-    async def _pull_events(self, ref: Ref, *, force: bool) -> Events:
-        began = time.monotonic()
-        work = asyncio.gather(self._begin(ref, force=force))
-        async with contextlib.aclosing(
-            while_waiting(work, lambda: self._resolver.asked)
-        ) as waiting:
-            async for event in waiting:
-                yield event
-        ((resolved, download),) = work.result()
-        layout = download.swarm.layout
-        named = {"ref": str(ref), "digest": resolved.digest}
-        yield {
-            "event": "resolved", **named, "bytes": layout.manifest.size_bytes,
-            "files": len(layout.manifest.files), "stale": resolved.stale,
-        }  # fmt: skip
-        download.clients += 1
-        try:
-            while not download.ended.done():
-                pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
-                await asyncio.wait([download.ended], timeout=pause)
-                yield {"event": "progress", **download.progress(time.monotonic())}
-            download.ended.result()
-        finally:
-            download.clients -= 1
-        path = await self._downloads.publish(download, ref, resolved.generation)
-        sources = download.sources()
-        had = max(0, layout.manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"])
-        yield {
-            "event": "done", **named, "path": path, "models_dir": self._models_dir,
-            "bytes": layout.manifest.size_bytes, **sources, "bytes_local": had,
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
-
-    async def _begin(self, ref: Ref, *, force: bool) -> tuple[Resolved, Download]:
-        with self._journal.failures("pull", str(ref)):
-            resolved = await self._resolver.resolve(ref)
-            await self._check_generation(ref, resolved, force=force)
-            return resolved, await self._downloads.begin(ref, resolved.digest)
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
         wanted = await scaffold.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._reader(request, ref)
-        events = self._load_events(ref, wanted.needed, caller.client)
+        events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
         return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
-
-    async def _load_events(self, ref: Ref, needed: bool, client: str) -> Events:  # noqa: FBT001
-        with self._journal.failures("pull", str(ref)):
-            resolved = await self._resolver.resolve(ref)
-            await self._check_generation(ref, resolved, force=False)
-        told = self._loads.events(
-            ref, resolved.digest, resolved.generation, needed=needed, client=client
-        )
-        async with contextlib.aclosing(told):
-            async for event in told:
-                yield event
 
     async def demand(self, request: web.Request) -> web.Response:
         """What an attached loader needs, and what it waits for."""
@@ -203,16 +153,6 @@ class Api:
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
         return scaffold.json_response({"missing": missing})
-
-    async def _check_generation(self, ref: Ref, resolved: Resolved, *, force: bool) -> None:
-        if ref.digest is not None or force:
-            return
-        seen = await asyncio.to_thread(self._store.generation_seen, ref)
-        if resolved.generation < seen:
-            raise IntegrityError(
-                f"tag {ref.short} went back from generation {seen} to {resolved.generation}: the origin was "
-                "restored or tampered with; pull with --force-generation to accept it"
-            )
 
     async def _reader(self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL) -> Caller:
         """The caller, if it may do this to the model: by its namespace, and by its digest if one is given.

@@ -20,6 +20,7 @@ from p2pcache.agent.labeller import Labeller
 from p2pcache.agent.loads import Loads
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import OriginReads, Parts
+from p2pcache.agent.pulls import Pulls
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolver
@@ -92,9 +93,10 @@ class AgentApp:
             self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons()
         )
         self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
+        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
-            loads=Loads(self.parts, self.downloads), pushes=self.pushes, queries=self.queries,
+            pulls=pulls, loads=Loads(self.parts, self.downloads, pulls), pushes=self.pushes, queries=self.queries,
             journal=self.journal, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)

@@ -13,6 +13,8 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     ref: str
     force_generation: bool = False
+    include: list[str] = []  # patterns; none of both: the whole model
+    exclude: list[str] = []
 
 
 class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
@@ -22,6 +23,9 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+PART_END_S = (
+    1.0  # a part that nobody waits for any more has ended; clients come a moment after `begin`
+)
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
 
@@ -249,6 +253,12 @@ class Downloads:
                 await asyncio.to_thread(swarm.store.hide_arriving)
             return path
 
+    async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
+        """Make some files visible, whose chunks are here; returns their path below the models directory."""
+        store = download.swarm.store
+        async with self._opening.of(store.digest):
+            return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+
     async def _open(self, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
         encoded = await asyncio.to_thread(store.manifest, digest)
@@ -314,7 +324,7 @@ class Downloads:
                 await asyncio.to_thread(swarm.store.flush)
             if download.clients:
                 wanted = now
-            elif swarm.idle and not download.whole:  # all that the loaders came for is here
+            elif swarm.idle and not download.whole and now - wanted > PART_END_S:
                 await asyncio.to_thread(swarm.store.flush)
                 if not download.clients and not download.whole:
                     download.finish()

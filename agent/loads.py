@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.parts import Parts
-from p2pcache.agent.streams import Events
+from p2pcache.agent.pulls import Pulls
+from p2pcache.agent.streams import Events, while_waiting
 from p2pcache.core import chunkset
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
@@ -33,18 +34,22 @@ class Load:
 class Loads:
     """All attached loaders of this agent. On the loop's thread."""
 
-    def __init__(self, parts: Parts, downloads: Downloads) -> None:
+    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls) -> None:
         self._parts = parts
         self._downloads = downloads
+        self._pulls = pulls
         self._live: dict[str, Load] = {}
         self._showing = Turns()
 
-    async def events(
-        self, ref: Ref, digest: str, generation: int, *, needed: bool, client: str
-    ) -> Events:
+    async def events(self, ref: Ref, *, needed: bool, client: str) -> Events:
         """What one loader is told: `resolved`, then `ready` and `progress`, then `done`."""
         began = time.monotonic()
-        download = await self._downloads.begin(ref, digest, whole=not needed)
+        work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
+        async with contextlib.aclosing(while_waiting(work, lambda: self._pulls.asked)) as waiting:
+            async for event in waiting:
+                yield event
+        ((resolved, download),) = work.result()
+        digest = resolved.digest
         manifest = download.swarm.layout.manifest
         named = {
             "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
@@ -63,7 +68,7 @@ class Loads:
                     async for event in ticks:
                         yield event
         download.ended.result()
-        path = await self._downloads.publish(download, ref, generation)
+        path = await self._downloads.publish(download, ref, resolved.generation)
         sources = download.sources()
         if not download.clients:
             await asyncio.to_thread(download.swarm.store.hide_arriving)

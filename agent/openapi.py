@@ -12,7 +12,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("get", "/metrics", "Prometheus text", None, "text/plain"),
     ("get", "/openapi.json", "This document", None, _JSON),
     ("post", "/v1/pull", "Pull a model; NDJSON events until done or error",
-     {"ref": "string", "force_generation": "boolean?"}, _NDJSON),
+     {"ref": "string", "force_generation": "boolean?", "include": "array?", "exclude": "array?"}, _NDJSON),
     ("post", "/v1/load", "Read a model while it arrives; NDJSON events until done or error",
      {"ref": "string", "needed": "boolean?"}, _NDJSON),
     ("post", "/v1/demand", "Runs that an attached loader needs, [[start, end], ..]",

@@ -11,7 +11,8 @@
     │   └── OriginChanged       the origin's bytes are not what was pushed
     ├── OriginUnavailable    7  storage doesn't answer (retryable)
     ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
-    │   └── Busy                it answers, but asks us to come back later
+    │   ├── Busy                it answers, but asks us to come back later
+    │   └── Lost                it had been reached, and went away in the middle
     ├── TimedOut             9  the caller's own limit ran out
     ├── Conflict            10  somebody else moved the tag
     └── ProtocolError
@@ -95,6 +96,10 @@ class Busy(Unreachable):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.yours = yours
+
+
+class Lost(Unreachable):
+    """An agent that took our call went away before it had answered in full."""
 
 
 class TimedOut(P2PCacheError):

@@ -7,14 +7,22 @@ is imported: this is the fast path of `p2pcache pull`.
 import http.client
 import json
 import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from p2pcache.errors import Busy, NotAllowed, P2PCacheError, Unreachable, UsageError, from_code
+from p2pcache.errors import (
+    Busy,
+    Lost,
+    NotAllowed,
+    P2PCacheError,
+    UsageError,
+    from_code,
+)
+from p2pcache.io.clienterrors import translated
 from p2pcache.io.patience import Patience
 
 CONNECT_S = 5.0  # a live agent accepts at once, also from another host
@@ -62,9 +70,26 @@ class AgentClient:
         else:
             raise _bad_address(address)
 
-    def pull(self, ref: str, *, force_generation: bool = False) -> Events:
-        """Events of a pull, `done` last; closing the iterator stops waiting for it."""
-        return self._stream("POST", "/v1/pull", {"ref": ref, "force_generation": force_generation})
+    def pull(
+        self,
+        ref: str,
+        *,
+        force_generation: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> Events:
+        """Events of a pull, `done` last; closing the iterator stops waiting for it.
+
+        Args:
+            ref: the model.
+            force_generation: take a tag that went back, too.
+            include: patterns of files; none of both: the whole model.
+            exclude: patterns of files to leave out.
+        """
+        body: Json = {"ref": ref, "force_generation": force_generation}
+        if include or exclude:
+            body |= {"include": list(include), "exclude": list(exclude)}
+        return self._stream("POST", "/v1/pull", body)
 
     def load(self, ref: str, *, needed: bool) -> Events:
         """Events while a model arrives, `done` last; `needed`: only what `demand` names is fetched."""
@@ -198,7 +223,7 @@ class AgentClient:
                 yield event
                 if event["event"] == "done":
                     return
-        raise Unreachable(
+        raise Lost(
             f"the agent at {self.address} stopped in the middle; run the command again to resume"
         )
 
@@ -246,7 +271,7 @@ class _Exchange:
             self._response.close()  # after "Connection: close" it, not the connection, holds the socket
         self._connection.close()
         if isinstance(error, OSError | http.client.HTTPException):
-            raise self._translated(error) from None
+            raise translated(error, self._client.address) from None
 
     def start(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
         """Connect and send; an answer that comes before all is sent is read by `document`."""
@@ -322,33 +347,6 @@ class _Exchange:
                 f"the agent at {self._client.address} refuses this call; check --token-file"
             )
         return _error(value or {}, f"the agent at {self._client.address} answered HTTP {status}")
-
-    def _translated(self, error: BaseException) -> P2PCacheError:
-        address = self._client.address
-        if isinstance(error, FileNotFoundError):
-            return Unreachable(
-                f"no agent at {address}: the socket isn't there; start one with 'p2pcache agent'"
-            )
-        if isinstance(error, BlockingIOError):  # a unix socket whose queue of callers is full
-            return Busy(f"the agent at {address} has too many callers", retry_after_s=0.5)
-        if isinstance(error, PermissionError):
-            return NotAllowed(
-                f"not allowed to use the agent at {address}: {error.strerror}; check the socket's group"
-            )
-        if isinstance(error, ConnectionRefusedError):
-            return Unreachable(
-                f"no agent answers at {address}; start one with 'p2pcache agent' or check --agent"
-            )
-        if isinstance(error, TimeoutError):
-            return Unreachable(f"the agent at {address} doesn't answer; look at its log")
-        if isinstance(error, http.client.HTTPException) and not isinstance(
-            error, ConnectionError | http.client.IncompleteRead
-        ):
-            return Unreachable(
-                f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
-            )
-        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Unreachable(f"lost the agent at {address}: {text}; run the command again to resume")
 
 
 def read_token(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from p2pcache.core import chunkset
-from p2pcache.errors import IntegrityError, NotFound, P2PCacheError, Unreachable
+from p2pcache.errors import IntegrityError, Lost, NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient
 
@@ -25,8 +25,8 @@ Json = dict[str, Any]
 class Attachment:
     """One load at one agent. `on_event` and `on_lost` are called on threads of this object.
 
-    Only before the first answer does a lost agent end it; later it is tried again for
-    `REATTACH_S`, and what was needed is told again.
+    An agent that was reached and is lost is tried again for `REATTACH_S`, and what was needed is
+    told again; one that isn't there at all is an error at once.
     """
 
     def __init__(
@@ -85,11 +85,10 @@ class Attachment:
             except Unreachable as lost:
                 error, attached = lost, bool(self._load)
                 self._load = ""
-                if not self.digest:
-                    break
                 now = time.monotonic()
                 if attached:
                     log.warning("%s: %s; going on with what is here", self._ref, lost)
+                if attached or (not give_up and isinstance(lost, Lost)):
                     give_up = now + REATTACH_S
                 if now >= give_up:
                     break

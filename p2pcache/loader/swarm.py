@@ -125,7 +125,7 @@ class SwarmSource:
             return
         if kind == "resolved":
             self._resolved(event)
-        else:
+        elif kind in ("ready", "progress", "done"):
             self._progress = event
         if kind == "done":
             self._tree = self._below(event, "path")

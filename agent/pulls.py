@@ -1,0 +1,133 @@
+"""What the clients of a pull are told: of a whole model, or of some of its files."""
+
+import asyncio
+import contextlib
+import time
+
+from p2pcache.agent.bodies import PullRequest
+from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.journal import Journal
+from p2pcache.agent.resolver import Resolved, Resolver
+from p2pcache.agent.streams import Events, while_waiting
+from p2pcache.core import chunkset
+from p2pcache.core.picked import name_of, pick, runs_of
+from p2pcache.errors import IntegrityError
+from p2pcache.ids import Ref
+from p2pcache.io.store import Store
+
+PROGRESS_S = 0.25  # a terminal's bar wants about four a second
+PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
+_LOOK_S = 0.05  # how soon a part is noticed to be complete
+
+
+class Pulls:
+    """Resolves a ref and follows its download, for each client."""
+
+    def __init__(
+        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal
+    ) -> None:
+        self._store = store
+        self._resolver = resolver
+        self._downloads = downloads
+        self._journal = journal
+        self._models_dir = str(store.root / "models")
+
+    async def resolve(self, ref: Ref, *, force: bool = False) -> Resolved:
+        """What a ref means now.
+
+        Raises:
+            IntegrityError: the tag went back to an older state, and that wasn't asked for.
+            NotFound, Unreachable, ...: it can't be told.
+        """
+        resolved = await self._resolver.resolve(ref)
+        if ref.digest is None and not force:
+            seen = await asyncio.to_thread(self._store.generation_seen, ref)
+            if resolved.generation < seen:
+                raise IntegrityError(
+                    f"tag {ref.short} went back from generation {seen} to {resolved.generation}: the origin was "
+                    "restored or tampered with; pull with --force-generation to accept it"
+                )
+        return resolved
+
+    async def events(self, ref: Ref, wanted: PullRequest) -> Events:
+        """`resolved`, `progress` about four times a second, `done`."""
+        began = time.monotonic()
+        some = bool(wanted.include or wanted.exclude)
+        work = asyncio.gather(self.begin(ref, force=wanted.force_generation, whole=not some))
+        async with contextlib.aclosing(while_waiting(work, lambda: self.asked)) as waiting:
+            async for event in waiting:
+                yield event
+        ((resolved, download),) = work.result()
+        manifest = download.swarm.layout.manifest
+        paths = [file.path for file in manifest.files]
+        if some:
+            paths = pick(download.swarm.layout, wanted.include, wanted.exclude)
+            if len(paths) == len(manifest.files):
+                some, download = False, await self._downloads.begin(ref, resolved.digest)
+        sizes = {file.path: file.size for file in manifest.files}
+        size = sum(sizes[path] for path in paths)
+        named = {"ref": str(ref), "digest": resolved.digest}
+        yield {
+            "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+        }  # fmt: skip
+        before = download.sources() if some else {}  # of a part: what comes for this client
+        follow = self._part(download, paths) if some else self._whole(download)
+        async with contextlib.aclosing(follow):
+            async for event in follow:
+                yield event
+        if some:
+            path = await self._downloads.publish_files(download, ref, paths)
+            named["selection"] = name_of(paths)
+        else:
+            path = await self._downloads.publish(download, ref, resolved.generation)
+        sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
+        had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
+        yield {
+            "event": "done", **named, "path": path, "models_dir": self._models_dir,
+            "bytes": size, **sources, "bytes_local": had, "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
+
+    @property
+    def asked(self) -> str:
+        """Whom a resolve waits for now."""
+        return self._resolver.asked
+
+    async def begin(self, ref: Ref, *, force: bool, whole: bool) -> tuple[Resolved, Download]:
+        """Resolve, and join or start the model's fetch; a failure goes into the history."""
+        with self._journal.failures("pull", str(ref)):
+            resolved = await self.resolve(ref, force=force)
+            return resolved, await self._downloads.begin(ref, resolved.digest, whole=whole)
+
+    async def _whole(self, download: Download) -> Events:
+        download.clients += 1
+        try:
+            while not download.ended.done():
+                pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
+                await asyncio.wait([download.ended], timeout=pause)
+                yield {"event": "progress", **download.progress(time.monotonic())}
+            download.ended.result()
+        finally:
+            download.clients -= 1
+
+    async def _part(self, download: Download, paths: list[str]) -> Events:
+        """Until these files' chunks are here."""
+        layout, store = download.swarm.layout, download.swarm.store
+        runs = runs_of(layout, paths)
+        total = sum(layout.run_bytes[run] for run in chunkset.members(runs))
+        me = f"pull-{id(paths)}"
+        download.clients += 1
+        try:
+            download.wish(me, runs)
+            shown_at = 0.0
+            while missing := runs & ~store.have_runs():
+                await asyncio.wait([download.ended], timeout=_LOOK_S)
+                if download.ended.done():
+                    download.ended.result()
+                if time.monotonic() - shown_at >= PROGRESS_S:
+                    shown_at = time.monotonic()
+                    left = sum(layout.run_bytes[run] for run in chunkset.members(missing))
+                    told = {"bytes_done": total - left, "bytes_total": total}
+                    yield {"event": "progress", **download.progress(time.monotonic()), **told}
+        finally:
+            download.clients -= 1
+            download.forget_wish(me)
