@@ -1,7 +1,7 @@
 """The directory of a model that still arrives: `models/.arriving/<manifest hex>/`.
 
 manifest        its canonical bytes
-blobs/<hex>     hard links to the blobs, whole or partial: full size, holes where nothing came yet
+blobs/<hex>     hard links to the blobs, whole or partial: full size; where nothing came yet, holes or leftovers
 ready           which runs may be read, one byte each; the agent writes it, loaders map it
 
     ready:  magic "P2PREDY1" | run count u32 | withdrawals u32 | one byte per run, 0 or 1
