@@ -58,7 +58,7 @@ class Stage:
         for node in (*self.sinks, self.middle):
             node.answer()
         seconds = time.perf_counter() - start
-        share = (_busy_s() - busy) / (seconds * (os.cpu_count() or 1))
+        share = min(1.0, (_busy_s() - busy) / (seconds * (os.cpu_count() or 1)))  # ticks are coarse
         return Both(seconds, self._cpu_s() - cpu, share)
 
     def _cpu_s(self) -> float:
