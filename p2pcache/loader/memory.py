@@ -127,7 +127,8 @@ class HostPool:
 
     def __init__(self, limit_bytes: int) -> None:
         self.budget = Budget(limit_bytes)
-        self._arena = Arena(-(-limit_bytes // _PAGE) * _PAGE)
+        # twice: what the consumer looks at lies beside what is read ahead; untouched pages cost nothing
+        self._arena = Arena(-(-2 * limit_bytes // _PAGE) * _PAGE)
 
     def alloc(self, nbytes: int, stop: Callable[[], bool]) -> Block | None:
         """A block, as soon as the limit allows it; None once `stop()` is true. One thread calls it."""

@@ -1,0 +1,47 @@
+"""The loader's benchmark: what its figures are made of, and that every contestant at hand brings the right bytes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from loadtest import bench_loader
+from loadtest.bench_loader import Run, make_llama, measure, table
+
+
+def test_ratios_are_taken_within_a_turn() -> None:
+    runs = {
+        "floor": [Run(1.0, 0.2, 0), Run(2.0, 0.2, 0), Run(1.0, 0.2, 0)],
+        "x": [Run(2.0, 1.0, 7), Run(2.0, 3.0, 9), Run(1.25, 2.0, 8)],
+    }
+    row = table(runs, 2_000_000_000)[1]
+    assert row == {
+        "loader": "x", "gb_per_s": 1.0, "of_floor": 0.8, "of_floor_best": 1.0, "of_floor_worst": 0.5,
+        "cpu_s_per_gb": 1.0, "anon_mib": 9,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in {"HIDDEN": 64, "INNER": 96, "KEYS": 16, "WORDS": 500}.items():
+        monkeypatch.setattr(bench_loader, name, value)
+    make_llama(tmp_path, 3, layers=2)
+    return tmp_path
+
+
+def test_the_model_is_a_llama(small: Path) -> None:
+    shards = sorted(small.glob("*.safetensors"))
+    assert len(shards) == 3
+    tensors = {name: t for shard in shards for name, t in load_file(shard).items()}
+    assert len(tensors) == 2 * 9 + 3
+    assert tensors["model.layers.1.mlp.down_proj.weight"].shape == (64, 96)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_contestants_bring_the_right_bytes(small: Path) -> None:
+    names = ["floor", "p2pcache-into", "p2pcache-copy"]
+    runs, wrong = measure(small, names, 1, 64 << 20)
+    assert not wrong
+    assert all(len(found) == 1 for found in runs.values())
