@@ -225,6 +225,19 @@ def test_slices_go_into_their_targets(folder: Path) -> None:
         assert torch_bytes(tensor) == torch_bytes(whole[name][:, 20:])
 
 
+@pytest.mark.parametrize(("dim", "most"), [(0, 1.0), (1, 4.0)])
+def test_a_rank_reads_little_more_than_its_share(tmp_path: Path, dim: int, most: float) -> None:
+    write(
+        tmp_path / "m.safetensors",
+        [Spec(f"{i}.q_proj.weight", "BF16", (512, 1024)) for i in range(4)],
+    )
+    axis = p2pcache.ParallelAxis("tensor", 2, 4, dim, "*.q_proj.*")
+    with p2pcache.iter_tensors(tmp_path, parallel=[axis]) as stream:
+        assert sum(tensor.nbytes for _, tensor in stream) == 1 << 20
+    assert stream.report.bytes == 1 << 20
+    assert stream.report.bytes_read <= most * (1 << 20)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
