@@ -41,7 +41,7 @@ class AgentLink:
         cluster = self._agent.cluster
         if self.connected:
             tracker = cluster.tracker
-            cluster.post(self._agent.up.side, tracker.side, tracker.hear, self, message)
+            cluster.post(self._agent.side, tracker.side, tracker.hear, self, message)
 
     def hear(self, generation: int, message: m.ToAgent) -> None:
         """The tracker's message arrives."""
@@ -77,7 +77,7 @@ class AgentLink:
     @property
     def side(self) -> int:
         """Of a partition."""
-        return self._agent.up.side
+        return self._agent.side
 
     def _beat(self, generation: int) -> None:
         if not self.connected or generation != self._generation:

@@ -127,7 +127,7 @@ class Cluster:
 
     def send(self, a: SimNode, b: SimNode, what: Callable[..., None], *args: Any) -> None:
         """A message from node to node."""
-        self.post(a.up.side, b.up.side, what, *args)
+        self.post(a.side, b.side, what, *args)
 
     def post(self, side_a: int, side_b: int, what: Callable[..., None], *args: Any) -> None:
         """A message; one that a partition stops arrives when it heals, as TCP would have it."""
@@ -138,7 +138,7 @@ class Cluster:
 
     def spread(self, a: SimNode, others: list[SimNode], runs: int, load: int) -> None:
         """A HAVE from one node to many: one thing to happen, or half the time went into the heap."""
-        if a.up.side:
+        if a.side:
             for b in others:
                 self.send(a, b, b.told, a.node, runs, load)
         elif others:
@@ -158,7 +158,7 @@ class Cluster:
 
     def cut(self, a: SimNode, b: SimNode) -> bool:
         """Whether a partition lies between two nodes."""
-        return self.between(a.up.side, b.up.side)
+        return self.between(a.side, b.side)
 
     def partition(
         self, ones: list[SimNode], others: list[SimNode], seconds: float, *, tracker_sees_all: bool
@@ -174,9 +174,9 @@ class Cluster:
         """
         self.tracker.side = 0 if tracker_sees_all else 1
         for node in ones:
-            node.up.side = node.down.side = 1
+            node.move(1)
         for node in others:
-            node.up.side = node.down.side = 2
+            node.move(2)
         self.net.rewired()
         if seconds > STALL_S:
             self.world.after(STALL_S, self._give_up_peers)
@@ -192,13 +192,13 @@ class Cluster:
 
     def _give_up_tracker(self) -> None:
         for node in self.nodes.values():
-            if self.between(node.up.side, self.tracker.side):
+            if self.between(node.side, self.tracker.side):
                 node.link.broken()
 
     def _heal(self) -> None:
         self.tracker.side = 0
         for node in self.nodes.values():
-            node.up.side = node.down.side = 0
+            node.move(0)
         held, self._held = self._held, []
         for _, _, what, args in held:
             self.world.after(self.latency_s, what, *args)

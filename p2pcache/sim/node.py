@@ -55,6 +55,7 @@ class SimNode:
         self.alive = True
         self.liar = False  # serves garbage
         self.hidden = False  # nobody can dial it
+        self.side = 0  # of a partition; 0: it reaches both
         self.started = self.world.now
         self.finished: float | None = None
         self.wanted_done: float | None = None  # when what it was told to get was here
@@ -319,6 +320,10 @@ class SimNode:
 
     def _on_wanted_done(self, _command: commands.WantedDone) -> None:
         self.wanted_done = self.world.now
+
+    def move(self, side: int) -> None:
+        """A partition comes or goes."""
+        self.side = self.up.side = self.down.side = side
 
     def die(self) -> None:
         """Killed: its sockets close, its flows stop."""

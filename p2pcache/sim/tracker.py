@@ -48,7 +48,7 @@ class SimTracker:
 
     def reachable(self, agent: "SimNode") -> bool:
         """Whether a connection can be made now."""
-        return self._mind is not None and not self._cluster.between(agent.up.side, self.side)
+        return self._mind is not None and not self._cluster.between(agent.side, self.side)
 
     def hear(self, link: AgentLink, message: m.ToTracker) -> None:
         """A message arrives."""

@@ -29,8 +29,9 @@ class World:
         heapq.heappush(self._heap, (max(when, self.now), self._count, what, args))
 
     def after(self, delay_s: float, what: Callable[..., None], *args: Any) -> None:
-        """Call `what(*args)` in so many seconds."""
-        self.at(self.now + delay_s, what, *args)
+        """Call `what(*args)` in so many seconds, not negative."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._count, what, args))
 
     def run(self, until: float, done: Callable[[], bool]) -> None:
         """Let time pass until `done` or the deadline or nothing is left to happen."""
