@@ -35,6 +35,14 @@ class Loaded(NamedTuple):
     file: config.ConfigFile
 
 
+class Wish(NamedTuple):
+    """What `pull` asks for besides the model; the names are `AgentClient.pull`'s."""
+
+    force_generation: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
 _TABLE = (
     ("agent", "--agent", "ADDRESS", "unix:///PATH or http://HOST:PORT [default: the local one]."),
     ("token_file", "--token-file", "FILE", "Token that a remote agent asks for."),

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.connect import Loaded, cache_dir
+from p2pcache.cli.connect import Loaded, Wish, cache_dir
 from p2pcache.cli.local import cache_turn
 from p2pcache.cli.output import note
 from p2pcache.core.units import format_duration
@@ -39,7 +39,7 @@ Linger = Callable[[str], None]
 
 @contextmanager
 def pull_alone(
-    loaded: Loaded, ref: Ref, *, force_generation: bool, quiet: bool
+    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
 ) -> Iterator[tuple[Events, Linger]]:
     """The events of a pull by an agent that lives as long as the block.
 
@@ -54,11 +54,13 @@ def pull_alone(
     cache = cache_dir(loaded.settings)
     with cache_turn(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
-        if not settings.tracker:
+        if not settings.tracker and not wish.include and not wish.exclude:
             from p2pcache.cli.warm import from_cache
 
             with _patience_said(f"pulling {ref}: waiting for storage to answer", quiet=quiet):
-                cached = from_cache(cache, settings.origin, ref, force_generation=force_generation)
+                cached = from_cache(
+                    cache, settings.origin, ref, force_generation=wish.force_generation
+                )
             if cached is not None:
                 yield cached, _leave
                 return
@@ -78,7 +80,7 @@ def pull_alone(
 
             if settings.tracker:
                 _wait_for_tracker(client)
-            events = client.pull(str(ref), force_generation=force_generation)
+            events = client.pull(str(ref), **wish._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
 
 

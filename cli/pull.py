@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from p2pcache.cli.connect import Loaded, cache_or_agent, client_options, find_agent
+from p2pcache.cli.connect import (
+    Loaded,
+    Wish,
+    cache_or_agent,
+    client_options,
+    find_agent,
+    need_agent,
+)
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import emit, note
 from p2pcache.cli.progress import Event, Reporter, make_reporter, peer_share
@@ -37,12 +44,20 @@ _LINK_WARNING = (
 @click.option(
     "--force-generation", is_flag=True, help="Accept a tag that went back to an older state."
 )
+@click.option("--include", metavar="GLOB", multiple=True, help="Only files that match; repeatable.")
+@click.option("--exclude", metavar="GLOB", multiple=True, help="Not these files; repeatable.")
+@click.option(
+    "--tensors",
+    metavar="GLOB",
+    multiple=True,
+    help="Only bring the chunks of these tensors into the cache; prints no path.",
+)
 @json_option
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def pull(
-    ref: str, to: str | None, link: str | None, force_generation: bool, as_json: bool, quiet: bool,
-    loaded: Loaded,
+    ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
+    exclude: tuple[str, ...], tensors: tuple[str, ...], as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
     """Fetch a model and print its directory.
 
@@ -50,6 +65,10 @@ def pull(
     come from other nodes where they have them, from storage otherwise, and each one is proved.
     An interrupted pull resumes when it is run again. Progress goes to stderr; --json gives one
     event per line on stdout instead, the last one "done" or "error".
+
+    With --include and --exclude only the files that match come, into a directory of their own
+    that holds nothing else. --tensors only warms the cache of a running agent: headers, index
+    and the chunks of the tensors that match, for a loader that will ask for them.
 
     With no agent on this machine the command runs one itself, in its own cache, from --origin
     (P2PCACHE_ORIGIN), or as a member of --tracker's swarm.
@@ -59,16 +78,23 @@ def pull(
       vllm serve "$(p2pcache pull team/llama:v3)"
       p2pcache pull llama@blake3:4f1d... --to /models/llama
       p2pcache pull llama --origin s3://models --timeout 10m
+      p2pcache pull llama --include '*.json' --include 'tokenizer*'
+      p2pcache pull llama --tensors 'model.layers.[0-7].*'
     """
     if to is not None and not to.strip():
         raise click.UsageError("--to is empty; give it a directory")
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
     wanted = Ref.parse(ref)
-    with _pulling(loaded, wanted, force_generation=force_generation, quiet=quiet) as (
-        events,
-        linger,
-    ):
+    if tensors:
+        if to or include or exclude or force_generation:
+            raise click.UsageError(
+                "--tensors goes with none of --to, --include, --exclude, --force-generation"
+            )
+        _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
+        return
+    wish = Wish(force_generation, include, exclude)
+    with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = _follow(events, reporter)
         tree = _tree(loaded, done)
@@ -118,17 +144,35 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
 
 @contextmanager
 def _pulling(
-    loaded: Loaded, ref: Ref, *, force_generation: bool, quiet: bool
+    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
 ) -> "Iterator[tuple[Events, Linger]]":
     """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
     client = find_agent(loaded)
     if client is not None:
-        yield client.pull(str(ref), force_generation=force_generation), lambda _digest: None
+        yield client.pull(str(ref), **wish._asdict()), lambda _digest: None
         return
     from p2pcache.cli.embedded import pull_alone
 
-    with pull_alone(loaded, ref, force_generation=force_generation, quiet=quiet) as alone:
+    with pull_alone(loaded, ref, wish, quiet=quiet) as alone:
         yield alone
+
+
+def _bring(
+    loaded: Loaded, ref: Ref, tensors: tuple[str, ...], *, as_json: bool, quiet: bool
+) -> None:
+    """`--tensors`: chunks into the agent's cache."""
+    client = need_agent(loaded)
+    from p2pcache.loader.bring import bring
+
+    base = loaded.settings.models_dir
+    reporter = make_reporter(f"pulling tensors of {ref}", as_json=as_json, quiet=quiet)
+    events = bring(client, ref, tensors, models_dir=Path(base) if base else None)
+    done = _follow(events, reporter)
+    size = format_bytes(done["bytes"])
+    reporter.done(done, (
+        f"{ref}: {done['tensors']} of {done['tensors_total']} tensors, {size}, lie in the agent's cache with "
+        "headers and index; the model isn't complete, so there is no directory"
+    ))  # fmt: skip
 
 
 def _follow(events: Events, reporter: Reporter) -> Event:

@@ -86,7 +86,7 @@ class Attachment:
                 error, attached = lost, bool(self._load)
                 self._load = ""
                 now = time.monotonic()
-                if attached:
+                if attached and not self._closed.is_set():
                     log.warning("%s: %s; going on with what is here", self._ref, lost)
                 if attached or (not give_up and isinstance(lost, Lost)):
                     give_up = now + REATTACH_S

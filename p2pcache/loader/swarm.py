@@ -113,6 +113,11 @@ class SwarmSource:
         return source
 
     @property
+    def digest(self) -> str:
+        """The model's identity (hex)."""
+        return self._attachment.digest if self._attachment is not None else ""
+
+    @property
     def tree(self) -> Path | None:
         """The published model's directory; while there is none: None."""
         return self._tree
