@@ -61,6 +61,7 @@ class Swarm:
         self._events: deque[e.Event] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
         self._redial: asyncio.TimerHandle | None = None
         self._last_progress = parts.now()
         self._last_fetch = e.Outcome.DONE
@@ -309,12 +310,13 @@ class Swarm:
     def _arm(self) -> None:
         wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
         if self._timer is not None:
-            if wakeup is not None and self._timer.when() <= wakeup:
+            if wakeup is not None and self._wakes_at <= wakeup:
                 return  # too early a tick does no harm; a timer per event was 8 % of Python's time
             self._timer.cancel()
             self._timer = None
         if wakeup is not None:
             self._timer = asyncio.get_running_loop().call_at(wakeup, self._wake)
+            self._wakes_at = wakeup  # uvloop's handles don't tell
 
     def _wake(self) -> None:
         self._timer = None
