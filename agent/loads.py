@@ -70,8 +70,6 @@ class Loads:
         download.ended.result()
         path = await self._downloads.publish(download, ref, resolved.generation)
         sources = download.sources()
-        if not download.clients:
-            await asyncio.to_thread(download.swarm.store.hide_arriving)
         yield {
             "event": "done", **named, "path": path, **sources,
             "bytes_local": max(
@@ -119,6 +117,8 @@ class Loads:
         finally:
             download.clients -= 1
             self._live.pop(load.id, None)
+            if all(other.download.swarm is not swarm for other in self._live.values()):
+                swarm.store.on_ready = None
             download.forget_wish(load.id)
 
     def _show(self, download: Download) -> None:
