@@ -16,6 +16,7 @@ from p2pcache.agent.bodies import (
     VerifyRequest,
 )
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.explain import Explainer
 from p2pcache.agent.gate import CALLER, Gate
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.loads import Loads
@@ -56,6 +57,7 @@ class Api:
         pushes: Pushes,
         queries: Queries,
         journal: Journal,
+        explainer: Explainer,
         gate: Gate,
     ) -> None:
         self._gate = gate
@@ -68,6 +70,7 @@ class Api:
         self._pushes = pushes
         self._queries = queries
         self._journal = journal
+        self._explainer = explainer
 
     def health_application(self) -> web.Application:
         """For probes and Prometheus on TCP: health and figures, read only."""
@@ -95,6 +98,7 @@ class Api:
             web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
             web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
             web.post("/v1/linger", self.linger), web.get("/v1/history", self.history),
+            web.get("/v1/explain", self.explain),
         ])  # fmt: skip
         return app
 
@@ -310,8 +314,14 @@ class Api:
         text = request.query.get("limit", str(HISTORY_ROWS))
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = await self._journal.rows(int(text))
+        rows = [row.told() for row in await self._journal.rows(int(text))]
         return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """What a pull waits for, or where its time went."""
+        ref = scaffold.wanted_ref(request)
+        await self._reader(request, ref)
+        return scaffold.json_response(await self._explainer.explain(ref))
 
     async def nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""

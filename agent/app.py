@@ -13,6 +13,7 @@ from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.api import Api
 from p2pcache.agent.doors import Doors
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.explain import Explainer
 from p2pcache.agent.gate import ApiLimits
 from p2pcache.agent.janitor import Janitor
 from p2pcache.agent.journal import Journal
@@ -97,7 +98,8 @@ class AgentApp:
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, loads=Loads(self.parts, self.downloads, pulls), pushes=self.pushes, queries=self.queries,
-            journal=self.journal, gate=self.doors.gate,
+            journal=self.journal,
+            explainer=Explainer(self.parts, self.downloads, self.journal), gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
         self._name = settings.node_name or socket.gethostname()

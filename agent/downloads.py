@@ -16,6 +16,7 @@ from p2pcache.core.events import Source
 from p2pcache.core.layout import Layout
 from p2pcache.core.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.timeline import Timeline
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 PART_END_S = (
     1.0  # a part that nobody waits for any more has ended; clients come a moment after `begin`
 )
+SHOWN_S = 5.0  # clients show a finished model at once; then its time is complete, and noted
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
 
@@ -34,10 +36,13 @@ class Download:
     """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
 
     def __init__(
-        self, ref: Ref, swarm: Swarm, started: float, started_unix: float, *, whole: bool
-    ) -> None:
+        self, ref: Ref, swarm: Swarm, timeline: Timeline, started: float, started_unix: float, *,
+        whole: bool,
+    ) -> None:  # fmt: skip
         self.ref = ref
         self.swarm = swarm
+        self.timeline = timeline
+        self.noted = False  # in the history
         self.whole = whole  # somebody wants all of it
         self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
         self._urgent = 0  # what loaders waited for before the swarm was asked for anything
@@ -121,6 +126,10 @@ class Download:
             "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
         }
 
+    def report(self, now: float) -> dict[str, object]:
+        """Where the time goes or went, as docs/api.md has it."""
+        return {"bytes": self.bytes_total, **self.sources(), **self.timeline.report(now)}
+
     def progress(self, now: float) -> dict[str, object]:
         """How far it is, as docs/api.md has it."""
         return {
@@ -153,6 +162,7 @@ class Downloads:
         self._settings = settings
         self._journal = journal
         self._opening = Turns()
+        self._unnoted: set[Download] = set()  # done, and not in the history yet
 
     async def seed_all(self) -> None:
         """Serve what the cache holds from earlier lives, partial models included."""
@@ -206,14 +216,31 @@ class Downloads:
         """End every running pull: the agent is going away."""
         for download in self.running.values():
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+        for done in list(self._unnoted):
+            self._note(done)
 
-    async def begin(self, ref: Ref, digest: str, *, whole: bool = True) -> Download:
+    def timeline(self) -> Timeline:
+        """Of a pull that is asked for now."""
+        return Timeline(self._parts.now())
+
+    def reached(self, timeline: Timeline, phase: str) -> None:
+        """A phase of a pull has ended now."""
+        timeline.reached(phase, self._parts.now())
+
+    def report(self, download: Download) -> dict[str, object]:
+        """Where a pull's time goes or went."""
+        return download.report(self._parts.now())
+
+    async def begin(
+        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
+    ) -> Download:
         """Join the running fetch of a model, or start one.
 
         Args:
             ref: what it is called by the one who wants it.
             digest: of the model.
             whole: whether all of it is wanted; else only what `Download.wish` will name.
+            timeline: of the client's pull; that of who comes first is the fetch's.
 
         Raises:
             NoSpace: checked before the first byte.
@@ -232,9 +259,14 @@ class Downloads:
             if swarm is None or not swarm.complete:
                 swarm = self.add(await self._open(digest, reserve=whole), ref.short)
             swarm.label = ref.short
-            download = Download(ref, swarm, self._parts.now(), time.time(), whole=whole)
+            timeline = timeline or self.timeline()
+            self.reached(timeline, "manifest")
+            download = Download(
+                ref, swarm, timeline, self._parts.now(), time.time(), whole=whole
+            )  # fmt: skip
             if swarm.complete:
                 self._journal.hits += 1
+                download.noted = True
                 download.finish()
                 return download
             self.running[digest] = download
@@ -248,7 +280,14 @@ class Downloads:
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # only a tag has a generation
         async with self._opening.of(swarm.digest):
-            path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+            try:
+                if not download.noted:
+                    await asyncio.to_thread(swarm.store.flush)
+                    self.reached(download.timeline, "flush")
+                path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                self.reached(download.timeline, "publish")
+            finally:
+                self._note(download)
             if not download.clients:
                 await asyncio.to_thread(swarm.store.hide_arriving)
             return path
@@ -274,6 +313,9 @@ class Downloads:
             copied = await asyncio.to_thread(swarm.store.copy_local)
             if copied:
                 swarm.proved(copied, Source.LOCAL)
+            self.reached(download.timeline, "local")
+            download.timeline.expect(download.bytes_total - swarm.bytes_done)
+            swarm.on_bytes = download.timeline.took
             download.start()
             if swarm.complete:
                 download.finish()
@@ -287,12 +329,25 @@ class Downloads:
                 swarm.pause()
             swarm.store.unpin()
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
-            self._journal.note(
-                "pull", ref=str(download.ref), digest=swarm.digest,
-                size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
-                seconds=self._parts.now() - download.started, sources=download.sources(),
-                error=download.error,
-            )  # fmt: skip
+            self._unnoted.add(download)
+            if download.error is not None or not download.whole:
+                self._note(download)
+            else:
+                asyncio.get_running_loop().call_later(SHOWN_S, self._note, download)
+
+    def _note(self, download: Download) -> None:
+        """Into the history, once: by who shows the model, else when nobody does."""
+        self._unnoted.discard(download)
+        if download.noted:
+            return
+        download.noted = True
+        now, swarm = self._parts.now(), download.swarm
+        self._journal.note(
+            "pull", ref=str(download.ref), digest=swarm.digest,
+            size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
+            seconds=now - download.started, sources=download.sources(),
+            error=download.error, report=download.report(now),
+        )  # fmt: skip
 
     def _unattended(self, swarm: Swarm) -> None:
         """No client waits: bytes that a check found bad are fetched again, then shown again."""
@@ -306,6 +361,7 @@ class Downloads:
             swarm.pause()
 
         swarm.on_finished, swarm.on_failed = mended, failed
+        swarm.on_bytes = lambda *_: None
 
     def _show_again(self, swarm: Swarm) -> None:
         for ref in self._parts.store.tags_of(swarm.digest):
@@ -316,8 +372,11 @@ class Downloads:
         swarm = download.swarm
         flushed = wanted = self._parts.now()
         while not download.ended.done():
+            began = self._parts.now()
+            held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
             await asyncio.wait([download.ended], timeout=TICK_S)
             now = self._parts.now()
+            download.timeline.waited(held_up, now - began)
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
             if due or swarm.unflushed_bytes >= settings.flush_bytes:
                 swarm.unflushed_bytes, flushed = 0, now
@@ -334,3 +393,4 @@ class Downloads:
             if trouble is not None:
                 raise trouble
         download.ended.result()
+        download.timeline.finished(self._parts.now())

@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator
 
+import msgspec
+
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.records import HistoryRow
 from p2pcache.io.store import Store
@@ -66,6 +68,7 @@ class Journal:
         seconds: float = 0.0,
         sources: dict[str, int] | None = None,
         error: P2PCacheError | None = None,
+        report: dict[str, object] | None = None,
     ) -> None:
         """Something ended.
 
@@ -77,6 +80,7 @@ class Journal:
             seconds: how long it took.
             sources: `bytes_origin`, `bytes_peers`, `bytes_local`, for pulls.
             error: why it failed; None: it went well.
+            report: of a pull: where its time went.
         """
         code = error.exit_code if error is not None else 0
         self.ended[action, code] += 1
@@ -87,6 +91,7 @@ class Journal:
         self._waiting.append(HistoryRow(
             time.time(), action, ref, digest, size_bytes, round(seconds, 3),
             **(sources or {}), code=code, message=message,
+            report=msgspec.json.encode(report).decode() if report else "",
         ))  # fmt: skip
         with contextlib.suppress(RuntimeError):  # the daemon is stopping: `close` writes it
             work = asyncio.to_thread(self._write)
@@ -102,14 +107,14 @@ class Journal:
             self.note(action, ref=ref, seconds=time.monotonic() - began, error=error)
             raise
 
-    async def rows(self, limit: int) -> list[dict[str, object]]:
+    async def rows(self, limit: int) -> list[HistoryRow]:
         """What ended, the newest first, this life's and earlier ones'."""
 
         def read() -> list[HistoryRow]:
             self._write()
             return self._store.history(limit)
 
-        return [row.told() for row in await asyncio.to_thread(read)]
+        return await asyncio.to_thread(read)
 
     def close(self) -> None:
         """Write what is left (blocks); the store is about to close."""

@@ -21,6 +21,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("get", "/v1/model", "One model with its files; ?ref=", None, _JSON),
     ("delete", "/v1/model", "Remove a tag, and with the last one the model; ?ref=", None, _JSON),
     ("get", "/v1/pulls", "Pulls that run now", None, _JSON),
+    ("get", "/v1/explain", "What a pull waits for, or where its time went; ?ref=", None, _JSON),
     ("get", "/v1/history", "What ended on this node, the newest first; ?limit=", None, _JSON),
     ("get", "/v1/nodes", "Members of the cluster", None, _JSON),
     ("get", "/v1/locate", "Nodes that have a model; ?ref=", None, _JSON),
@@ -35,7 +36,8 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
      {"digest": "string", "seconds": "number"}, _JSON),
 )  # fmt: skip
 _QUERY = {("get", "/readyz"): ("model", False), ("get", "/v1/model"): ("ref", True),
-          ("get", "/v1/locate"): ("ref", True), ("get", "/v1/history"): ("limit", False),
+          ("get", "/v1/locate"): ("ref", True), ("get", "/v1/explain"): ("ref", True),
+          ("get", "/v1/history"): ("limit", False),
           ("delete", "/v1/model"): ("ref", True)}  # fmt: skip
 
 

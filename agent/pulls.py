@@ -81,10 +81,12 @@ class Pulls:
         else:
             path = await self._downloads.publish(download, ref, resolved.generation)
         sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
+        moved = not some and any(sources.values())  # else there is nothing to explain
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
             "event": "done", **named, "path": path, "models_dir": self._models_dir,
             "bytes": size, **sources, "bytes_local": had, "seconds": round(time.monotonic() - began, 3),
+            **({"report": self._downloads.report(download)} if moved else {}),
         }  # fmt: skip
 
     @property
@@ -95,8 +97,12 @@ class Pulls:
     async def begin(self, ref: Ref, *, force: bool, whole: bool) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's fetch; a failure goes into the history."""
         with self._journal.failures("pull", str(ref)):
+            timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
-            return resolved, await self._downloads.begin(ref, resolved.digest, whole=whole)
+            self._downloads.reached(timeline, "resolve")
+            return resolved, await self._downloads.begin(
+                ref, resolved.digest, whole=whole, timeline=timeline
+            )
 
     async def _whole(self, download: Download) -> Events:
         download.clients += 1

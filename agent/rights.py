@@ -44,6 +44,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/models"): Rule(Scope.PULL, "seen"),
     ("GET", "/v1/model"): Rule(Scope.PULL, "model"),
     ("GET", "/v1/locate"): Rule(Scope.PULL, "model"),
+    ("GET", "/v1/explain"): Rule(Scope.PULL, "model"),
     ("GET", "/v1/pulls"): Rule(Scope.PULL, "seen"),
     ("GET", "/v1/status"): Rule(Scope.PULL, "seen"),
     ("GET", "/v1/history"): Rule(Scope.PULL, "seen"),

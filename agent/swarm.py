@@ -47,6 +47,7 @@ class Swarm:
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
         self.unflushed_bytes = 0
+        self.on_bytes: Callable[[e.Source, int, float, int], None] = lambda *_: None
         self.on_finished: Callable[[], None] = lambda: None
         self.on_wanted: Callable[[], None] = lambda: None
         self.on_failed: Callable[[P2PCacheError], None] = lambda error: None
@@ -55,15 +56,14 @@ class Swarm:
         self._have = store.have_runs()
         # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
         self._wire_of: dict[int, int] = {}  # the scheduler's request -> wire number
-        self._asked: dict[int, tuple[int, int]] = {}  # wire number -> (its request, run)
+        self._asked: dict[int, tuple[int, int]] = {}  # wire number -> (its request, peer)
         self._next_wire = 1
         self._fetches: dict[int, threading.Event] = {}  # fetch -> set to cancel it
         self._events: deque[e.Event] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = 0.0
         self._redial: asyncio.TimerHandle | None = None
-        self._last_progress = parts.now()
+        self._wakes_at = self._last_progress = parts.now()
         self._last_fetch = e.Outcome.DONE
         self._loop = asyncio.get_running_loop()
         store.on_lost = self._lost_on_disk
@@ -267,12 +267,9 @@ class Swarm:
 
     def request_ended(self, request: int, outcome: e.Outcome, nbytes: int) -> None:
         """The one end of a request."""
-        self._took(e.Source.PEER, nbytes)
+        number, peer = self._asked.pop(request, (0, 0))
+        self._took(e.Source.PEER, nbytes, peer)
         self._parts.tally.requests[outcome] += 1
-        self.unflushed_bytes += nbytes
-        if nbytes:
-            self._last_progress = self._parts.now()
-        number, _run = self._asked.pop(request, (0, 0))
         if number and self._wire_of.pop(number, None) is not None:
             if outcome is e.Outcome.FAILED:
                 self._disk_failed()
@@ -328,7 +325,7 @@ class Swarm:
             case c.Request(number, peer, run):
                 wire, self._next_wire = self._next_wire, self._next_wire + 1
                 self._wire_of[number] = wire
-                self._asked[wire] = (number, run)
+                self._asked[wire] = (number, peer)
                 net.request(self.digest, wire, peer, run)
             case c.Cancel(number):
                 if number in self._wire_of:
@@ -378,8 +375,6 @@ class Swarm:
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
             self._took(e.Source.ORIGIN, self.layout.run_bytes[run])
-            self.unflushed_bytes += self.layout.run_bytes[run]
-            self._last_progress = self._parts.now()
         self._last_fetch = outcome
         self._parts.tally.fetches[outcome] += 1
         if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
@@ -389,9 +384,13 @@ class Swarm:
         if self.scheduler is scheduler:
             self._post(e.FetchEnded(fetch, outcome))
 
-    def _took(self, source: e.Source, nbytes: int) -> None:
+    def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
         self.traffic[source] += nbytes
         self._parts.tally.taken[source] += nbytes
+        if nbytes and source is not e.Source.LOCAL:
+            self.unflushed_bytes += nbytes
+            self._last_progress = now = self._parts.now()
+            self.on_bytes(source, nbytes, now, peer)
 
     def _disk_failed(self) -> None:
         _cached, free = self._parts.store.usage()

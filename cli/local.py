@@ -13,6 +13,7 @@ from p2pcache.cli.watched import Watched
 from p2pcache.errors import NoSpace, NotAllowed, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.client import Events, Json
+from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
     from p2pcache.core.manifest import Manifest
@@ -113,6 +114,17 @@ class LocalCache:
     def history(self, limit: int) -> list[Json]:
         """What ended in this cache, the newest first."""
         return [row.told() for row in self._store.history(limit)] if self._store else []
+
+    def explain(self, ref: str) -> Json:
+        """Where the time of the last pull went; without an agent nothing runs."""
+        wanted = Ref.parse(ref)
+        if self._store:
+            tag = None if wanted.digest else self._store.tag_of(wanted)
+            digest = wanted.digest or (tag.digest if tag else "")
+            last = told_last(self._store.history(HISTORY_ROWS), str(wanted), digest)
+            if last:
+                return {"ref": str(wanted), "state": "idle", "now": None, **last}
+        raise NotFound(f"nothing is known of a pull of {wanted} in this cache")
 
     def verify(self, ref: str) -> Events:
         """Events while every chunk is proved again, `done` last."""

@@ -41,6 +41,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
         "stats": Entry("stats", "Watch this node: rates, pulls, what ended lately."),
         "history": Entry("history", "List what ended: pulls, pushes, removals."),
+        "explain": Entry("explain", "Say what a pull waits for, or where its time went."),
         "doctor": Entry("doctor", "Examine this node, with or without a running agent."),
     },
     "Daemons": {

@@ -150,6 +150,10 @@ class AgentClient:
         """What ended on the agent's node, the newest first."""
         return _records(self._call("GET", "/v1/history", query={"limit": str(limit)}), "history")
 
+    def explain(self, ref: str) -> Json:
+        """What a pull waits for, or where its time went."""
+        return self._call("GET", "/v1/explain", query={"ref": ref})
+
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
         return self._call("GET", "/v1/status")

@@ -4,6 +4,7 @@ All of it could be rebuilt, slower: manifests are beside it, tags are links too,
 without a proof record is hashed again before it's believed. Only the history would be lost.
 """
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,8 @@ create table history (id integer primary key, ended real not null, action text n
   ref text not null, digest text not null, bytes integer not null, seconds real not null,
   bytes_origin integer not null, bytes_peers integer not null, bytes_local integer not null,
   code integer not null, message text not null, times integer not null);
+""", """
+alter table history add column report text not null default '';
 """)  # fmt: skip
 # The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 SCHEMA_VERSION = len(_SCHEMAS)
@@ -70,6 +73,7 @@ class HistoryRow(NamedTuple):
     code: int = 0  # exit code
     message: str = ""  # of a failure
     times: int = 1  # equal failures in a row share one row
+    report: str = ""  # of a pull: where its time went, as JSON
 
     def told(self) -> dict[str, object]:
         """The row as docs/api.md has it."""
@@ -81,6 +85,22 @@ class HistoryRow(NamedTuple):
             "bytes_local": self.bytes_local, "code": self.code, "message": self.message,
             "times": self.times,
         }  # fmt: skip
+
+
+def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
+    """The newest pull of a model, as an explanation has it: `digest`, `last`, `report`; {} for none.
+
+    Args:
+        rows: the history, the newest first.
+        ref: what the model is called.
+        digest: of its manifest; "" if that isn't known.
+    """
+    for row in rows:
+        same = digest and row.digest == digest and not row.code  # a failure may quote another's name
+        if row.action == "pull" and (row.ref == ref or same):
+            report = json.loads(row.report) if row.report else None
+            return {"digest": row.digest or digest, "last": row.told() | {"ref": ref}, "report": report}
+    return {}
 
 
 class Records:
@@ -274,7 +294,7 @@ class Records:
 
 _HISTORY_COLUMNS = (
     "ended", "action", "ref", "digest", "bytes", "seconds",
-    "bytes_origin", "bytes_peers", "bytes_local", "code", "message", "times",
+    "bytes_origin", "bytes_peers", "bytes_local", "code", "message", "times", "report",
 )  # fmt: skip
 _FORGET_OLD = """delete from history
   where id <= (select id from history order by id desc limit 1 offset ?)"""

@@ -36,6 +36,7 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/v1/models"): ("/v1/models", {}),
     ("GET", "/v1/model"): ("/v1/model?ref=team/m:v1", {}),
     ("GET", "/v1/locate"): ("/v1/locate?ref=team/m:v1", {}),
+    ("GET", "/v1/explain"): ("/v1/explain?ref=team/m:v1", {}),
     ("GET", "/v1/pulls"): ("/v1/pulls", {}),
     ("GET", "/v1/status"): ("/v1/status", {}),
     ("GET", "/v1/history"): ("/v1/history", {}),

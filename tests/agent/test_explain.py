@@ -1,0 +1,110 @@
+"""`GET /v1/explain` and the report in `done`: real agents, asked while they pull and afterwards."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.cli.main import cli
+from tests.agent.kit import agent, client, make_model, pull, push
+from tests.tracker.kit import tracker
+
+SIZE = 8_000_000
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    files = {"weights.bin": random.Random(5).randbytes(SIZE)}
+    push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
+    return tmp_path / "origin"
+
+
+async def explain(app: AgentApp, ref: str = "team/m:v1") -> tuple[int, Any]:
+    async with client(app) as session, session.get(f"/v1/explain?ref={ref}") as answer:
+        return answer.status, await answer.json()
+
+
+async def said(app: AgentApp, *words: str) -> str:
+    """What the command prints; it blocks, so it runs on a thread."""
+    address = f"unix://{app.settings.socket}"
+    args = ["explain", "team/m:v1", "--agent", address, *words]
+    result = await asyncio.to_thread(CliRunner().invoke, cli, args)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+async def test_a_finished_pull_says_where_its_time_went(tmp_path: Path, origin: Path) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await explain(app))[0] == 404
+        done = await pull(app, "team/m:v1")
+        report = done["report"]
+        names = [phase["phase"] for phase in report["phases"]]
+        assert names == [
+            "resolve", "manifest", "local", "first_byte", "swarm", "tail", "flush", "publish",
+        ]  # fmt: skip
+        assert report["bytes_origin"] == SIZE
+        assert 0 < report["seconds"] <= done["seconds"] + 0.1
+        assert "report" not in await pull(app, "team/m:v1")  # it was here: nothing to explain
+        status, found = await explain(app)
+        assert (status, found["state"], found["now"]) == (200, "idle", None)
+        assert found["report"]["phases"] == report["phases"]
+        assert found["last"]["code"] == 0
+        text = await said(app)
+        assert "time to ready: " in text
+        assert "8.00 MB from storage" in text
+    async with agent(tmp_path, origin=origin.as_uri()) as app:  # the next life remembers
+        assert (await explain(app))[1]["report"] == found["report"]
+
+
+async def test_a_failed_pull_says_why(tmp_path: Path, origin: Path) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await pull(app, "team/none:v1"))["code"] == 3
+        status, found = await explain(app, "team/none:v1")
+        assert (status, found["last"]["code"], found["report"]) == (200, 3, None)
+
+
+async def test_a_running_pull_says_what_it_waits_for(tmp_path: Path, origin: Path) -> None:
+    slow = {"upload_bytes_per_s": 3_000_000}
+    async with tracker(origin) as hub:
+        url = f"http://{hub.address}"
+        async with (
+            agent(tmp_path, "a", tracker=url, **slow) as a,
+            agent(tmp_path, "b", tracker=url) as b,
+        ):
+            assert (await pull(a, "team/m:v1"))["event"] == "done"
+            pulling = asyncio.gather(pull(b, "team/m:v1"))
+            await asyncio.sleep(1.0)
+            status, found = await explain(b)
+            assert (status, found["state"]) == (200, "running")
+            now = found["now"]
+            assert now["waits_for"] == "peers"
+            assert [peer["node"] for peer in now["peers"]] == [f"{a.node:016x}"]
+            assert now["peers"][0]["address"] == a.advertise
+            assert now["requests"]
+            assert now["requests"][0]["node"] == f"{a.node:016x}"
+            assert 0 < now["bytes_done"] < now["bytes_total"] == SIZE
+            assert now["eta_s"] > 0
+            assert any("asked of" in line for one in now["stuck"] for line in one["story"])
+            assert found["report"]["phases"][-1]["phase"] in ("first_byte", "swarm")
+            text = await said(b)
+            assert "waits for: bytes are on their way from peers" in text
+            assert a.advertise in text
+            (done,) = await pulling
+            assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
+            assert done["report"]["waited"]["peers"] > 0.5
+
+
+def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> None:
+    own = ["--cache-dir", str(tmp_path / "own")]
+    run = CliRunner().invoke(cli, ["pull", "team/m:v1", "--origin", origin.as_uri(), *own])
+    assert run.exit_code == 0, run.output
+    told = CliRunner().invoke(cli, ["explain", "team/m:v1", *own])
+    assert told.exit_code == 0, told.output
+    assert "the last pull: done" in told.output
+    assert "time to ready: " in told.output
+    none = CliRunner().invoke(cli, ["explain", "team/none:v1", *own])
+    assert "nothing is known" in str(none.exception)
