@@ -26,6 +26,8 @@ from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.stranded import FILE as MEMBERS_FILE
+from p2pcache.agent.stranded import Stranded
 from p2pcache.core import messages as m
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, UsageError
@@ -35,6 +37,7 @@ from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.host import address_for_peers
 from p2pcache.io.kube import in_cluster
 from p2pcache.io.looplag import LoopLag
+from p2pcache.io.memberbook import MemberBook
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
@@ -102,6 +105,8 @@ class AgentApp:
             explainer=Explainer(self.parts, self.downloads, self.journal), gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads)
+        book = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
+        self.stranded = Stranded(self.parts, self.downloads, book)
         self._name = settings.node_name or socket.gethostname()
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
@@ -124,6 +129,7 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
+                self.stranded.start()
                 self._lag.start(self.tasks)
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
@@ -138,6 +144,7 @@ class AgentApp:
                 await self._stop()
         finally:
             self.journal.close()
+            self.stranded.close()
             self.store.close()
 
     def reload(self) -> None:
@@ -230,6 +237,7 @@ class AgentApp:
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """Route by model."""
+        self.stranded.heard(message)
         digest = getattr(message, "digest", None)
         swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None
         if swarm is not None:

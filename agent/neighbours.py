@@ -10,6 +10,7 @@ class Neighbours:
     def __init__(self, node: int, digest: str, net: PeerNet) -> None:
         self.members: dict[int, m.Member] = {}
         self.joined: dict[int, int] = {}  # those that we may request from -> what they have
+        self.callers: dict[int, str] = {}  # who came to us, and where it can be dialled
         self._node = node
         self._digest = digest
         self._net = net
@@ -51,6 +52,11 @@ class Neighbours:
         self._others[node] = self._others.get(node, 0) | runs
         if node in self.joined:
             self.joined[node] |= runs
+
+    def met(self, node: int, address: str, runs: int) -> None:
+        """A node came to us; where it listens is what it says."""
+        self.callers[node] = address
+        self.has(node, runs)
 
     def elsewhere(self) -> int:
         """Runs known to lie on any other node (bits)."""

@@ -281,7 +281,7 @@ class Swarm:
 
     def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
         """Somebody joined us: what it has is worth knowing, and asking for."""
-        self.neighbours.has(node, have)
+        self.neighbours.met(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
             self._parts.net.dial(self.digest, node, address)
 

@@ -509,6 +509,23 @@ def test_a_tracker_that_never_came_is_no_reason_to_read() -> None:
     assert of(Fetch, desk.sleep(600)) == []
 
 
+def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() -> None:
+    desk = Desk(runs=8)
+    desk.do(Members((1, 2, 3)))
+    mine = [run for run in range(8) if order(run, (1, 2, 3))[0] == 1]
+    assert not of(Fetch, desk.sleep(SETTINGS.lease_ttl_s))
+    out = desk.sleep(SETTINGS.fallback_grace_s + SETTINGS.stuck_after_s + 1)
+    assert [f.run for f in of(Fetch, out)] == mine[: len(of(Fetch, out))] != []
+    assert {d.peer for d in of(Dial, out)} == {2, 3}
+    desk.do(DialFailed(2))
+    desk.do(DialFailed(3))
+    for _ in range(8):
+        for fetch in of(Fetch, desk.out):
+            desk.out.remove(fetch)
+            desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
+
+
 def test_a_lost_tracker_makes_the_owner_read_after_ttl_and_grace() -> None:
     nodes = (1, 2, 3)
     mine = {run for run in range(32) if order(run, nodes)[0] == 1}

@@ -84,6 +84,23 @@ def test_without_a_tracker_the_owners_read(make_cluster: MakeCluster, model: Pat
     assert sum(int(str(d["bytes_origin"])) for d in done) <= size * 1.05
 
 
+@pytest.mark.slow
+def test_a_model_that_no_tracker_ever_heard_of_leaves_storage_once(
+    make_cluster: MakeCluster, model: Path, other_model: Path
+) -> None:
+    """Tracker gone before the pull, storage healthy: the last known members share the reading."""
+    cluster = make_cluster(agents=2)
+    push(cluster, other_model, "other:v1")
+    for pull in [Pull(agent, "other:v1") for agent in cluster.agents]:
+        pull.wait()
+    push(cluster, model)
+    cluster.tracker.kill()
+    done = [pull.wait(80) for pull in [Pull(agent, "m:v1") for agent in cluster.agents]]
+    for agent, event in zip(cluster.agents, done, strict=True):
+        check_tree(agent.tree(str(event["path"])), model)
+    assert sum(int(str(d["bytes_origin"])) for d in done) <= total_bytes(model) * 1.05
+
+
 def test_corrupt_storage_is_exit_6_everywhere_with_bounded_reads(
     make_cluster: MakeCluster, model: Path, origin_dir: Path
 ) -> None:
