@@ -84,6 +84,7 @@ class Workers:
                 job()
             except Exception:  # noqa: BLE001 - a thread that died would stop the data plane silently
                 _log.exception("a job of the data plane failed")
+            del job  # it holds a file open, which must not last until the next job
 
 
 class Slice:

@@ -1,0 +1,29 @@
+"""Worker threads of the data plane."""
+
+import gc
+import threading
+import weakref
+
+from p2pcache.io.peers.workers import Workers
+
+
+class Job:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def __call__(self) -> None:
+        self.done.set()
+
+
+def test_an_idle_worker_holds_nothing_of_its_last_job() -> None:
+    """It would keep the last file of a pull open: its space after `rm`, and from being recycled."""
+    workers = Workers(1, "test")
+    job = Job()
+    gone = threading.Event()
+    weakref.finalize(job, gone.set)
+    workers.submit(job)
+    assert job.done.wait(5)
+    del job
+    gc.collect()
+    assert gone.wait(5)
+    workers.stop()
