@@ -10,6 +10,8 @@ from loadtest.models import check_tree, total_bytes
 from loadtest.netns import FabricError
 from loadtest.storm.arena import Arena, say
 from loadtest.storm.faults import FAULTS, Trouble
+from loadtest.storm.fleet import Calm, FleetReport, read_hosts
+from loadtest.storm.fleet import run as on_fleet
 from loadtest.storm.plan import Links, Plan, bound_s
 from loadtest.storm.race import race
 from loadtest.storm.report import OriginBytes, Report
@@ -26,8 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     exit_on_signals()
     try:
-        plan = _plan(options)
-        report = run(plan)
+        report = _on_fleet(options) if options.hosts else run(_plan(options))
     except (UsageError, FabricError, StartError, RuntimeError) as error:
         print(f"storm: {error}", file=sys.stderr)
         return 2
@@ -38,6 +39,18 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(report.as_json(), indent=1) + "\n")
     return 1 if report.failures() else 0
+
+
+def _on_fleet(options: argparse.Namespace) -> FleetReport:
+    """The hosts of a list instead of namespaces."""
+    if not options.ref:
+        raise UsageError("--hosts needs --ref: what the hosts are to pull")
+    if options.rival or options.fault:
+        raise UsageError("--rival and --fault are for namespaces, not for --hosts")
+    rate = parse_rate(options.rate)
+    calm = Calm(options.ref, rate, parse_rate(options.origin_rate) if options.origin_rate else rate,
+                options.ssh, options.remote)  # fmt: skip
+    return on_fleet(read_hosts(Path(options.hosts)), calm, say)
 
 
 def run(plan: Plan) -> Report:
@@ -143,6 +156,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(FAULTS),
         metavar="NAME",
         help="see below; may be repeated",
+    )
+    fleet = Calm("", 0.0, 0.0)
+    add("--hosts", metavar="FILE", help="instead of namespaces: hosts that run agents, NAME TARGET on each line; "
+        "TARGET is for ssh, or unix:///PATH or http://HOST:PORT of an agent. --rate and --origin-rate say what "
+        "the links carry")  # fmt: skip
+    add("--ref", default="", help="with --hosts: the model; no host should have it yet")
+    add("--ssh", default=fleet.ssh, metavar="COMMAND", help=f"with --hosts [{fleet.ssh}]")
+    add(
+        "--remote",
+        default=fleet.remote,
+        metavar="COMMAND",
+        help=f"p2pcache on the hosts [{fleet.remote}]",
     )
     add("--json", metavar="FILE", help="write all numbers here")
     add("--logs", default="", metavar="DIR", help="keep every daemon's log here")

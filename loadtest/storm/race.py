@@ -127,13 +127,14 @@ def _pull(agent: Agent, outcome: Outcome, start: float, delay_s: float) -> None:
     outcome.started_s = time.monotonic() - start
     try:
         for event in agent.client.pull(REF):
-            _note(outcome, event, time.monotonic() - start)
+            note_event(outcome, event, time.monotonic() - start)
     except P2PCacheError as error:
         outcome.code, outcome.message = error.exit_code, str(error)
     outcome.ended_s = time.monotonic() - start
 
 
-def _note(outcome: Outcome, event: dict[str, object], now: float) -> None:
+def note_event(outcome: Outcome, event: dict[str, object], now: float) -> None:
+    """Take in an event of a pull; `now`: seconds since the storm's start."""
     if (
         event["event"] == "progress"
         and now >= (outcome.curve[-1][0] if outcome.curve else 0) + CURVE_S
