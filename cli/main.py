@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "stats": Entry("stats", "Watch this node: rates, pulls, what ended lately."),
         "history": Entry("history", "List what ended: pulls, pushes, removals."),
         "explain": Entry("explain", "Say what a pull waits for, or where its time went."),
+        "bench": Entry("bench", "Measure this node: disk, hash, loopback, storage."),
         "doctor": Entry("doctor", "Examine this node, with or without a running agent."),
     },
     "Daemons": {

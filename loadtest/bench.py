@@ -1,0 +1,77 @@
+"""`python -m loadtest.bench [--origin URL]`: disk, loopback, origin and hash in one report.
+
+The parts are `p2pcache bench`'s, so that both say the same of one machine. With `--pulls` two real agents
+move a model over loopback as well (`loadtest.loopback`), and its rate stands beside what its slowest part
+could do: the rest is what p2pcache itself costs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from p2pcache.cli.bench import lines, measure
+from p2pcache.core.units import format_bytes
+
+PULL_MIB = 512
+TURNS = 3
+
+
+def pulls(folder: Path) -> dict[str, Any]:
+    """Medians of a few pulls between two agents, from a process of its own (it leaves no warm pages)."""
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".json") as out:
+        subprocess.run(
+            [sys.executable, "-m", "loadtest.loopback", "--size-mib", str(PULL_MIB), "--pairs", str(TURNS),
+             "--dir", str(folder), "--json", out.name],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        data: dict[str, Any] = json.loads(Path(out.name).read_bytes())
+    return data
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print, and write JSON. Exit code: of the first part that couldn't be measured."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument(
+        "--origin", default="", metavar="URL", help="a storage that has models; s3:// or file://"
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured"
+    )
+    parser.add_argument(
+        "--pulls", action="store_true", help="two real agents, too: a minute and 2 GB of disk"
+    )
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args(argv)
+    figures, code = measure(options.dir.absolute(), options.origin, note=lambda _: None)
+    for line in lines(figures):
+        print(line)
+    if options.pulls:
+        figures["pulls"] = found = pulls(options.dir)
+        print(f"{'pulls':9}{_pulled(found)}")
+    load = os.getloadavg()[0]
+    print(
+        f"{'load':9}{load:.1f} at the end, on {os.cpu_count()} cores: above them others took part"
+    )
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures | {"load": {"average": load}}, indent=1) + "\n")
+    return code
+
+
+def _pulled(found: dict[str, Any]) -> str:
+    """One agent to another, into fresh files and over recycled ones."""
+    told = [
+        f"{format_bytes(found[name]['gb_per_s'] * 1e9)}/s into {name} files at "
+        f"{found[name]['cpu_s_per_gb']:.2f} CPU-s per GB"
+        for name in ("fresh", "recycled") if name in found
+    ]  # fmt: skip
+    return "; ".join(told) + ", one agent to another over loopback"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
