@@ -15,6 +15,7 @@ from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.clock import SystemClock
 from p2pcache.io.door import connection_limit
+from p2pcache.io.garbage import Garbage
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import WATCH_S, open_tls
@@ -121,6 +122,11 @@ class TrackerApp:
                 await self._save(memory)
         finally:
             self.catalog.close()
+
+    def pace_garbage(self) -> None:
+        """Collect cycles at our own times; for a process that is a tracker and nothing else."""
+        members = self.members
+        Garbage(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
 
     def reload(self) -> None:
         """SIGHUP: read the certificate again. All else needs a restart."""

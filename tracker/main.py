@@ -30,6 +30,7 @@ async def _serve(settings: TrackerSettings) -> int:
         app = TrackerApp(settings)
         on_hangup(app.reload)
         async with app.running():
+            app.pace_garbage()
             manager.ready(app.headline)
             await stop.wait()
             manager.stopping("saying goodbye")

@@ -60,6 +60,7 @@ class Members:
         """`node`: this tracker's own id, for the handshake. `certified`: members show certificates."""
         self.messages: dict[str, int] = {}  # taken in, by kind
         self.refused = 0  # handshakes that failed
+        self.ended = 0  # connections of members that are over
         self._tracking = tracking
         self._node = node
         self._secret = secret
@@ -195,6 +196,7 @@ class Members:
                 del self._live[node]
                 self._perform(self._tracking.disconnected(node, self._clock.now()))
             await connection.ended()  # when this returns, aiohttp closes in its own words
+            self.ended += 1
             if self._closing and not self._live:
                 self._empty.set()
 

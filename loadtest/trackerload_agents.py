@@ -1,0 +1,382 @@
+"""A few thousand agents in one process, towards a tracker: real WebSockets, handshakes and messages.
+
+Run by `loadtest.trackerload`. What an agent says is what a real one would say, and when; no chunk is
+moved: a lease is "read" after a moment, and what was read is with everybody in the swarm a second later.
+"""
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import sys
+import time
+from collections import deque
+
+import aiohttp
+import msgspec
+import uvloop
+
+import p2pcache
+from p2pcache.core import chunkset
+from p2pcache.core import messages as m
+from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import RemoteProtocolError, Unreachable
+from p2pcache.io.auth import read_cluster_key
+from p2pcache.io.door import raise_file_limit
+from p2pcache.io.tasks import Tasks
+
+READ_S = 0.4  # a lease: 16 in flight then are 40 runs a second
+SPREAD_S = 1.0  # from the reader to everybody else in the swarm
+ARRIVAL_S = 2.0  # a storm's nodes ask within so long
+PAUSE_S = 3.0  # between two storms of the same size
+KEPT = 3  # complete models that each agent holds, of ...
+MODELS = 40  # ... so many
+RACK = 40  # agents behind one address
+ASK_EVERY_S = 60.0  # an agent that holds models is asked for one about so often
+CONNECTING = 32  # handshakes at once, of one process; the tracker grants 256
+JITTER = 0.2  # of heartbeats, as agents have it
+SWARM_TAG = m.Swarm.__struct_config__.tag
+
+
+class Plan(msgspec.Struct, forbid_unknown_fields=True):
+    """What one process is to do; one JSON object on its stdin."""
+
+    url: str
+    key_file: str
+    first: int  # number of its first agent
+    agents: int
+    storms: list[int]  # members of each swarm that pulls at any time
+    ref: str  # one that can be resolved
+    digest: str  # of its manifest
+    runs: int  # of each model that is pulled
+    reconnects_per_s: float
+    seed: int
+
+
+class Answers:
+    """How long answers took, by kind; seconds."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.counting = False
+        self.sent = 0
+        self.received = 0
+        self.lost = 0  # connections that broke without being meant to
+
+    def took(self, kind: str, began: float) -> None:
+        """One answer came."""
+        if self.counting:
+            self.times.setdefault(kind, []).append(time.monotonic() - began)
+
+
+class Storm:
+    """One model that some agents of this process pull at once."""
+
+    def __init__(self, members: list["Agent"], runs: int) -> None:
+        self.runs = runs
+        self.digest = secrets.token_hex(32)
+        self.members = members
+        self._read: deque[tuple[float, int]] = deque()
+        self._spread = 0
+
+    def read(self, run: int) -> None:
+        """A member has read a run from the origin."""
+        self._read.append((time.monotonic(), run))
+
+    @property
+    def have(self) -> int:
+        """What every member has by now, as bits."""
+        before = time.monotonic() - SPREAD_S
+        while self._read and self._read[0][0] < before:
+            self._spread |= 1 << self._read.popleft()[1]
+        return self._spread
+
+    @property
+    def over(self) -> bool:
+        """Whether everybody has everything."""
+        return self.have == chunkset.full(self.runs)
+
+
+class Agent:
+    """One simulated agent."""
+
+    def __init__(self, number: int, fleet: "Fleet") -> None:
+        self.number = number
+        self.node = fleet.dice.getrandbits(62)
+        self.storm: Storm | None = None
+        self.kept = fleet.dice.sample(fleet.models, KEPT)
+        self._fleet = fleet
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._epoch = 0
+        self._waiting: dict[object, tuple[str, float]] = {}  # question -> kind, when
+        self._mine = 0  # runs that it read itself
+        self._reading: set[int] = set()
+        self._next_ask = 0
+
+    async def live(self) -> None:
+        """Be a member, again whenever the connection ends."""
+        answers = self._fleet.answers
+        while True:
+            try:
+                await self._member()
+            except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError, Unreachable):
+                answers.lost += 1
+                await asyncio.sleep(self._fleet.dice.uniform(0.2, 2))
+
+    async def _member(self) -> None:
+        fleet = self._fleet
+        async with fleet.door:
+            session = fleet.session(self.number // RACK)
+            self._socket = None
+            socket = await session.ws_connect(
+                f"{fleet.plan.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, compress=0
+            )
+            await self._handshake(socket)
+            began = time.monotonic()
+            await socket.send_bytes(m.encode(self._announcement()))
+            settled = m.decode_to_agent(await _binary(socket))
+            if not isinstance(settled, m.Settled):
+                raise RemoteProtocolError("no Settled")
+            fleet.answers.took("announce", began)
+        self._socket, self._epoch = socket, settled.epoch
+        self._waiting.clear()
+        fleet.members += 1
+        beats = fleet.tasks.spawn(self._beat(settled.heartbeat_s), name="beat")
+        try:
+            async for frame in socket:
+                fleet.answers.received += 1
+                self._heard(frame.data)
+        finally:
+            fleet.members -= 1
+            beats.cancel()
+            await socket.close()
+
+    async def _handshake(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        challenge = msgspec.msgpack.decode(await _binary(socket), type=Challenge)
+        secret, nonce = self._fleet.secret, os.urandom(NONCE_BYTES)
+        said = hello(secret, challenge, nonce=nonce, node=self.node, role="agent")
+        await socket.send_bytes(msgspec.msgpack.encode(said))
+        welcome = msgspec.msgpack.decode(await _binary(socket), type=Welcome)
+        confirm(secret, challenge, said, welcome)
+
+    # -- what it says ------------------------------------------------------------------------------
+
+    def _announcement(self) -> m.Announce:
+        states = [
+            m.SwarmState(digest, self._fleet.plan.runs, complete=True) for digest in self.kept
+        ]
+        if self.storm is not None:
+            states.append(self._state(self.storm))
+        rack = f"rack-{self.number // RACK}"
+        address = f"127.0.0.1:{1024 + self.number % 60_000}"
+        return m.Announce(address, p2pcache.__version__, rack, "", tuple(states), f"n{self.number}")
+
+    def _state(self, storm: Storm) -> m.SwarmState:
+        have, runs = storm.have | self._mine, storm.runs
+        complete = have == chunkset.full(runs)
+        read = self._mine.bit_count()
+        return m.SwarmState(
+            storm.digest, runs, b"" if complete else chunkset.to_bytes(have, runs),
+            complete=complete, credit=0 if complete else SwarmSettings().origin_fetches,
+            leases=tuple(sorted(self._reading)), label="load/model:v1", total_bytes=runs << 22,
+            taken=((have.bit_count() - read) << 22, read << 22, 0),
+        )  # fmt: skip
+
+    def say(self, message: m.ToTracker) -> None:
+        """Send, if there is a connection."""
+        socket = self._socket
+        if socket is not None and not socket.closed:
+            self._fleet.answers.sent += 1
+            self._fleet.tasks.spawn_contained(self._send(socket, m.encode(message)), name="say")
+
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
+        try:
+            await socket.send_bytes(data)
+        except (aiohttp.ClientError, OSError):
+            await socket.close()
+
+    async def _beat(self, interval_s: float) -> None:
+        dice = self._fleet.dice
+        await asyncio.sleep(interval_s * dice.uniform(0, 1))
+        while True:
+            if dice.uniform(0, 1) < interval_s / ASK_EVERY_S:
+                self.ask("resolve", self._fleet.plan.ref)
+            storm = self.storm
+            states = () if storm is None or storm.over else (self._state(storm),)
+            self.say(m.Heartbeat(0, states, 1 << 40, 1 << 38))
+            await asyncio.sleep(interval_s * dice.uniform(1 - JITTER, 1 + JITTER))
+
+    def ask(self, what: str, text: str) -> None:
+        """A question whose answer is timed."""
+        self._next_ask += 1
+        self._waiting[self._next_ask] = what, time.monotonic()
+        self.say(m.Ask(self._next_ask, what, text))
+
+    def enter(self, storm: Storm) -> None:
+        """Begin to pull: resolve, manifest, then the swarm."""
+        self.storm, self._mine = storm, 0
+        self._reading.clear()
+        self.ask("resolve", self._fleet.plan.ref)
+        self.ask("manifest", self._fleet.plan.digest)
+        self._waiting[storm.digest] = "enter", time.monotonic()
+        self.say(m.Enter(self._state(storm)))
+
+    def finish(self, storm: Storm) -> None:
+        """It has all; a little later it is evicted, and others come."""
+        self.say(m.Heartbeat(0, (self._state(storm),)))
+        self.say(m.Exit(storm.digest))
+        self.storm = None
+
+    def reconnect(self) -> None:
+        """The connection breaks (a restart)."""
+        if self._socket is not None:
+            self._fleet.tasks.spawn_contained(_closed(self._socket), name="close")
+
+    # -- what it hears -----------------------------------------------------------------------------
+
+    def _heard(self, data: bytes) -> None:
+        if (
+            data[1] == SWARM_TAG
+        ):  # lists are long, and only the first of a swarm is of interest here
+            storm = self.storm
+            if storm is not None and storm.digest in self._waiting:
+                self._answered(storm.digest)
+            return
+        message = m.decode_to_agent(data)
+        match message:
+            case m.Answer(number) | m.Refusal(number):
+                self._answered(number)
+            case m.Grant(digest, _, runs) if self.storm and self.storm.digest == digest:
+                for run in runs:
+                    self._reading.add(run)
+                    wait = READ_S * self._fleet.dice.uniform(0.5, 1.5)
+                    asyncio.get_running_loop().call_later(wait, self._read, self.storm, run)
+            case m.Revoke(_, runs):
+                self._reading.difference_update(runs)
+            case m.Poll() if self.storm is not None:
+                self.say(m.Heartbeat(0, (self._state(self.storm),)))
+
+    def _answered(self, question: object) -> None:
+        kind, began = self._waiting.pop(question, ("", 0.0))
+        if kind:
+            self._fleet.answers.took(kind, began)
+
+    def _read(self, storm: Storm, run: int) -> None:
+        if self.storm is storm and run in self._reading:
+            self._reading.discard(run)
+            self._mine |= 1 << run
+            storm.read(run)
+            self.say(m.LeaseReport(storm.digest, self._epoch, done=(run,)))
+
+
+class Fleet:
+    """All agents of this process."""
+
+    def __init__(self, plan: Plan, tasks: Tasks) -> None:
+        self.plan = plan
+        self.tasks = tasks
+        self.dice = random.Random(plan.seed)
+        shared = random.Random("models")  # the same models in every process
+        self.models = [f"{shared.getrandbits(256):064x}" for _ in range(MODELS)]
+        self.secret: Secret = read_cluster_key(plan.key_file)
+        self.answers = Answers()
+        self.members = 0
+        self.storms = 0  # that came to their end
+        self.door = asyncio.Semaphore(CONNECTING)
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
+        self.agents = [Agent(plan.first + n, self) for n in range(plan.agents)]
+
+    def session(self, rack: int) -> aiohttp.ClientSession:
+        """One that calls from the rack's address."""
+        if rack not in self._sessions:
+            local = f"127.{10 + rack // 250}.{rack % 250}.1", 0
+            connector = aiohttp.TCPConnector(limit=0, local_addr=local)
+            self._sessions[rack] = aiohttp.ClientSession(connector=connector)
+        return self._sessions[rack]
+
+    async def close(self) -> None:
+        """Let go all connections."""
+        for session in self._sessions.values():
+            await session.close()
+
+    def start(self) -> None:
+        """Everybody connects; storms begin with `storm`."""
+        for agent in self.agents:
+            _ = self.tasks.spawn(agent.live(), name="agent")
+
+    async def storm(self, size: int) -> None:
+        """One storm after another of `size` agents that are free."""
+        while True:
+            free = [agent for agent in self.agents if agent.storm is None]
+            storm = Storm(self.dice.sample(free, min(size, len(free))), self.plan.runs)
+            for agent in storm.members:
+                agent.storm = storm
+            for agent in storm.members:
+                agent.enter(storm)
+                await asyncio.sleep(ARRIVAL_S / size)
+            while not storm.over:
+                await asyncio.sleep(0.2)
+            self.storms += 1
+            for agent in storm.members:
+                agent.finish(storm)
+                await asyncio.sleep(PAUSE_S / size)
+
+    async def restarts(self) -> None:
+        """Connections that break, one after another."""
+        while True:
+            await asyncio.sleep(self.dice.expovariate(self.plan.reconnects_per_s))
+            self.dice.choice(self.agents).reconnect()
+
+    def figures(self) -> dict[str, object]:
+        """What came out."""
+        answers = self.answers
+        return {
+            "members": self.members, "storms": self.storms, "sent": answers.sent,
+            "received": answers.received, "lost": answers.lost, "times": answers.times,
+        }  # fmt: skip
+
+
+async def _closed(socket: aiohttp.ClientWebSocketResponse) -> None:
+    await socket.close()
+
+
+async def _binary(socket: aiohttp.ClientWebSocketResponse) -> bytes:
+    async with asyncio.timeout(20):
+        frame = await socket.receive()
+    if frame.type is not aiohttp.WSMsgType.BINARY:
+        raise Unreachable(f"the tracker closed: {frame.extra}")
+    data: bytes = frame.data
+    return data
+
+
+async def _run() -> None:
+    plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
+    orders = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    async with Tasks() as tasks:
+        fleet = Fleet(plan, tasks)
+        try:
+            fleet.start()
+            while fleet.members < len(fleet.agents):
+                await asyncio.sleep(0.1)
+            for size in plan.storms:
+                _ = tasks.spawn(fleet.storm(size), name="storm")
+            if plan.reconnects_per_s:
+                _ = tasks.spawn(fleet.restarts(), name="restarts")
+            print("connected", flush=True)
+            await orders.readline()
+            fleet.answers.counting = True
+            fleet.answers.sent = fleet.answers.received = fleet.answers.lost = fleet.storms = 0
+            await orders.readline()
+            print(json.dumps(fleet.figures()), flush=True)
+            await orders.readline()  # 3,000 goodbyes are of no use: whoever started us kills us now
+        finally:
+            await fleet.close()
+
+
+if __name__ == "__main__":
+    raise_file_limit()
+    uvloop.run(_run())

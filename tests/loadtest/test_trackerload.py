@@ -1,0 +1,15 @@
+"""A short form of `make tracker-load`: the limits that don't depend on a quiet machine."""
+
+import pytest
+
+from loadtest.trackerload import CPU, RSS, measure
+
+
+@pytest.mark.slow
+def test_five_hundred_agents_get_their_answers() -> None:
+    figures = measure(500, 8, runs=64)
+    assert figures.lost == 0
+    assert figures.storms > 0
+    assert {"all", "enter", "manifest", "resolve"} <= figures.answers.keys()
+    assert figures.cpu < CPU
+    assert figures.rss_bytes < RSS
