@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
@@ -35,7 +35,36 @@ def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch:
     text = os.fspath(ref_or_dir)
     if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
         raise NotFound(f"{text}: no such directory or file")
-    ref = Ref.parse(text)
+    here = connect(agent)
+    source = SwarmSource.attach(
+        here.client, Ref.parse(text), needed=fetch == "needed", origin=here.origin,
+        models_dir=here.models_dir,
+    )  # fmt: skip
+    if source.tree is None:
+        return source
+    source.close()  # it is all here
+    return DirectorySource(source.tree)
+
+
+class Here(NamedTuple):
+    """What this process was told about the node's agent."""
+
+    client: AgentClient
+    models_dir: (
+        Path | None
+    )  # where this process sees the agent's models; None: where the agent does
+    origin: str  # URL; "": none
+
+
+def connect(agent: str | None) -> Here:
+    """The node's agent, as the environment and the configuration file have it.
+
+    Args:
+        agent: as for `open_source`.
+
+    Raises:
+        UsageError: an address that can't be.
+    """
     told = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
 
     def setting(name: str) -> str:
@@ -45,14 +74,7 @@ def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch:
         agent or setting("agent") or _default_agent(), token=read_token(setting("token_file"))
     )
     models_dir = setting("models_dir")
-    source = SwarmSource.attach(
-        client, ref, needed=fetch == "needed", origin=setting("origin"),
-        models_dir=Path(models_dir) if models_dir else None,
-    )  # fmt: skip
-    if source.tree is None:
-        return source
-    source.close()  # it is all here
-    return DirectorySource(source.tree)
+    return Here(client, Path(models_dir) if models_dir else None, setting("origin"))
 
 
 def _default_agent() -> str:

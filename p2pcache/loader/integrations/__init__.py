@@ -1,0 +1,1 @@
+"""The engines' own seams, filled with the loader. Nothing here is imported before an engine asks."""

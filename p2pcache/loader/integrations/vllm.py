@@ -1,0 +1,169 @@
+"""vLLM's `--load-format p2pcache`, by the entry point group `vllm.general_plugins`.
+
+The loader is a `DefaultModelLoader` whose iterator over weights is ours: expert filter, prefixes,
+unused and missing weights, quantization stay vLLM's. That iterator's method is not public, so a
+vLLM without it gets a loader on the public base, which knows none of these extras.
+"""
+
+import dataclasses
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.loader.integrations.weights import EngineSettings, borrow_handlers, find, stream
+
+log = logging.getLogger(__name__)
+
+LOAD_FORMAT = "p2pcache"
+_EXTRA = "--model-loader-extra-config"
+_THEIRS = ("enable_weights_track",)  # the key of DefaultModelLoader that means something here, too
+
+
+@functools.cache
+def register() -> None:
+    """Called in each process of vLLM, perhaps often. Never raises: it runs wherever p2pcache is installed."""
+    try:
+        from vllm.model_executor.model_loader import register_model_loader
+
+        register_model_loader(LOAD_FORMAT)(make_loader())
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        log.warning("no load format %r: this vLLM can't take it (%s)", LOAD_FORMAT, error)
+        return
+    borrow_handlers("vllm")
+
+
+def make_loader() -> type[Any]:
+    """The class for this vLLM."""
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    try:
+        from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+    except ImportError:
+        return plain_loader(BaseModelLoader)
+    if fits(DefaultModelLoader):
+        return full_loader(DefaultModelLoader)
+    log.warning("vLLM's DefaultModelLoader has changed; no expert filter, all weights are read")
+    return plain_loader(BaseModelLoader)
+
+
+def fits(default_loader: type[Any]) -> bool:
+    """Whether the method that we replace is the one that we know."""
+    method = getattr(default_loader, "_get_weights_iterator", None)
+    source = getattr(default_loader, "Source", None)
+    fields = set(getattr(source, "__dataclass_fields__", ()))
+    return (
+        method is not None
+        and list(inspect.signature(method).parameters) == ["self", "source"]
+        and {"model_or_path", "subfolder", "prefix", "allow_patterns_overrides"} <= fields
+    )
+
+
+def split(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
+    """The extra config as ours and vLLM's.
+
+    Raises:
+        UsageError: not an object of known keys.
+    """
+    if not isinstance(extra, dict):
+        raise UsageError(f'{_EXTRA}: expected a JSON object such as {{"ref": "team/llama:v3"}}')
+    theirs = {key: extra[key] for key in _THEIRS if key in extra}
+    ours = {key: value for key, value in extra.items() if key not in theirs}
+    return EngineSettings.parse(ours, _EXTRA), theirs
+
+
+def full_loader(base: type[Any]) -> type[Any]:
+    """A loader that is vLLM's own but for the iterator over weights."""
+
+    class P2PCacheModelLoader(base):  # type: ignore[misc]  # a class of the engine
+        """Safetensors by p2pcache; whatever else a model has, as `--load-format auto` does it."""
+
+        counter_before_loading_weights: float  # seconds; vLLM's line about the time reads it
+
+        def __init__(self, load_config: Any) -> None:
+            self._p2pcache, theirs = split(load_config.model_loader_extra_config)
+            super().__init__(
+                dataclasses.replace(
+                    load_config, load_format="auto", model_loader_extra_config=theirs
+                )
+            )
+
+        def download_model(self, model_config: Any) -> None:
+            """Nothing to bring beforehand where weights come from the node."""
+            if find(model_config.model, self._p2pcache) is None:
+                super().download_model(model_config)
+
+        def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
+            where = find(source.model_or_path, self._p2pcache)
+            odd = _unusual(source, self.load_config)
+            if where is None or (odd and not isinstance(where, str)):
+                found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
+                return found
+            if odd:
+                raise UsageError(
+                    f"{where}: can't be streamed ({odd}); pull the whole model and serve its directory"
+                )
+            if self.counter_before_loading_weights == 0.0:
+                self.counter_before_loading_weights = time.perf_counter()
+            skip = _skip(source, getattr(self, "local_expert_ids", None))
+            return stream(where, self._p2pcache, skip=skip, prefix=source.prefix)
+
+    return P2PCacheModelLoader
+
+
+def plain_loader(base: type[Any]) -> type[Any]:
+    """A loader of only what vLLM promises to plugins."""
+
+    class P2PCacheModelLoader(base):  # type: ignore[misc]
+        """Safetensors by p2pcache."""
+
+        def __init__(self, load_config: Any) -> None:
+            super().__init__(load_config)
+            self._p2pcache, _ = split(load_config.model_loader_extra_config)
+
+        def download_model(self, model_config: Any) -> None:
+            """Nothing to bring beforehand."""
+
+        def load_weights(self, model: Any, model_config: Any) -> None:
+            """Hand all weights to the model.
+
+            Raises:
+                NotFound: the model is neither a directory with weights nor one with a ref.
+                P2PCacheError: as `iter_tensors`.
+            """
+            where = find(model_config.model, self._p2pcache)
+            if where is None:
+                raise NotFound(
+                    f'{model_config.model}: no safetensors there, and no "ref" in {_EXTRA}'
+                )
+            model.load_weights(stream(where, self._p2pcache))
+
+    return P2PCacheModelLoader
+
+
+def _unusual(source: Any, load_config: Any) -> str:
+    """Why this source needs vLLM's own way of choosing or reading files; "": it doesn't."""
+    if source.subfolder is not None:
+        return f"its weights are those of the folder {source.subfolder}"
+    if source.allow_patterns_overrides is not None:
+        return f"its weights are the files {', '.join(source.allow_patterns_overrides)}"
+    if load_config.safetensors_load_strategy == "torchao":
+        return "torchao puts its tensors together from several"
+    return ""
+
+
+def _skip(source: Any, local_expert_ids: set[int] | None) -> Callable[[str], bool] | None:
+    unused = getattr(source, "is_unused_weight", None)
+    if local_expert_ids is None:
+        return unused if callable(unused) else None
+    from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+
+    def skip(name: str) -> bool:
+        if unused is not None and unused(name):
+            return True
+        return bool(should_skip_weight(name, local_expert_ids))
+
+    return skip

@@ -1,0 +1,152 @@
+"""What all engines need: where a model's weights are, and an iterator over them.
+
+An engine wants configuration and tokenizer in a directory before it asks for weights. So it is
+given a directory, either of the whole model, or of all but the weights
+(`p2pcache pull REF --exclude '*.safetensors'`) and the ref from which these are streamed.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p2pcache.core.units import parse_size
+from p2pcache.errors import IntegrityError, UsageError
+from p2pcache.ids import Ref
+from p2pcache.loader.api import DEFAULT_LIMIT, iter_tensors
+from p2pcache.loader.catalog import Deadline, fetch
+from p2pcache.loader.resolve import open_source
+from p2pcache.loader.source import Range
+
+log = logging.getLogger(__name__)
+
+# What must be of the same version as the weights; a tag may move between two reads of it.
+_BOUND = ("config.json", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an operator may say about a load; the words are those of `iter_tensors`."""
+
+    ref: str = ""  # for model directories without weights; "": there are none such
+    agent: str | None = None
+    memory_limit: int | str = DEFAULT_LIMIT  # bytes, or text such as "2GiB"
+    timeout_s: float | None = None
+
+    @classmethod
+    def parse(cls, told: Mapping[str, Any], where: str) -> "EngineSettings":
+        """Check words that came from outside.
+
+        Args:
+            told: key to value, as JSON has them.
+            where: what messages call the place.
+
+        Raises:
+            UsageError: an unknown key, or a value that can't be.
+        """
+        known = cls.__dataclass_fields__.keys()
+        unknown = sorted(map(str, told.keys() - known))
+        if unknown:
+            raise UsageError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
+        for key in ("ref", "agent"):
+            if not isinstance(told.get(key, ""), str):
+                raise UsageError(f"{where}: {key} must be text")
+        limit, timeout_s = told.get("memory_limit", DEFAULT_LIMIT), told.get("timeout_s")
+        if isinstance(limit, bool) or not isinstance(limit, int | str):
+            raise UsageError(f'{where}: memory_limit must be bytes or text such as "2GiB"')
+        if isinstance(limit, str):
+            parse_size(limit)
+        if timeout_s is not None and (
+            isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0
+        ):
+            raise UsageError(f"{where}: timeout_s must be a number of seconds above 0")
+        if told.get("ref"):
+            Ref.parse(told["ref"])
+        return cls(**told)
+
+
+def find(model: str, settings: EngineSettings) -> str | Path | None:
+    """Where the weights of an engine's model come from.
+
+    Args:
+        model: what the engine was given: a directory, or a name in a hub.
+        settings: the operator's.
+
+    Returns:
+        The directory itself if it has safetensors; else the ref; None: neither, so it's not ours.
+
+    Raises:
+        IntegrityError: the directory is of another version than the ref.
+        P2PCacheError: the ref can't be opened.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return None
+    if next(folder.glob("*.safetensors"), None) is not None:
+        return folder
+    return pinned(folder, settings) if settings.ref else None
+
+
+def pinned(folder: Path, settings: EngineSettings) -> str | Path:
+    """The settings' ref with its digest, once the directory is known to be of the same model.
+
+    Raises:
+        IntegrityError: it isn't.
+        P2PCacheError: the ref can't be opened.
+    """
+    source = open_source(settings.ref, agent=settings.agent, fetch="all")
+    try:
+        files = dict(source.files())
+        names = [name for name in _BOUND if name in files and (folder / name).is_file()]
+        ranges = [Range(name, 0, files[name]) for name in names]
+        theirs = fetch(source, ranges, Deadline(settings.timeout_s, source.name))
+        for name, data in zip(names, theirs, strict=True):
+            if (folder / name).read_bytes() != data:
+                raise IntegrityError(
+                    f"{folder}/{name} isn't that of {settings.ref}: the tag moved, or it is another model; "
+                    "pull the directory again, or name the ref with its digest"
+                )
+        digest = source.stats().digest
+    finally:
+        source.close()
+    return str(Ref.parse(settings.ref)._replace(digest=digest)) if digest else settings.ref
+
+
+def stream(
+    where: str | Path,
+    settings: EngineSettings,
+    *,
+    skip: Callable[[str], bool] | None = None,
+    prefix: str = "",
+) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) in the order in which bytes come; tensors are on the host and own their memory.
+
+    On the host, since each tensor-parallel rank cuts its part out before it copies to its GPU.
+
+    Args:
+        where: from `find`.
+        settings: the operator's.
+        skip: names that are not to be read.
+        prefix: put before each name.
+    """
+    with iter_tensors(
+        where,
+        filter=None if skip is None else lambda name: not skip(name),
+        memory_limit=settings.memory_limit,
+        agent=settings.agent,
+        timeout_s=settings.timeout_s,
+    ) as found:
+        for name, tensor in found:
+            yield prefix + name, tensor
+
+
+def borrow_handlers(engine: str) -> None:
+    """Let our log lines go where the engine's go: vLLM and SGLang give handlers to their own names alone."""
+    ours, theirs = logging.getLogger("p2pcache"), logging.getLogger(engine)
+    if ours.handlers or not theirs.handlers:
+        return
+    for handler in theirs.handlers:
+        ours.addHandler(handler)
+    ours.setLevel(theirs.level or logging.INFO)
+    ours.propagate = False  # else a root handler repeats each line
