@@ -37,7 +37,8 @@ def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document(found)
         return
-    lines = [f"{found.get('ref', '?')}  blake3:{str(found.get('digest') or '?')[:16]}"]
+    digest = str(found.get("digest") or "")[:16]
+    lines = [f"{found.get('ref', '?')}" + (f"  blake3:{digest}" if digest else "")]
     if found.get("now"):
         lines += _running(found["now"])
     elif found.get("last"):

@@ -158,7 +158,9 @@ def as_text(result: Replay, run: int | None = None) -> str:
         lines.append(f"            .. and {len(result.notes) - ROWS} more")
     lines += ["", "events:   " + _counts(result.events), "commands: " + _counts(result.commands)]
     if run is not None:
-        lines += ["", f"run {run}:", *(f"  {line}" for line in result.scheduler.story(run))]
+        story = (line.partition(" ") for line in result.scheduler.story(run))
+        told = (f"{float(at) - head.now:10.3f}  {text}" for at, _, text in story)
+        lines += ["", f"run {run}:", *told]
     lines += ["", "the last line is incomplete: what came after it is lost"] if result.cut else []
     verdict = "the same answers throughout; check() held after every event"
     lines += ["", f"WRONG: {result.fault}" if result.fault else verdict]

@@ -61,11 +61,11 @@ class SwarmView:
     alone: bool  # without a tracker for so long that owners may read
 
     def stuck(self, limit: int) -> list[int]:
-        """The runs that hold the pull up most: nobody has them, else the oldest request, else the lowest."""
-        nobody = self.needed & ~self.held & ~chunkset.of(one.run for one in self.reads)
-        oldest = [one.run for one in sorted(self.requests, key=lambda one: -one.seconds)]
-        lowest = chunkset.members(chunkset.lowest(self.needed, limit))
-        runs = [*chunkset.members(chunkset.lowest(nobody, limit)), *oldest, *lowest]
+        """The runs that hold the pull up most: the first gap, what is in flight for longest, the next gaps."""
+        # Leases go out in order: that nobody has a run far behind the first gap says nothing.
+        gaps = list(chunkset.members(chunkset.lowest(self.needed, limit)))
+        flying = sorted((*self.requests, *self.reads), key=lambda one: -one.seconds)
+        runs = [*gaps[:1], *(one.run for one in flying), *gaps]
         return list(dict.fromkeys(run for run in runs if self.needed >> run & 1))[:limit]
 
 

@@ -128,5 +128,6 @@ def test_the_runs_that_hold_it_up() -> None:
         0b1111, 0b0011, "peers", (), (InFlight(1, 9.0, 5), InFlight(0, 2.0, 5)), (InFlight(2, 1.0),),
         (), tracker_up=True, alone=False,
     )  # fmt: skip
-    assert view.stuck(3) == [3, 1, 0]  # nobody has 3, 2 is being read; then the oldest request
-    assert view.stuck(1) == [3]
+    assert view.stuck(3) == [0, 1, 2]  # the first gap, then what is in flight for longest
+    assert view.stuck(9) == [0, 1, 2, 3]
+    assert view.stuck(1) == [0]
