@@ -10,6 +10,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -99,12 +100,19 @@ class Runner:
         self._command = command(node.target, calm)
         self.ready = threading.Event()  # also set when it has ended
         self._start = 0.0
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would fill up
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
+            )  # fmt: skip
+        except OSError as error:
+            self._said.close()
+            raise UsageError(
+                f"can't run {self._command[0]!r}: {error.strerror}; see --ssh"
+            ) from None
         self._thread.start()
         return self
 
@@ -117,7 +125,7 @@ class Runner:
             except subprocess.TimeoutExpired:
                 process.kill()
         self._thread.join(STOP_S)
-        for pipe in (process.stdin, process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout, self._said):
             if pipe is not None:
                 with suppress(BrokenPipeError):  # it ended before it was told to start
                     pipe.close()
@@ -139,14 +147,14 @@ class Runner:
     def _listen(self) -> None:
         process, outcome = self._process, self.node.outcome
         assert process.stdout is not None
-        assert process.stderr is not None
         for line in process.stdout:
             if line.strip() == "ready":
                 self.ready.set()
             elif line.startswith("{"):
                 self._take(line)
-        said = " ".join(process.stderr.read().split())[-TAIL_CHARS:]
         code = process.wait()
+        self._said.seek(0)
+        said = " ".join(self._said.read().decode(errors="replace").split())[-TAIL_CHARS:]
         if not outcome.ended_s and self._start:
             outcome.ended_s = time.monotonic() - self._start
         if code:

@@ -115,6 +115,8 @@ def test_lists_are_checked(
     assert main(["--hosts", str(tmp_path / "none"), "--ref", "m"]) == 2
     with pytest.raises(UsageError):
         run(read_hosts(hosts), Calm("; reboot", 1.0, 1.0), print)
+    with pytest.raises(UsageError, match="--ssh"):
+        run(read_hosts(hosts), Calm("m", 1.0, 1.0, ssh=str(tmp_path / "no-ssh")), print)
 
 
 def test_what_runs_on_a_host() -> None:
