@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools demo test check fmt lint type rules unit functional bench bench-loader storm loader-arriving loader-faults sim sim-properties soak clean help
+.PHONY: setup tools engines demo test check fmt lint type rules unit functional bench bench-loader gpu storm loader-arriving loader-faults sim sim-properties tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -20,10 +20,13 @@ demo: setup      ## the main job on this machine: S3 server, tracker, four agent
 test: setup      ## all tests
 	$(BIN)/python -m pytest -q
 
-check: setup tools lint type rules test  ## what CI runs: format, lint, types, import rules, tests
+check: setup tools engines lint type rules test  ## what CI runs: format, lint, types, import rules, tests
 
 tools:           ## Debian packages that some tests drive (root only; else those tests skip)
 	sh .ci/install-tools
+
+engines: setup   ## source of vLLM and SGLang, which contract tests read (offline those skip)
+	$(BIN)/python .ci/install_engines.py
 
 fmt: setup       ## format the code
 	$(BIN)/ruff format .
@@ -52,7 +55,15 @@ loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS
 bench-loader: setup  ## weights from page cache into tensors, beside safetensors, Run:ai's streamer and fastsafetensors
 	$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_loader
+gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (needs torch with CUDA)
+	$(BIN)/python -m pytest -q -rs -m gpu
+	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
+	$(BIN)/python -m loadtest.bench_gpu
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
+tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of its own (AGENTS=10000 SECONDS=60)
+	$(BIN)/python -m loadtest.trackerload --agents $(or $(AGENTS),10000) --seconds $(or $(SECONDS),60)
+soak: setup      ## random work and faults on eight agents, everything compared (MINUTES=60 SEED=1)
+	$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -115,6 +115,7 @@ class AgentMetrics(Collector):
             ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),
             ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
             ("uploads", "Uploads active and queued.", net.load),
+            ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
              self._lag.worst_s),
         ):  # fmt: skip

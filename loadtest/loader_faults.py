@@ -197,10 +197,10 @@ class Scene:
 
 
 @contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[None]:
+def small_disk(path: Path, size_bytes: int = SMALL_DISK_BYTES) -> Iterator[None]:
     """A small file system in memory at `path`; needs root."""
     path.mkdir(parents=True)
-    options = f"size={SMALL_DISK_BYTES}"
+    options = f"size={size_bytes}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "p2pfaults", str(path)], check=True)
     try:
         yield

@@ -100,6 +100,11 @@ class Seaweed:
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        """Whether it was started and has not been stopped."""
+        return self._process is not None
+
+    @property
     def endpoint(self) -> str:
         """URL of the S3 endpoint."""
         return f"{'https' if self._tls else 'http'}://{self.address}:{self.port}"

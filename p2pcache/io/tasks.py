@@ -51,6 +51,11 @@ class Tasks:
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
+    @property
+    def count(self) -> int:
+        """How many run now."""
+        return len(self._live)
+
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         """Run `work` as a task that the daemon can't live without, and return it.
 
