@@ -1,0 +1,122 @@
+"""The GPU benchmark without a GPU: the same jobs on a device whose copies come as late as they may."""
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from loadtest import bench_gpu, bench_gpu_ends, bench_loader
+from loadtest.bench_gpu import Bench, show
+from p2pcache.loader import stream
+from tests.loader.loader_kit import FakeAsyncBackend
+
+
+class FakeDevice:
+    """Host memory; what is pinned is remembered."""
+
+    word = "cuda"
+
+    def __init__(self) -> None:
+        self.registered: dict[int, int] = {}
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    pinned = empty
+
+    def streams(self, count: int) -> list[Callable[[], AbstractContextManager[Any]]]:
+        return [contextlib.nullcontext] * count
+
+    def sync(self) -> None:
+        pass
+
+    def register(self, address: int, nbytes: int) -> None:
+        self.registered[address] = nbytes
+
+    def unregister(self, address: int) -> None:
+        del self.registered[address]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    for name, value in {"HIDDEN": 64, "INNER": 96, "KEYS": 16, "WORDS": 500}.items():
+        monkeypatch.setattr(bench_loader, name, value)
+    bench_loader.make_llama(tmp_path, 2, layers=2)
+    monkeypatch.setattr(stream, "CudaBackend", lambda _device, _streams: FakeAsyncBackend())
+    device = FakeDevice()
+
+    def run(job: dict[str, Any]) -> dict[str, Any]:
+        found = bench_gpu_ends.do(job, device)
+        assert not device.registered
+        return found
+
+    return Bench(tmp_path, "cuda:0", 2, run)
+
+
+def test_warm_and_cold(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = bench.page_cache(["p2pcache"]) + bench.cold_disk(["p2pcache"])
+    assert [(row["section"], row["name"]) for row in rows] == [
+        ("page cache", "ceiling, 1 stream"),
+        ("page cache", "ceiling, 2 streams"),
+        ("page cache", "copy, not pinned"),
+        ("page cache", "p2pcache"),
+        ("cold disk", "read only"),
+        ("cold disk", "p2pcache"),
+    ]
+    assert not bench.wrong
+    assert all(len(row["seconds"]) == 2 for row in rows)
+    assert rows[3]["of_ceiling"] > 0
+    assert "of_ceiling" not in rows[4]
+    show(rows, "head")
+    assert capsys.readouterr().out.count("\n") == len(rows) + 2
+
+
+def test_every_ring_and_the_arena(bench: Bench) -> None:
+    rows = bench.rings()
+    assert len(rows) == 2 + 3 * 3 * 2
+    assert not bench.wrong
+    assert [row["name"] for row in bench.arena(1 << 20)] == [
+        "touch, 1 MiB", "register, 1 MiB", "copy, 1 MiB", "unregister, 1 MiB"
+    ]  # fmt: skip
+
+
+def test_wrong_bytes_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        bench_gpu_ends.LOADERS, "liar", lambda _job, _device: lambda: {"a": torch.zeros(3)}
+    )
+    bench.cold_disk(["liar"])
+    assert bench.wrong == ["cold disk, liar"]
+
+
+def test_a_rival_that_fails_costs_its_own_row(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_job: dict[str, Any], _device: object) -> Any:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(bench_gpu_ends.LOADERS, "runai", broken)
+    rows = bench.cold_disk(["runai", "p2pcache"])
+    assert [row["name"] for row in rows] == ["read only", "p2pcache"]
+
+
+@pytest.mark.slow
+@pytest.mark.functional
+def test_the_swarm_on_loopback(bench: Bench) -> None:
+    pull, copy, load = bench.swarm()
+    assert not bench.wrong
+    assert pull["name"] == "pull alone"
+    assert copy["gb_per_s"] > 0
+    assert load["times_larger_alone"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench_gpu"])
+    assert bench_gpu.main() == 2
+    assert "no GPU here" in capsys.readouterr().out
