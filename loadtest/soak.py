@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadtest.daemons import exit_on_signals, wait_until
-from loadtest.soak_plan import AGENTS, STEADY, Action, actions
+from loadtest.soak_plan import AGENTS, LIAR, STEADY, Action, actions
 from loadtest.soak_scene import RECYCLE_BYTES, Job, Model, Scene
 from loadtest.soak_watch import Rest, disk_bytes, growth, held_deleted, leaks, quiet, sample
 
@@ -184,7 +184,8 @@ class Soak:
         self._all_ended(DEADLINE_S)
         for model in scene.models[-2:]:
             for number in range(AGENTS):
-                self._pull(number, model)
+                if number != LIAR:  # its peers refuse it for a while yet, and are right to
+                    self._pull(number, model)
             for outcome in self._all_ended(HEALED_S):
                 if outcome != "right" and not outcome.startswith("NoSpace"):
                     self.note("a pull after all faults had ended", f"BROKEN {outcome}")

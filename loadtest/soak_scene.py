@@ -198,7 +198,7 @@ class Scene:
         self.agents[number].terminate()
 
     def revive(self, number: int) -> None:
-        """Start it again, if it doesn't run; the liar tells the truth in every other life."""
+        """Start it again; the liar tells the truth in every other life."""
         agent = self.agents[number]
         self.thaw(number)
         if agent.alive and agent.stop() != 0:  # it was terminated; a kill is over by now
@@ -243,6 +243,9 @@ class Scene:
         self.thaw()
         self.storage_again()
         self.tracker_again()
+        if self._lying:
+            self.terminate(LIAR)
+            self.revive(LIAR)
         for agent in self.agents:
             if not agent.alive:
                 agent.start(wait=False)
