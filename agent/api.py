@@ -10,6 +10,7 @@ from p2pcache.agent.bodies import (
     DemandRequest,
     LingerRequest,
     LoadRequest,
+    PressureRequest,
     PruneRequest,
     PullRequest,
     PushRequest,
@@ -27,6 +28,7 @@ from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.rights import Caller, Denied, Door, seen_model, seen_pulls
+from p2pcache.agent.serving import Serving
 from p2pcache.agent.streams import Events, audited, stream
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.tokens import Scope
@@ -58,6 +60,7 @@ class Api:
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
+        serving: Serving,
         gate: Gate,
     ) -> None:
         self._gate = gate
@@ -71,6 +74,7 @@ class Api:
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
+        self._serving = serving
 
     def health_application(self) -> web.Application:
         """For probes and Prometheus on TCP: health and figures, read only."""
@@ -98,7 +102,7 @@ class Api:
             web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
             web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
             web.post("/v1/linger", self.linger), web.get("/v1/history", self.history),
-            web.get("/v1/explain", self.explain),
+            web.get("/v1/explain", self.explain), web.post("/v1/pressure", self.pressure),
         ])  # fmt: skip
         return app
 
@@ -193,6 +197,11 @@ class Api:
         return scaffold.json_response(
             {"replicated": replicated, "seconds": round(time.monotonic() - began, 3)}
         )
+
+    async def pressure(self, request: web.Request) -> web.Response:
+        """How the engine does; said again every few seconds, for it counts no longer."""
+        self._serving.said((await scaffold.read_json(request, PressureRequest)).level)
+        return scaffold.json_response({"governor": self._serving.state()})
 
     # -- push --------------------------------------------------------------------------------------
 

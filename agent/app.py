@@ -25,6 +25,7 @@ from p2pcache.agent.pulls import Pulls
 from p2pcache.agent.pushes import Pushes
 from p2pcache.agent.queries import Queries
 from p2pcache.agent.resolver import Resolver
+from p2pcache.agent.serving import Serving
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.stranded import FILE as MEMBERS_FILE
 from p2pcache.agent.stranded import Stranded
@@ -40,6 +41,7 @@ from p2pcache.io.looplag import LoopLag
 from p2pcache.io.memberbook import MemberBook
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks, Threads
@@ -73,38 +75,45 @@ class AgentApp:
         self.tasks = Tasks()
         rng = random.Random(self.node)
         self.advertise = settings.advertise or _advertised(settings, host, self._port)
+        disk = TokenBucket(settings.disk_bytes_per_s)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
             upload_bytes_per_s=settings.upload_bytes_per_s or None,
-            download_bytes_per_s=settings.download_bytes_per_s or None, advertise=self.advertise,
-            tls=tls,
+            download_bytes_per_s=settings.download_bytes_per_s or None, disk=disk,
+            advertise=self.advertise, tls=tls,
         )  # fmt: skip
         self.link = (
             TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
                         tasks=self.tasks, rng=rng, tls=tls)
             if settings.tracker else None
         )  # fmt: skip
-        self.origin = OriginReads(settings.origin_bytes_per_s)
+        self.origin = OriginReads(settings.origin_bytes_per_s, disk)
         self.parts = Parts(
-            settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls
-        )
+            settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
+            disk,
+        )  # fmt: skip
+        self.serving = Serving(self.parts, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
         self.downloads = Downloads(self.parts, self.resolver, SwarmSettings(), self.journal)
         self.pushes = Pushes(self.parts, self.downloads, self.resolver, self.journal)
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
-            self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons()
+            self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
+            self.serving,
+        )  # fmt: skip
+        self.queries = Queries(
+            self.parts, self.resolver, self.downloads, self.metrics, self.serving
         )
-        self.queries = Queries(self.parts, self.resolver, self.downloads, self.metrics)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, loads=Loads(self.parts, self.downloads, pulls), pushes=self.pushes, queries=self.queries,
             journal=self.journal,
-            explainer=Explainer(self.parts, self.downloads, self.journal), gate=self.doors.gate,
+            explainer=Explainer(self.parts, self.downloads, self.journal, self.serving),
+            serving=self.serving, gate=self.doors.gate,
         )  # fmt: skip
-        self.janitor = Janitor(self.parts, self.downloads)
+        self.janitor = Janitor(self.parts, self.downloads, self.serving)
         book = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
         self.stranded = Stranded(self.parts, self.downloads, book)
         self._name = settings.node_name or socket.gethostname()
@@ -129,6 +138,7 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
+                self.serving.start()
                 self.stranded.start()
                 self._lag.start(self.tasks)
                 if self.tls is not None:

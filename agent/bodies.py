@@ -53,6 +53,12 @@ class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
     ref: str
 
 
+class PressureRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/pressure."""
+
+    level: float  # 0: the engine does well, 1: as bad as it should ever be
+
+
 class LingerRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/linger."""
 

@@ -5,6 +5,7 @@ import asyncio
 from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
+from p2pcache.agent.serving import Serving
 from p2pcache.agent.swarm import Swarm
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.view import WAITS, InFlight, SwarmView
@@ -19,10 +20,13 @@ STUCK = 3  # runs whose story is told
 class Explainer:
     """Puts together what the scheduler, the download and the history know. Read only."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, journal: Journal) -> None:
+    def __init__(
+        self, parts: Parts, downloads: Downloads, journal: Journal, serving: Serving
+    ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._journal = journal
+        self._serving = serving
 
     async def explain(self, ref: Ref) -> dict[str, object]:
         """Everything about the pull of a model that runs, else about the last one.
@@ -60,6 +64,7 @@ class Explainer:
         state: dict[str, object] = {
             "bytes_done": done, "bytes_total": download.bytes_total, "rate": round(rate),
             "eta_s": round((download.bytes_total - done) / rate, 1) if rate > 0 else None,
+            "governor": self._serving.state(),
         }  # fmt: skip
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"

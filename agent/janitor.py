@@ -5,6 +5,7 @@ import logging
 
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.parts import Parts
+from p2pcache.agent.serving import Serving
 from p2pcache.errors import P2PCacheError
 
 log = logging.getLogger(__name__)
@@ -17,9 +18,10 @@ SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
 class Janitor:
     """Owns the periodic work of an agent."""
 
-    def __init__(self, parts: Parts, downloads: Downloads) -> None:
+    def __init__(self, parts: Parts, downloads: Downloads, serving: Serving) -> None:
         self._parts = parts
         self._downloads = downloads
+        self._serving = serving
         self._scrubbed: dict[str, float] = {}
 
     def start(self) -> None:
@@ -41,6 +43,8 @@ class Janitor:
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again, the one that waited longest."""
+        if self._serving.governs:
+            return  # it is long due anyway; an hour later will do
         now = self._parts.now()
         due_s = self._parts.settings.scrub_interval_s
         for digest, swarm in list(self._downloads.swarms.items()):

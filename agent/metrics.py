@@ -16,6 +16,7 @@ import p2pcache
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
+from p2pcache.agent.serving import Serving
 from p2pcache.core.events import Outcome, Source
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.tls import certificate_metrics
@@ -45,6 +46,7 @@ class AgentMetrics(Collector):
         journal: Journal,
         lag: LoopLag,
         ready: Callable[[], bool],
+        serving: Serving,
     ) -> None:
         self.registry = CollectorRegistry()
         self._parts = parts
@@ -52,6 +54,7 @@ class AgentMetrics(Collector):
         self._journal = journal
         self._lag = lag
         self._ready = ready
+        self._serving = serving
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -116,6 +119,10 @@ class AgentMetrics(Collector):
             ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
             ("uploads", "Uploads active and queued.", net.load),
             ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
+            ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
+             self._serving.limits.share),
+            ("governor_strain", "What strains what this host serves most; from 1 we give way.",
+             self._serving.limits.strain),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
              self._lag.worst_s),
         ):  # fmt: skip

@@ -34,6 +34,8 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("post", "/v1/verify", "Prove every chunk again; NDJSON events", {"ref": "string"}, _NDJSON),
     ("post", "/v1/linger", "Wait until other nodes hold what this one holds",
      {"digest": "string", "seconds": "number"}, _JSON),
+    ("post", "/v1/pressure", "How the engine on this host does: 0 well, 1 as bad as it should ever be",
+     {"level": "number"}, _JSON),
 )  # fmt: skip
 _QUERY = {("get", "/readyz"): ("model", False), ("get", "/v1/model"): ("ref", True),
           ("get", "/v1/locate"): ("ref", True), ("get", "/v1/explain"): ("ref", True),

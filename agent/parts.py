@@ -16,7 +16,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
-from p2pcache.io.peers.limits import TokenBucket
+from p2pcache.io.peers.limits import Both, TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks, Threads
@@ -32,11 +32,12 @@ class OriginReads:
     `settled` is clear while the origin is being opened.
     """
 
-    def __init__(self, bytes_per_s: int) -> None:
+    def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
+        """At most so many bytes per second (0: no cap), and within the rate of our own disk."""
         self.repo: OriginRepo | None = None
         self.settled = asyncio.Event()
         self.settled.set()
-        self._limiter = TokenBucket(bytes_per_s) if bytes_per_s else None
+        self._limiter = Both(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
 
@@ -93,5 +94,6 @@ class Parts:
     tasks: Tasks
     rng: random.Random
     tls: Tls | None = None
+    disk: TokenBucket = field(default_factory=TokenBucket)  # of what is written to the cache
     tally: Tally = field(default_factory=Tally)
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -12,6 +12,7 @@ from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
+from p2pcache.agent.serving import Serving
 from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.errors import NotFound, Unreachable
@@ -26,8 +27,9 @@ class Queries:
     """Read-only views, and the two chores that only touch the cache (prune, verify)."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics
-    ) -> None:
+        self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics,
+        serving: Serving,
+    ) -> None:  # fmt: skip
         self.origin_trouble = ""  # why the origin can't be used, "" if it can
         self.address = ""
         self.name = ""  # what people call this node
@@ -36,6 +38,7 @@ class Queries:
         self._resolver = resolver
         self._downloads = downloads
         self._metrics = metrics
+        self._serving = serving
 
     # -- health ------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class Queries:
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
-            "bytes": traffic,
+            "bytes": traffic, "governor": self._serving.state(),
         }  # fmt: skip
 
     async def _known(self, ref: Ref) -> ModelInfo:

@@ -55,6 +55,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/verify"): Rule(Scope.ADMIN, "model", "work"),
     ("POST", "/v1/prune"): Rule(Scope.ADMIN, "node", "work"),
     ("POST", "/v1/linger"): Rule(Scope.ADMIN, "node", "work"),
+    ("POST", "/v1/pressure"): Rule(Scope.ADMIN, "node", cheap=True),
     ("GET", "/v1/nodes"): Rule(Scope.ADMIN, "node"),
 }
 # A route that nobody thought of here is for operators of the whole node only.

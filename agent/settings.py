@@ -57,6 +57,22 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Cap on what is taken from peers; 0: none."""
     origin_bytes_per_s: int = 0
     """Cap on what is read from the origin; 0: none."""
+    disk_bytes_per_s: int = 0
+    """Cap on what is written to the cache, from peers and the origin together; 0: none."""
+    governor: Literal["auto", "on", "off"] = "auto"
+    """Give way to what this host serves: auto: while an engine says how it does; on: also by stalls and links alone."""
+    governor_floor: float = 0.1
+    """The governor leaves at least this share of full speed, so that a storm still ends."""
+    governor_cgroup: str = ""
+    """Cgroup (below /sys/fs/cgroup) of the engine: its stalls count; default: those of the whole host."""
+    link_bytes_per_s: int = 0
+    """What this host's link carries, for the governor; 0: what the network interfaces say."""
+    engine_metrics: str = ""
+    """URL of the engine's Prometheus metrics, http://HOST:PORT/metrics, for the governor."""
+    engine_metric: str = "vllm:time_to_first_token_seconds"
+    """The histogram (its p90 counts) or gauge there that is the engine's latency in seconds."""
+    engine_latency_s: float = 1.0
+    """The latency that is just good enough: the governor keeps it below this."""
     upload_slots: int = 4
     """Uploads at once; more requests wait in a short queue, then are told BUSY."""
     min_free_bytes: int = 1 << 30

@@ -28,8 +28,12 @@ Item = TypeVar("Item", bound=Hashable)
 class UploadQueue(Generic[Item]):
     """Admission and order of uploads.
 
+    What is asked for in the background waits behind everything else, and takes none of the places
+    that are for waiting: a peer that somebody waits for finds one.
+
     Invariants (`check`): at most `slots` active; active + waiting never above slots + queue; a
-    peer has at most one active upload; the rotation holds all and only peers that wait.
+    peer has at most one active upload; the rotation holds all and only peers that wait; a peer's
+    background requests come after its others.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
@@ -39,6 +43,8 @@ class UploadQueue(Generic[Item]):
         self._waiting: dict[int, deque[Item]] = {}  # peer -> its requests, oldest first
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._waiting_count = 0
+        self._background: set[Item] = set()  # of those that wait
+        self._slots = settings.slots
         self._open = True
         self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
 
@@ -56,32 +62,42 @@ class UploadQueue(Generic[Item]):
         """Admit nothing more (an orderly end); what was admitted is still served."""
         self._open = False
 
-    def offer(self, peer: int, item: Item) -> bool:
+    def limit(self, slots: int) -> None:
+        """Send so many at once at most from now on, within the settings; what is active goes on."""
+        self._slots = max(1, min(slots, self._settings.slots))
+
+    def offer(self, peer: int, item: Item, *, background: bool = False) -> bool:
         """Admit a request, or return False: answer BUSY.
 
         With several peers at once, none holds more than an even share of the places, so that one
         greedy peer can't turn the others away.
         """
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
-        if not self._open or self.load >= self._capacity or mine >= self._share(peer):
+        places = self._slots if background else self._capacity
+        if not self._open or self.load >= places or mine >= self._share(peer):
             return False
         if peer not in self._waiting:
             self._waiting[peer] = deque()
             self._rotation.append(peer)
-        self._waiting[peer].append(item)
+        self._line_up(self._waiting[peer], item, background=background)
         self._waiting_count += 1
         return True
 
     def start(self) -> tuple[int, Item] | None:
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
-        if len(self._active) >= min(self._settings.slots, int(self._paced)):
+        if len(self._active) >= min(self._slots, int(self._paced)):
             return None
+        begun = self._next(background=False)
+        return begun or (self._next(background=True) if self._background else None)
+
+    def _next(self, *, background: bool) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
             peer = self._rotation.popleft()
-            if peer in self._active:
+            if peer in self._active or (self._waiting[peer][0] in self._background) != background:
                 self._rotation.append(peer)
                 continue
             item = self._waiting[peer].popleft()
+            self._background.discard(item)
             self._waiting_count -= 1
             if self._waiting[peer]:
                 self._rotation.append(peer)
@@ -90,6 +106,14 @@ class UploadQueue(Generic[Item]):
             self._active[peer] = item
             return peer, item
         return None
+
+    def _line_up(self, waiting: deque[Item], item: Item, *, background: bool) -> None:
+        if background:
+            self._background.add(item)
+            waiting.append(item)
+            return
+        behind = sum(one in self._background for one in waiting)
+        waiting.insert(len(waiting) - behind, item)
 
     def ended(self, peer: int, item: Item, took_s: float | None = None) -> None:
         """An active upload is over, whatever its outcome.
@@ -120,6 +144,7 @@ class UploadQueue(Generic[Item]):
         if waiting is None or item not in waiting:
             return False
         waiting.remove(item)
+        self._background.discard(item)
         self._waiting_count -= 1
         if not waiting:
             del self._waiting[peer]
@@ -133,20 +158,24 @@ class UploadQueue(Generic[Item]):
             return []
         self._rotation.remove(peer)
         self._waiting_count -= len(waiting)
+        self._background.difference_update(waiting)
         return list(waiting)
 
     def check(self) -> None:
         """Assert the invariants (tests and simulator)."""
         assert len(self._active) <= self._settings.slots
-        assert self.load <= self._capacity
+        assert self.load <= self._settings.slots + self._settings.queue
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
         assert self._waiting_count == sum(map(len, self._waiting.values()))
+        marks = [[one in self._background for one in line] for line in self._waiting.values()]
+        assert all(line == sorted(line) for line in marks)
+        assert sum(map(sum, marks)) == len(self._background)
 
     @property
     def _capacity(self) -> int:
-        return self._settings.slots + self._settings.queue
+        return self._slots + self._settings.queue
 
     def _share(self, peer: int) -> int:
         peers = len(self._active.keys() | self._waiting.keys() | {peer})

@@ -47,6 +47,38 @@ def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
     assert queue.offer(3, 30)
 
 
+def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=3, queue=2, per_peer=4))
+    queue.limit(1)
+    assert queue.offer(1, 10, background=True)
+    assert not queue.offer(2, 20, background=True), "the places to wait are for others"
+    queue.limit(3)
+    assert queue.offer(2, 20, background=True)
+    assert queue.offer(2, 21)
+    assert queue.offer(3, 30)
+    assert [queue.start(), queue.start(), queue.start()] == [(2, 21), (3, 30), (1, 10)]
+    queue.ended(2, 21)
+    assert queue.start() == (2, 20)
+    queue.check()
+
+
+def test_fewer_slots_let_what_is_active_go_on() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=4, queue=4))
+    for peer in range(4):
+        assert queue.offer(peer, peer)
+        assert queue.start() is not None
+    queue.limit(1)
+    assert queue.offer(9, 9)
+    assert not queue.offer(10, 10), "one slot and its queue are taken"
+    for peer in range(3):
+        queue.ended(peer, peer)
+        assert queue.start() is None
+    queue.ended(3, 3)
+    assert queue.start() == (9, 9)
+    queue.limit(100)
+    queue.check()
+
+
 def test_cancel_takes_out_what_waits_only() -> None:
     queue = queue_of((1, 10), (1, 11))
     assert queue.start() == (1, 10)
@@ -90,10 +122,10 @@ class Machine(RuleBasedStateMachine):
         self.active: set[tuple[int, int]] = set()
         self.count = 0
 
-    @rule(peer=st.integers(0, 4))
-    def offer(self, peer: int) -> None:
+    @rule(peer=st.integers(0, 4), background=st.booleans())
+    def offer(self, peer: int, background: bool) -> None:  # noqa: FBT001 - hypothesis' way
         self.count += 1
-        if self.queue.offer(peer, self.count):
+        if self.queue.offer(peer, self.count, background=background):
             self.waiting.add((peer, self.count))
         else:
             assert self.waiting or self.active  # an idle node never says BUSY

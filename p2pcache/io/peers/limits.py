@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+BURST_S = 0.05  # of a rate: what may pass at once, too short for anybody to notice
+UNLIMITED = 1 << 40  # bytes at a time where there is no rate: more than any chunk has
+
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
@@ -30,7 +33,7 @@ class TokenBucket:
 
     def __init__(
         self,
-        bytes_per_s: float,
+        bytes_per_s: float = 0,
         *,
         burst_bytes: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -38,12 +41,13 @@ class TokenBucket:
         """Start full.
 
         Args:
-            bytes_per_s: the rate, above 0.
+            bytes_per_s: the rate; 0: none, everything passes.
             burst_bytes: what may pass at once after a pause; default 50 ms worth.
             clock: monotonic seconds.
         """
         self.bytes_per_s = bytes_per_s
-        self._burst = bytes_per_s * 0.05 if burst_bytes is None else burst_bytes
+        self._cap = bytes_per_s
+        self._burst = bytes_per_s * BURST_S if burst_bytes is None else burst_bytes
         self._clock = clock
         self._lock = threading.Lock()
         self._tokens = self._burst
@@ -52,11 +56,31 @@ class TokenBucket:
     @property
     def quantum(self) -> int:
         """Bytes to move at a time so that the rate stays smooth: 50 ms worth, 4 KiB to 4 MiB."""
-        return int(min(max(self.bytes_per_s * 0.05, 4096), 4 << 20))
+        rate = self.bytes_per_s
+        return int(min(max(rate * BURST_S, 4096), 4 << 20)) if rate else UNLIMITED
+
+    def limit(self, bytes_per_s: float) -> None:
+        """Go on at another rate, at most the one that it was made with; 0: at that one."""
+        rates = [rate for rate in (self._cap, bytes_per_s) if rate > 0]
+        rate = min(rates, default=0.0)
+        with self._lock:
+            if rate == self.bytes_per_s:
+                return
+            # A debt keeps its time, not its bytes: at a tenth of the rate it would take ten times as
+            # long, and whoever waits for it would be taken for dead.
+            owed_s = min(0.0, self._tokens) / self.bytes_per_s if self.bytes_per_s else 0.0
+            self._burst = rate * BURST_S
+            self._tokens = owed_s * rate
+            self._at = self._clock()
+            self.bytes_per_s = rate
 
     def spend(self, nbytes: int) -> float:
         """Count bytes that have moved; returns the seconds to wait before the next ones."""
+        if not self.bytes_per_s:
+            return 0.0
         with self._lock:
+            if not self.bytes_per_s:  # lifted since we looked
+                return 0.0
             now = self._clock()
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self.bytes_per_s)
             self._at = now
@@ -66,6 +90,19 @@ class TokenBucket:
     def take(self, nbytes: int) -> None:
         """Count bytes and sleep until they are paid for (worker threads only)."""
         delay = self.spend(nbytes)
+        if delay > 0:
+            time.sleep(delay)
+
+
+class Both:
+    """Two rates that hold at once."""
+
+    def __init__(self, one: TokenBucket, other: TokenBucket) -> None:
+        self._buckets = (one, other)
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes and sleep until both have them paid for (worker threads only)."""
+        delay = max(bucket.spend(nbytes) for bucket in self._buckets)
         if delay > 0:
             time.sleep(delay)
 

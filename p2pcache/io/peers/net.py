@@ -64,6 +64,7 @@ class PeerNet:
         uploads: UploadSettings,
         upload_bytes_per_s: int | None = None,
         download_bytes_per_s: int | None = None,
+        disk: TokenBucket | None = None,
         advertise: str = "",
         limits: PeerLimits | None = None,
         tls: Tls | None = None,
@@ -76,6 +77,7 @@ class PeerNet:
             uploads: slots and queue.
             upload_bytes_per_s: cap on payload sent; None or 0: none.
             download_bytes_per_s: cap on payload received; None or 0: none.
+            disk: rate of what is written to the cache, shared with who else writes.
             advertise: "host:port" that peers may dial back; default: the address `start` got.
             limits: deadlines and sizes; the defaults are the protocol's.
             tls: our certificate; every connection is then TLS, with one at the other end too.
@@ -83,8 +85,9 @@ class PeerNet:
         self._node = node
         self._secret = secret
         self._upload_settings = uploads
-        self._up = TokenBucket(upload_bytes_per_s) if upload_bytes_per_s else None
-        self._down = TokenBucket(download_bytes_per_s) if download_bytes_per_s else None
+        self._up = TokenBucket(upload_bytes_per_s or 0)
+        self._down = TokenBucket(download_bytes_per_s or 0)
+        self._disk = disk or TokenBucket()
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
@@ -122,7 +125,7 @@ class PeerNet:
         self._hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or _join_address(bound[0], bound[1]),
-            pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down),
+            pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down, disk=self._disk),
             uploads=Uploads(self._upload_settings, inbox, self._up), tls=self._tls,
         )  # fmt: skip
         if self._tls is not None:
@@ -191,8 +194,13 @@ class PeerNet:
             requester = hub.requesters[node] = Requester(hub, node, address)
         requester.join(digest, port)
 
-    def request(self, digest: str, request: int, node: int, run: int) -> None:
-        """Ask a joined node for what is missing of a run; ends in one `request_ended`."""
+    def request(
+        self, digest: str, request: int, node: int, run: int, *, background: bool = False
+    ) -> None:
+        """Ask a joined node for what is missing of a run; ends in one `request_ended`.
+
+        `background`: it is to serve others first.
+        """
         hub = self._live
         port = self._port(digest)
         try:
@@ -205,7 +213,7 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         requester = hub.requesters.get(node)
-        if requester is None or not requester.ask(digest, request, spans):
+        if requester is None or not requester.ask(digest, request, spans, background=background):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:
@@ -213,6 +221,11 @@ class PeerNet:
         for requester in self._live.requesters.values():
             if requester.cancel(digest, request):
                 return
+
+    def limit(self, bytes_per_s: float, slots: int) -> None:
+        """Serve no faster and no more at once, within the settings; 0 bytes: as they say."""
+        self._up.limit(bytes_per_s)
+        self._live.uploads.limit(slots)
 
     def announce(self, digest: str, runs: int) -> None:
         """Tell every neighbour that lacks some of these runs (bits) that we have them."""

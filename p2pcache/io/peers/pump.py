@@ -27,7 +27,9 @@ TURN_BYTES = 8 << 20  # then the next connection has its turn
 # is paid for by the time its bytes take (1,200 a second at 1 MiB and 1.2 GB/s); `serving` counts
 # those that are not.
 UNCOUNTED = frozenset({Kind.BUSY, Kind.REFUSED, Kind.REQUEST})
-LOWAT_BYTES = 512 << 10  # inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78
+LOWAT_BYTES = (
+    512 << 10
+)  # inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Pump:
     """Owns the receive threads and the epoll."""
 
     def __init__(
-        self, inbox: Inbox, *, threads: int, writers: Workers, down: TokenBucket | None
+        self, inbox: Inbox, *, threads: int, writers: Workers, down: TokenBucket, disk: TokenBucket
     ) -> None:
         """Start the threads.
 
@@ -44,11 +46,13 @@ class Pump:
             inbox: the way to the loop.
             threads: how many.
             writers: threads that write received bytes.
-            down: cap on what is received, or None.
+            down: the rate of what is received.
+            disk: the rate of what is written, shared with the reads of the origin.
         """
         self._inbox = inbox
         self._writers = writers
         self._down = down
+        self._disk = disk
         self._slices = SlicePool()
         self._connections: dict[int, Connection] = {}
         self._stopped = False
@@ -112,7 +116,8 @@ class Pump:
         finally:
             frames, connection.state.frames = connection.state.frames, []
             connection.reading.release()
-        pause = self._down.spend(connection.bytes_in - before) if self._down else 0.0
+        came = connection.bytes_in - before
+        pause = max(self._down.spend(came), self._disk.spend(came))
         if frames or error is not None or pause:
             self._inbox.post(self._report, connection, frames, error, pause)
         else:
@@ -120,7 +125,7 @@ class Pump:
 
     def _receive(self, connection: Connection) -> None:
         state, channel = connection.state, connection.channel
-        left = self._down.quantum if self._down else TURN_BYTES
+        left = min(TURN_BYTES, self._down.quantum, self._disk.quantum)
         held = self._slices.take()
         try:
             while left > 0 and not state.frames:

@@ -34,6 +34,7 @@ class Asked:
     digest: str
     port: SwarmPort
     spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
+    background: bool = False  # nobody waits for it
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
@@ -114,14 +115,16 @@ class Requester:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def ask(self, digest: str, request: int, spans: deque[range]) -> bool:
+    def ask(
+        self, digest: str, request: int, spans: deque[range], *, background: bool = False
+    ) -> bool:
         """Ask for spans of chunks, one after the other; False: the model isn't joined here."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._connection is None:
             return False
         if request in stream.asked:
             raise LocalProtocolError(f"request {request} is under way already")
-        asked = stream.asked[request] = Asked(request, digest, stream.port, spans)
+        asked = stream.asked[request] = Asked(request, digest, stream.port, spans, background)
         if len(self._connection.expected) < self._hub.limits.requests:
             self._next_span(stream, asked)
         else:
@@ -321,7 +324,9 @@ class Requester:
         asked.incoming = connection.expected[number] = Incoming(
             stream.number, span, layout, asked.port.store, on_chunk
         )
-        connection.send(wire.request(stream.number, number, span.start, len(span)))
+        connection.send(
+            wire.request(stream.number, number, span.start, len(span), background=asked.background)
+        )
 
     def _chunk_ended(self, asked: Asked, outcome: Outcome, nbytes: int) -> None:
         stream = self._streams.get(asked.digest)

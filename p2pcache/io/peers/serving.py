@@ -154,7 +154,8 @@ class Serving:
             self.connection, session.number, number, chunks, port.store, self._upload_ended
         )
         self._uploads[number] = upload
-        if not self._hub.uploads.offer(upload):
+        background = bool(frame.flags & wire.FLAG)
+        if not self._hub.uploads.offer(upload, background=background):
             del self._uploads[number]
             self._count_unserved()
             self._hub.totals.busy += 1

@@ -55,13 +55,13 @@ class Upload:
 class Uploads:
     """The upload slots of this node, over all its connections."""
 
-    def __init__(self, settings: UploadSettings, inbox: Inbox, up: TokenBucket | None) -> None:
+    def __init__(self, settings: UploadSettings, inbox: Inbox, up: TokenBucket) -> None:
         """Start one thread per slot.
 
         Args:
             settings: slots, queue, cap per peer.
             inbox: the way to the loop.
-            up: cap on what is sent, or None.
+            up: the rate of what is sent.
         """
         self._queue: UploadQueue[Upload] = UploadQueue(settings)
         self._workers = Workers(settings.slots, "upload")
@@ -75,9 +75,14 @@ class Uploads:
         """Uploads active and waiting."""
         return self._queue.load
 
-    def offer(self, upload: Upload) -> bool:
-        """Admit a request; False: answer BUSY."""
-        if not self._queue.offer(upload.connection.serial, upload):
+    def limit(self, slots: int) -> None:
+        """Send so many at once at most, and no more than the settings say."""
+        self._queue.limit(slots)
+        self._start()
+
+    def offer(self, upload: Upload, *, background: bool = False) -> bool:
+        """Admit a request, behind all others if nobody waits for it; False: answer BUSY."""
+        if not self._queue.offer(upload.connection.serial, upload, background=background):
             return False
         self.idle.clear()
         self._start()
@@ -166,7 +171,7 @@ class Uploads:
                 connection.wait_writable()
         at, end = source.offset, source.offset + source.length
         while at < end:
-            count = min(end - at, self._up.quantum) if self._up else end - at
+            count = min(end - at, self._up.quantum)
             try:
                 moved = connection.channel.send_file(source.fd, at, count)
             except BlockingIOError:
@@ -176,5 +181,4 @@ class Uploads:
                 raise OSError("our copy of a chunk is shorter than it was when proved")
             at += moved
             connection.bytes_out += moved
-            if self._up:
-                self._up.take(moved)
+            self._up.take(moved)

@@ -208,9 +208,11 @@ def parse_have(frame: Frame, run_count: int) -> int:
     return int.from_bytes(bitmap, "little")
 
 
-def request(stream: int, number: int, first: int, count: int) -> bytes:
-    """A REQUEST for `count` chunks from `first`."""
-    return pack(Kind.REQUEST, stream=stream, a=number, b=first, payload=_COUNT.pack(count))
+def request(stream: int, number: int, first: int, count: int, *, background: bool = False) -> bytes:
+    """A REQUEST for `count` chunks from `first`; `background`: nobody waits for them."""
+    flags = FLAG if background else 0
+    payload = _COUNT.pack(count)
+    return pack(Kind.REQUEST, flags=flags, stream=stream, a=number, b=first, payload=payload)
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

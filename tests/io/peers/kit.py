@@ -19,7 +19,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import Chunk, make_file, make_manifest
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import NotFound
-from p2pcache.io.peers.limits import PeerLimits
+from p2pcache.io.peers.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.tls import Tls
 
@@ -208,6 +208,7 @@ async def node(
     uploads: UploadSettings | None = None,
     up: int | None = None,
     down: int | None = None,
+    disk: int = 0,
     tls: Tls | None = None,
 ) -> AsyncIterator[Node]:
     """A started node, stopped at the end."""
@@ -215,7 +216,8 @@ async def node(
         number,
         PeerNet(
             node=number, secret=secret, uploads=uploads or UploadSettings(), limits=limits,
-            upload_bytes_per_s=up, download_bytes_per_s=down, tls=tls or TLS,
+            upload_bytes_per_s=up, download_bytes_per_s=down, disk=TokenBucket(disk),
+            tls=tls or TLS,
         ),
     )  # fmt: skip
     one.where = await one.net.start("127.0.0.1", 0)

@@ -1,0 +1,111 @@
+"""What the kernel says about this host: made-up counters, and this machine's own."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import UsageError
+from p2pcache.io.pressure import Pressure
+
+DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets
+    lo: 900000000 9 0 0 0 0 0 0 900000000 9 0 0 0 0 0 0
+  eth0: {received} 9 0 0 0 0 0 0 {sent} 9 0 0 0 0 0 0
+ veth1: 5 9 0 0 0 0 0 0 {sent} 9 0 0 0 0 0 0
+"""
+
+
+class Host:
+    """A procfs and a sysfs in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sys = root / "proc", root / "sys"
+        (self.proc / "net").mkdir(parents=True)
+        (self.proc / "pressure").mkdir()
+        eth0 = self.sys / "class" / "net" / "eth0"
+        (eth0 / "device").mkdir(parents=True)
+        (eth0 / "speed").write_text("1000\n")  # Mbit/s
+        veth = self.sys / "class" / "net" / "veth1"
+        veth.mkdir()
+        (veth / "speed").write_text("10000\n")
+        self.set(0, 0, 0)
+
+    def set(self, stalled_s: float, received: int, sent: int) -> None:
+        for kind in ("cpu", "io", "memory"):
+            text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={round(stalled_s * 1e6)}\n"
+            full = "full avg10=0.00 avg60=0.00 avg300=0.00 total=99999999999\n"
+            (self.proc / "pressure" / kind).write_text(text + full)
+        (self.proc / "net" / "dev").write_text(DEV.format(received=received, sent=sent))
+
+    def pressure(self, link_bytes_per_s: int = 0) -> Pressure:
+        return Pressure(link_bytes_per_s=link_bytes_per_s, proc=self.proc, sys=self.sys)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def looked(pressure: Pressure, host: Host) -> tuple[float, float]:
+    """Stall share and link use over a stretch with 0.1 s of stalls and 12.5 MB sent."""
+    pressure.look()
+    began = time.monotonic()
+    time.sleep(0.25)
+    host.set(0.1, 0, 12_500_000)
+    sample = pressure.look()
+    passed = time.monotonic() - began
+    assert sample.cpu == sample.io == sample.memory
+    assert sample.cpu is not None
+    assert sample.link is not None
+    return sample.cpu * passed, sample.link * passed
+
+
+def test_stalls_and_links_are_shares_of_the_time_and_of_the_rate(host: Host) -> None:
+    stalled_s, full_s = looked(host.pressure(), host)
+    assert stalled_s == pytest.approx(0.1, rel=0.1)
+    assert full_s == pytest.approx(0.1, rel=0.1)  # at 125 MB/s; the veth's 10 Gbit/s are made up
+
+
+def test_the_operator_knows_the_link_better(host: Host) -> None:
+    _, full_s = looked(host.pressure(link_bytes_per_s=25_000_000), host)
+    assert full_s == pytest.approx(0.5, rel=0.1)
+
+
+def test_the_first_look_and_one_too_soon_say_nothing(host: Host) -> None:
+    pressure = host.pressure()
+    assert pressure.look() == (None, None, None, None, None, 0, 0)
+    assert pressure.look().cpu is None
+    assert pressure.missing == []
+
+
+def test_a_kernel_without_psi_leaves_links_and_says_so(host: Host) -> None:
+    for kind in ("cpu", "io", "memory"):
+        (host.proc / "pressure" / kind).unlink()
+    (host.sys / "class" / "net" / "eth0" / "speed").write_text("-1\n")
+    pressure = host.pressure()
+    pressure.look()
+    assert [text.partition(":")[0] for text in pressure.missing] == [
+        "no stall figures (cpu, io, memory)", "the link's rate is unknown",
+    ]  # fmt: skip
+
+
+def test_nonsense_in_procfs_is_no_crash(host: Host) -> None:
+    (host.proc / "pressure" / "cpu").write_text("some\n")
+    (host.proc / "net" / "dev").unlink()
+    assert host.pressure().look().link is None
+
+
+def test_a_cgroup_that_is_none_or_lies_elsewhere_is_refused() -> None:
+    for name in ("no-such.slice", "../../etc"):
+        with pytest.raises(UsageError, match="governor_cgroup"):
+            Pressure(cgroup=name)
+
+
+def test_this_machine_has_counters() -> None:
+    pressure = Pressure(link_bytes_per_s=1_000_000_000)
+    pressure.look()
+    time.sleep(0.25)
+    sample = pressure.look()
+    assert sample.link is None or sample.link >= 0
+    assert sample.cpu is None or 0 <= sample.cpu <= 1
