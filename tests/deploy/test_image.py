@@ -22,8 +22,10 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, " ".join(rest.split())) for word, _, rest in (x.partition(" ") for x in lines)]
 
 
-def test_lint() -> None:
-    done = subprocess.run([tool("hadolint"), "--failure-threshold", "style", str(DOCKERFILE)],
+@pytest.mark.parametrize("name", ["Dockerfile", "engine.Dockerfile"])
+def test_lint(name: str) -> None:
+    file = str(DOCKERFILE.with_name(name))
+    done = subprocess.run([tool("hadolint"), "--failure-threshold", "style", file],
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout
 
@@ -43,6 +45,14 @@ def test_the_context_holds_what_is_copied_and_no_secret() -> None:
     assert "*" in ignored
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY"]
     assert {name for names in copied for name in names if not name.startswith(("-", "/"))} == let_in
+
+
+def test_the_engines_image_holds_the_same_source() -> None:
+    def copies(name: str) -> set[str]:
+        lines = DOCKERFILE.with_name(name).read_text().splitlines()
+        return {line for line in lines if line.startswith("COPY ") and "--from" not in line}
+
+    assert copies("engine.Dockerfile") == copies("Dockerfile")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Every object against the Kubernetes OpenAPI schemas, as `kubectl kustomize` renders it, and house rules."""
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,20 @@ from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, AgentSettings
 from p2pcache.cli.settings import ClientSettings
 from p2pcache.core.kubelabels import label_key
 from p2pcache.ids import Ref
+from p2pcache.loader.integrations.vllm import LOAD_FORMAT, split
 from p2pcache.tracker.settings import TrackerSettings
 from tests.deploy.kubelet import find
 from tests.deploy.render import DEPLOY, example, kustomize, tool
 
 VERSION = "1.37"  # of Kubernetes; the carried schemas go from 1.25 on
 COMPONENTS = ("node-labels", "host-network", "mtls")
-EXAMPLES = ("inference.yaml", "one-node-push.yaml", "one-node-pods.yaml", "kserve.yaml")
+EXAMPLES = (
+    "inference.yaml",
+    "one-node-push.yaml",
+    "one-node-pods.yaml",
+    "kserve.yaml",
+    "vllm-streaming.yaml",
+)
 
 Objects = list[dict[str, Any]]
 
@@ -102,6 +110,7 @@ def everything(rendered: dict[str, Objects]) -> Objects:
         *example("inference.yaml"),
         *example("one-node-push.yaml"),
         *example("one-node-pods.yaml"),
+        *example("vllm-streaming.yaml"),
     ]
 
 
@@ -197,6 +206,31 @@ def test_inference_pods_mount_what_the_agents_offer(rendered: dict[str, Objects]
             for container in containers(spec):
                 assert all(m["readOnly"] is True for m in container["volumeMounts"])
                 assert client_directory in {m["mountPath"] for m in container["volumeMounts"]}
+
+
+def test_the_streaming_example_streams_what_its_init_container_left_out(
+    rendered: dict[str, Objects],
+) -> None:
+    spec = find(example("vllm-streaming.yaml"), "Deployment", "llama-streaming")["spec"][
+        "template"
+    ]["spec"]
+    agent = find(rendered["base"], "DaemonSet", "p2pcache-agent")["spec"]["template"]["spec"]
+    paths = {v["name"]: v["hostPath"]["path"] for v in agent["volumes"] if "hostPath" in v}
+    mounted = {v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
+    assert mounted == {paths["client"], f"{paths['cache']}/models"}
+    (init,), (server,) = spec["initContainers"], spec["containers"]
+    (_, ref, _, left_out, _, folder) = init["args"]
+    told = dict(argument.removeprefix("--").split("=", 1) for argument in server["args"])
+    extra, theirs = split(json.loads(told["model-loader-extra-config"]))
+    assert (extra.ref, theirs, left_out) == (ref, {}, "*.safetensors")
+    assert told["load-format"] == LOAD_FORMAT
+    assert server["command"][-1] == folder
+    assert server["env"] == init["env"]
+    for container in (init, server):
+        places = {m["name"]: m for m in container["volumeMounts"]}
+        assert Path(folder).is_relative_to(places["model"]["mountPath"])
+        assert folder != places["model"]["mountPath"]
+        assert all(m.get("readOnly") for name, m in places.items() if name != "model")
 
 
 def test_the_example_prefers_nodes_by_the_label_that_agents_set() -> None:

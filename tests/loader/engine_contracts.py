@@ -128,6 +128,21 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         )
         model.check()
 
+    def tied() -> None:
+        told: list[Any] = []
+        DefaultModelLoader.load_model = lambda _, **k: told.append(k["model_config"])
+        for path, flag in ((given.small, True), (given.small, False), (given.whole, True)):
+            text = SimpleNamespace(tie_word_embeddings=flag)
+            hf = SimpleNamespace(tie_word_embeddings=flag, get_text_config=lambda text=text: text)
+            model = SimpleNamespace(
+                model=path, hf_config=hf, word_embeddings_untied_by_checkpoint=False
+            )
+            loader(**given.extra).load_model(vllm_config=None, model_config=model)
+        untied = [m.word_embeddings_untied_by_checkpoint for m in told]
+        assert untied == [True, False, False]  # of a whole directory vLLM has seen the headers
+        assert [m.hf_config.tie_word_embeddings for m in told] == [False, False, True]
+        assert not told[0].hf_config.get_text_config().tie_word_embeddings
+
     def missing() -> None:
         model = Model(given)
         model.known["not.there"] = torch.zeros(1)
@@ -189,7 +204,7 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
 
     return {
         f.__name__: f
-        for f in (registered, extra_config, directory, streamed, missing, filters, secondary,
+        for f in (registered, extra_config, directory, streamed, tied, missing, filters, secondary,
                   not_ours, another_version, public_base)
     }  # fmt: skip
 

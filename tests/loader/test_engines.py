@@ -29,7 +29,7 @@ from tests.loader.test_swarm_source import agent_settings
 ROOT = Path(__file__).resolve().parents[2]
 REF = "team/moe:v1"
 CASES = {
-    "vllm": ("registered", "extra_config", "directory", "streamed", "missing", "filters", "secondary",
+    "vllm": ("registered", "extra_config", "directory", "streamed", "tied", "missing", "filters", "secondary",
              "not_ours", "another_version", "public_base"),
     "sglang": ("hooked", "directory", "streamed", "draft", "not_ours"),
 }  # fmt: skip
@@ -48,6 +48,7 @@ def make_model(folder: Path) -> None:
         specs.append(Spec(f"model.mtp.layers.{shard}.w", "BF16", (64, 64)))
         if shard:
             specs.append(Spec("model.norm.weight", "BF16", (512,)))
+            specs.append(Spec("lm_head.weight", "BF16", (512, 64)))
         name = f"model-{shard}.safetensors"
         write(folder / name, specs, seed=10 * shard)
         weight_map |= dict.fromkeys((spec.name for spec in specs), name)

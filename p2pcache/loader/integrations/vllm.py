@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
+from p2pcache.loader.api import safe_open
 from p2pcache.loader.integrations.weights import EngineSettings, borrow_handlers, find, stream
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,15 @@ def full_loader(base: type[Any]) -> type[Any]:
                 )
             )
 
+        def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
+            """As vLLM's own, once it is known whether the weights have an lm_head."""
+            where = find(model_config.model, self._p2pcache)
+            if isinstance(where, str):
+                untie(model_config, where, self._p2pcache)
+            return super().load_model(
+                vllm_config=vllm_config, model_config=model_config, prefix=prefix
+            )
+
         def download_model(self, model_config: Any) -> None:
             """Nothing to bring beforehand where weights come from the node."""
             if find(model_config.model, self._p2pcache) is None:
@@ -142,6 +152,27 @@ def plain_loader(base: type[Any]) -> type[Any]:
             model.load_weights(stream(where, self._p2pcache))
 
     return P2PCacheModelLoader
+
+
+def untie(model_config: Any, ref: str, settings: EngineSettings) -> None:
+    """Don't believe `tie_word_embeddings` where the weights have an lm_head of their own.
+
+    vLLM decides so itself, but from the directory's headers, and here it has none. It compares the
+    two after the load and ties them again if they are equal.
+    """
+    config = model_config.hf_config
+    if not getattr(config, "tie_word_embeddings", False) or not hasattr(
+        model_config, "word_embeddings_untied_by_checkpoint"
+    ):
+        return
+    with safe_open(
+        ref, framework="raw", agent=settings.agent, timeout_s=settings.timeout_s
+    ) as found:
+        if not any(name.endswith("lm_head.weight") for name in found.keys()):  # noqa: SIM118
+            return
+    config.tie_word_embeddings = False
+    config.get_text_config().tie_word_embeddings = False
+    model_config.word_embeddings_untied_by_checkpoint = True
 
 
 def _unusual(source: Any, load_config: Any) -> str:
