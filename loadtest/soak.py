@@ -36,7 +36,7 @@ DEADLINE_S = (
 HEALED_S = 90.0  # for everybody's pull when all faults are over
 AT_ONCE = 24  # jobs
 FIRST_MODELS = 4
-METADATA_BYTES = 2 << 20  # of an empty cache: SQLite, its journal
+METADATA_BYTES = 1 << 20  # of an empty cache: its folders, notes
 CALM_S = 3.0  # before looking at what is held at rest
 PRUNED_S = 45.0
 
