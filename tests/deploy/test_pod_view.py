@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from loadtest.cluster import healthy
 from loadtest.daemons import Daemon, stop_all, wait_until
 from loadtest.netns import Fabric, FabricError, Host, in_namespace
 from p2pcache.io.client import AgentClient
+from tests.agent.kit import push
 from tests.deploy.kubelet import REPO, Node, Pod, find
 from tests.deploy.render import example, kustomize
+from tests.loader.loader_kit import Spec, write
 
 pytestmark = [pytest.mark.netns, pytest.mark.functional, pytest.mark.slow]
 
@@ -238,6 +241,45 @@ def test_kserve_fills_the_pods_own_volume(cluster: OneNode) -> None:
     assert (
         pod.run({**container, "args": ["p2pcache://team/none:v1", "/mnt/models"]}).returncode == 3
     )
+
+
+def test_the_streaming_example(cluster: OneNode, tmp_path: Path) -> None:
+    """Its init container, and in its server's place what vLLM's plugin does with the same arguments."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"of": "streaming"}')
+    wanted = write(
+        tmp_path / "model" / "model.safetensors", [Spec(f"w{i}", "U8", (MIB,)) for i in range(8)]
+    )
+    push(cluster.node.host_path("/var/lib/p2pcache-origin"), tmp_path / "model", "team/llama:v9")
+    template = find(example("vllm-streaming.yaml"), "Deployment", "llama-streaming")["spec"]
+    text = json.dumps(template["template"]).replace("team/llama:v3", "team/llama:v9")
+    pod = cluster.node.pod(json.loads(text.replace('{"sizeLimit": "1Gi"}', "{}")))
+    (init,), (server,) = pod.spec["initContainers"], copy.deepcopy(pod.spec["containers"])
+    for _ in range(2):  # a restarted pod runs it again
+        done = pod.run(init)
+        assert (done.returncode, done.stdout) == (0, "/model/llama\n"), done.stderr
+    assert [p.name for p in (pod.volume("model") / "llama").iterdir()] == ["config.json"]
+    (extra,) = [a.partition("=")[2] for a in server["args"] if "extra-config" in a]
+    server |= {
+        "command": ["python", "-c", _STREAMING], "args": [server["command"][-1], extra],
+        "securityContext": {**server["securityContext"], "readOnlyRootFilesystem": True},
+    }  # fmt: skip
+    done = pod.run(server)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == {name: blake3(data).hexdigest() for name, data in wanted.items()}
+
+
+_STREAMING = """
+import json, sys
+from blake3 import blake3
+from p2pcache.loader.integrations.vllm import split
+from p2pcache.loader.integrations.weights import find, stream
+settings, _ = split(json.loads(sys.argv[2]))
+where = find(sys.argv[1], settings)
+weights = stream(where, settings)
+print(json.dumps({name: blake3(t.numpy().tobytes()).hexdigest() for name, t in weights}))
+"""
 
 
 def test_200_clients_at_once_cost_one_fetch(cluster: OneNode) -> None:
