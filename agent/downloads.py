@@ -12,6 +12,7 @@ from p2pcache.agent.swarm import Swarm
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
 from p2pcache.core import manifest as manifests
+from p2pcache.core.compilecache import permit_programs
 from p2pcache.core.events import Source
 from p2pcache.core.layout import Layout
 from p2pcache.core.messages import Enter, Exit
@@ -161,6 +162,7 @@ class Downloads:
         self._resolver = resolver
         self._settings = settings
         self._journal = journal
+        self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
         self._unnoted: set[Download] = set()  # done, and not in the history yet
 
@@ -244,20 +246,21 @@ class Downloads:
 
         Raises:
             NoSpace: checked before the first byte.
-            P2PCacheError: the manifest can't be had, or is invalid.
+            P2PCacheError: the manifest can't be had, is invalid, or has programs that aren't trusted.
         """
         async with self._opening.of(digest):
+            swarm = self.swarms.get(digest)
+            permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
             running = self.running.get(digest)
             if running is not None:
                 if whole and not running.whole:
-                    await self._open(digest)  # checks the space for all of it
+                    await self._open(ref, digest)  # checks the space for all of it
                     running.want_whole()
                 return running
-            swarm = self.swarms.get(digest)
             if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
                 swarm.lost()
             if swarm is None or not swarm.complete:
-                swarm = self.add(await self._open(digest, reserve=whole), ref.short)
+                swarm = self.add(await self._open(ref, digest, reserve=whole), ref.short)
             swarm.label = ref.short
             timeline = timeline or self.timeline()
             self.reached(timeline, "manifest")
@@ -298,12 +301,13 @@ class Downloads:
         async with self._opening.of(store.digest):
             return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
 
-    async def _open(self, digest: str, *, reserve: bool = True) -> ModelStore:
+    async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
         encoded = await asyncio.to_thread(store.manifest, digest)
         if encoded is None:
             encoded = await self._resolver.manifest(digest)
         layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        permit_programs(self._trusted, ref, layout.manifest)
         return await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
 
     async def _run(self, download: Download) -> None:

@@ -21,6 +21,7 @@ from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.core import chunkset
 from p2pcache.core import manifest as manifests
+from p2pcache.core.compilecache import permit_programs
 from p2pcache.core.events import Source
 from p2pcache.core.layout import Layout
 from p2pcache.core.tags import TagRecord, decode_tag
@@ -128,12 +129,15 @@ class Pushes:
 
         Raises:
             NotFound: the model isn't complete here.
+            NotAllowed: a compile cache, and its namespace isn't trusted with programs.
             UsageError: no origin to push to.
         """
         swarm = self._downloads.swarms.get(digest)
         repo = self._resolver.repo
         if swarm is None or not swarm.complete:
             raise NotFound("the model isn't complete in this cache; send its missing blobs first")
+        trusted = self._parts.settings.compile_cache_namespaces
+        permit_programs(trusted, ref, swarm.layout.manifest)
         if repo is None:
             raise UsageError(
                 "this agent has no origin to push to; start it with --origin, or with a tracker"

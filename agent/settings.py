@@ -37,6 +37,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Serve other hosts without a cluster key. Whoever reaches the port can then read every model."""
     client_namespaces: str = "*"
     """Namespaces that the client socket may pull from without a token, separated by commas; *: all."""
+    compile_cache_namespaces: str = ""
+    """Namespaces whose compile caches, which are programs, this agent takes, separated by commas; default: none."""
     api_listen: str = ""
     """HOST:PORT for the API over TCP, for clients with a token; default: only on the sockets. Plain HTTP."""
     token_key_file: str = ""

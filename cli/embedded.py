@@ -85,6 +85,27 @@ def pull_alone(
 
 
 @contextmanager
+def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
+    """An agent that lives as long as the block, for commands that need one and aren't pulls.
+
+    Raises:
+        UsageError: neither an origin nor a tracker is set.
+        P2PCacheError: the agent can't start.
+    """
+    logging.getLogger("p2pcache").addHandler(logging.NullHandler())
+    cache = cache_dir(loaded.settings)
+    with cache_turn(cache), _private_folder(cache) as private:
+        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
+        from p2pcache.agent.embedded import run_embedded
+
+        with run_embedded(settings) as socket:
+            client = AgentClient(f"unix://{socket}")
+            if settings.tracker:
+                _wait_for_tracker(client)
+            yield client
+
+
+@contextmanager
 def _patience_said(text: str, *, quiet: bool) -> Iterator[None]:
     """Say what is waited for, if the block takes longer than people like to look at nothing."""
     timer = threading.Timer(_WAITING_S, note, (text,))

@@ -1,6 +1,8 @@
 """`p2pcache-init SRC DEST`: the model of a `p2pcache://` address put into a directory, then the end.
 
-This is how KServe calls a storage initializer; the exit codes are those of `p2pcache pull`.
+This is how KServe calls a storage initializer; the exit codes are those of `p2pcache pull`. With
+`--compile-cache ENGINE` in front it's not the model but what that engine compiled for it, if anybody
+has saved that; options after ENGINE are those of `p2pcache compile-cache restore`.
 """
 
 import sys
@@ -10,7 +12,8 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
 
 SCHEME = "p2pcache://"
-_USAGE = "usage: p2pcache-init p2pcache://[NAMESPACE/]NAME[:TAG][@blake3:HEX] DIRECTORY"
+_ADDRESS = "p2pcache://[NAMESPACE/]NAME[:TAG][@blake3:HEX] DIRECTORY"
+_USAGE = f"usage: p2pcache-init {_ADDRESS}, or p2pcache-init --compile-cache ENGINE [OPTION]... {_ADDRESS}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +22,9 @@ def main(argv: list[str] | None = None) -> int:
     if args in (["-h"], ["--help"]):
         print(_USAGE)
         return 0
+    compiled: list[str] | None = None
+    if args[:1] == ["--compile-cache"] and len(args) > 3:
+        compiled, args = [f"--engine={args[1]}", *args[2:-2]], args[-2:]
     if len(args) != 2:
         return _usage(f"takes two arguments, got {len(args)}")
     source, target = args
@@ -28,6 +34,9 @@ def main(argv: list[str] | None = None) -> int:
         ref = Ref.parse(source.removeprefix(SCHEME).rstrip("/"))
     except UsageError as error:
         return _usage(str(error))
+    if compiled is not None:
+        place = [str(ref), f"--dir={target}", "--optional"]
+        return p2pcache(["compile-cache", "restore", *place, *compiled])
     return p2pcache(["pull", str(ref), f"--to={target}"])
 
 

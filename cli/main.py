@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "verify": Entry("pull", "Prove every byte of a model again."),
         "rm": Entry("inventory", "Remove a model's tag here, and the model with its last tag."),
         "prune": Entry("inventory", "Free the space of what nothing names any more."),
+        "compile-cache": Entry("compilecache", "Restore and save what an engine has compiled."),
     },
     "Cluster": {
         "ps": Entry("inventory", "Show the pulls that run now."),
@@ -84,7 +85,7 @@ class Commands(click.Group):
         for entries in COMMANDS.values():
             if cmd_name in entries:
                 module = importlib.import_module(f"p2pcache.cli.{entries[cmd_name].module}")
-                command: click.Command = getattr(module, cmd_name)
+                command: click.Command = getattr(module, cmd_name.replace("-", "_"))
                 return command
         return None
 

@@ -22,3 +22,5 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Give up (exit 9) after so long; 0: never."""
     linger_s: float = 30.0
     """A pull that runs its own agent in a swarm stays for so long at most to hand on what only it has."""
+    compile_cache_namespaces: str = ""
+    """Namespaces whose compile caches, which are programs, may be restored here, separated by commas; default: none."""

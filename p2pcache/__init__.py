@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from p2pcache.loader import compile_cache as compile_cache
     from p2pcache.loader.api import iter_tensors as iter_tensors
     from p2pcache.loader.api import load as load
     from p2pcache.loader.api import load_into as load_into
@@ -27,13 +28,16 @@ _LAZY = {
     "safe_open": "p2pcache.loader.api",
     "snapshot": "p2pcache.loader.snapshot",
 }
+_MODULES = {"compile_cache": "p2pcache.loader.compile_cache"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'p2pcache' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY, *_MODULES])

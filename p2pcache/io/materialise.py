@@ -13,7 +13,7 @@ import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -23,9 +23,11 @@ from p2pcache.io.disk import disk_errors
 
 _MARK = ".p2pcache-"  # in the names of directories that are being filled
 Mode = Literal["auto", "copy", "hard", "symlink"]
+Finish = Callable[[int], None]
+"""Told the descriptor of a filled directory before anybody else may look into it."""
 
 
-def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
+def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | None = None) -> None:
     """Put a model's files into a directory of the caller's.
 
     Args:
@@ -33,6 +35,8 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
         to: where the files shall be; missing, empty, or already the same.
         mode: "auto" shares blocks where the file system can and copies otherwise, "copy" always
             copies, "hard" and "symlink" link to the cache.
+        finish: gives the files the modes they shall have; nobody else sees them before. A `to`
+            that isn't a mount gets the mode 0700 then.
 
     Raises:
         UsageError: `to` holds something else, or links can't reach it.
@@ -58,7 +62,8 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         folder_fd = os.open(folder, flags | (os.O_NOFOLLOW if in_place else 0))
         try:
-            _build(tree, files, folder_fd, None if in_place else target.name, target.name, mode)
+            rename_to = None if in_place else target.name
+            _build(tree, files, folder_fd, rename_to, target.name, mode, finish)
         except OSError as error:
             _explain(error, to)
             raise
@@ -67,8 +72,9 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto") -> None:
 
 
 def _build(
-    tree: Path, files: list[Path], folder: int, rename_to: str | None, name: str, mode: Mode
-) -> None:
+    tree: Path, files: list[Path], folder: int, rename_to: str | None, name: str, mode: Mode,
+    finish: Finish | None,
+) -> None:  # fmt: skip
     """Place all files into a marked directory in `folder`, then show them under their names.
 
     From here on everything goes by descriptor and no link is followed: others may be able to
@@ -77,11 +83,13 @@ def _build(
     temporary = f".{name}{_MARK}{secrets.token_hex(6)}"
     root = -1
     try:
-        os.mkdir(temporary, dir_fd=folder)
+        os.mkdir(temporary, 0o777 if finish is None else 0o700, dir_fd=folder)
         root = _enter(folder, temporary)
         if os.fstat(root).st_uid != os.geteuid():
             raise FileExistsError(errno.EEXIST, "somebody else's directory is in the way")
         _Builder(root, mode).place_all(tree, files)
+        if finish is not None:
+            finish(root)
         syscalls.syncfs(root)
         if rename_to is None:
             for entry in sorted(os.listdir(root)):  # noqa: PTH208 - of a descriptor
@@ -162,9 +170,14 @@ def _mount_of(folder: Path) -> str:
     return next((line for line in lines if line.startswith("mnt_id:")), "")
 
 
+def unfinished(target: Path) -> list[Path]:
+    """What a command that fills `target` in place has there until it is done; still there: it was killed."""
+    return [path for path in target.iterdir() if path.name.startswith(f".{target.name}{_MARK}")]
+
+
 def _tidy(tree: Path, target: Path) -> None:
     """Take away what a command that was killed left in `target`: its marked directory, and what it moved up."""
-    marked = [path for path in target.iterdir() if path.name.startswith(f".{target.name}{_MARK}")]
+    marked = unfinished(target)
     if not marked:
         return
     for entry in tree.iterdir() if tree.is_dir() else ():

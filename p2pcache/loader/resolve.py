@@ -54,6 +54,7 @@ class Here(NamedTuple):
         Path | None
     )  # where this process sees the agent's models; None: where the agent does
     origin: str  # URL; "": none
+    compile_cache_namespaces: str = ""  # that this process trusts with programs
 
 
 def connect(agent: str | None) -> Here:
@@ -74,7 +75,10 @@ def connect(agent: str | None) -> Here:
         agent or setting("agent") or _default_agent(), token=read_token(setting("token_file"))
     )
     models_dir = setting("models_dir")
-    return Here(client, Path(models_dir) if models_dir else None, setting("origin"))
+    return Here(
+        client, Path(models_dir) if models_dir else None, setting("origin"),
+        setting("compile_cache_namespaces"),
+    )  # fmt: skip
 
 
 def _default_agent() -> str:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.loader.resolve import connect
+from p2pcache.loader.resolve import Here, connect
 
 
 def snapshot(
@@ -38,7 +38,15 @@ def brought(
     ref: str, *, include: Sequence[str] = (), exclude: Sequence[str] = (), agent: str | None = None
 ) -> tuple[Path, Ref]:
     """As `snapshot`, with the ref by its digest: a tag may move before it is asked for again."""
-    wanted, here = Ref.parse(ref), connect(agent)
+    wanted = Ref.parse(ref)
+    path, digest = fetched(connect(agent), wanted, include=include, exclude=exclude)
+    return path, wanted._replace(digest=digest)
+
+
+def fetched(
+    here: Here, wanted: Ref, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """Through a given agent: the directory, and the digest of its model."""
     events = here.client.pull(str(wanted), include=include, exclude=exclude)
     with contextlib.closing(events):
         done = next((event for event in events if event["event"] == "done"), None)
@@ -51,4 +59,4 @@ def brought(
             f"{path} isn't visible here: mount the agent's models directory, and set "
             "P2PCACHE_MODELS_DIR to where it is"
         )
-    return path, wanted._replace(digest=str(done["digest"]))
+    return path, str(done["digest"])

@@ -1,0 +1,46 @@
+"""What is told of a machine, with an nvidia-smi of our own in front."""
+
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import P2PCacheError
+from p2pcache.io import machine
+
+
+def smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_gpus_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "echo 'NVIDIA H200, 9.0, 570.86.15'"
+    smi(tmp_path, monkeypatch, f"{line}; {line}")
+    assert machine.gpu() == ("NVIDIA H200", "9.0", "570.86.15")
+    smi(tmp_path, monkeypatch, f"{line}; echo 'NVIDIA A100-SXM4-40GB, 8.0, 570.86.15'")
+    assert machine.gpu() == ("NVIDIA A100-SXM4-40GB+NVIDIA H200", "8.0+9.0", "570.86.15")
+
+
+@pytest.mark.parametrize("script", ["echo no driver >&2; exit 9", "true", "echo one, two"])
+def test_a_broken_driver_is_not_a_machine_without_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    smi(tmp_path, monkeypatch, script)
+    with pytest.raises(P2PCacheError, match="--field device"):
+        machine.gpu()
+
+
+def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.gpu() == ("cpu", "", "")
+
+
+def test_this_machine() -> None:
+    assert machine.python_abi().startswith("cpython-3")
+    assert machine.processor() == machine.processor()
+    assert len(machine.processor().rpartition("-")[2]) == 12
+    assert machine.version_of("p2pcache")
+    assert not machine.version_of("no-such-package-here")
+    assert machine.version_of("") == ""
