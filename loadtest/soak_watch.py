@@ -13,6 +13,7 @@ WARM_UP = 2  # samples: pools fill, code is imported, arenas grow
 LEAST = 3  # samples after it, for a verdict
 GROWTH = {"fds": 6.0, "threads": 4.0, "tasks": 6.0, "anon_mib": 24.0}  # from the first to the last
 DATABASE = "agent.db"
+METRICS_S = 20.0
 _TASKS = re.compile(r"^p2pcache_agent_tasks (\S+)$", re.MULTILINE)
 
 
@@ -41,6 +42,7 @@ def sample(agent: Agent, minute: float) -> Rest:
 
 def _metrics(agent: Agent) -> str:
     connection = agent.client.connection()
+    connection.timeout = METRICS_S
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()
