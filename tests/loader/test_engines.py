@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import UsageError
+from p2pcache.errors import Unreachable, UsageError
 from p2pcache.loader.integrations import sglang
 from p2pcache.loader.integrations.weights import EngineSettings, find
 from tests.agent.kit import push
@@ -159,3 +159,16 @@ def test_where_weights_are(tmp_path: Path) -> None:
     assert find(str(tmp_path), EngineSettings()) is None  # no weights, no ref
     (tmp_path / "model.safetensors").touch()
     assert find(str(tmp_path), EngineSettings("a/b:c")) == tmp_path
+
+
+def test_an_adapter_is_not_filled_with_the_models_weights(tmp_path: Path) -> None:
+    """Engines ask the same loader for LoRA adapters and drafts; these may be .bin files."""
+    settings = EngineSettings("a/b:c", agent=f"unix://{tmp_path}/nobody.sock")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert find(str(tmp_path), settings) is None
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").touch()
+    assert find(str(tmp_path), settings) is None
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(Unreachable):  # now it is a model without weights: the ref is asked
+        find(str(tmp_path), settings)

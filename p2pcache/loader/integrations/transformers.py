@@ -7,11 +7,9 @@ from typing import Any
 from p2pcache.errors import UsageError
 from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.dtypes import import_torch, torch_dtype
+from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.openmodel import Index, TensorSlice
 from p2pcache.loader.snapshot import brought
-
-# What may be large and isn't read as a file; all else is config, tokenizer and the like.
-WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 
 
 class LazyTensor:

@@ -21,8 +21,12 @@ from p2pcache.loader.source import Range
 
 log = logging.getLogger(__name__)
 
-# What must be of the same version as the weights; a tag may move between two reads of it.
-_BOUND = ("config.json", "model.safetensors.index.json")
+# What must be of the same version as the weights; a tag may move between two reads of it. And what
+# makes a directory a model's: engines ask for the weights of adapters in the same way.
+_CONFIG = "config.json"
+_BOUND = (_CONFIG, "model.safetensors.index.json")
+# Patterns of files that hold weights, as publishers name them.
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ def find(model: str, settings: EngineSettings) -> str | Path | None:
         settings: the operator's.
 
     Returns:
-        The directory itself if it has safetensors; else the ref; None: neither, so it's not ours.
+        The directory itself if it has safetensors; the ref for a model's directory without any
+        weights; None: it's not ours.
 
     Raises:
         IntegrityError: the directory is of another version than the ref.
@@ -85,7 +90,11 @@ def find(model: str, settings: EngineSettings) -> str | Path | None:
         return None
     if next(folder.glob("*.safetensors"), None) is not None:
         return folder
-    return pinned(folder, settings) if settings.ref else None
+    if not settings.ref or not (folder / _CONFIG).is_file():
+        return None
+    if any(next(folder.glob(pattern), None) is not None for pattern in WEIGHTS):
+        return None
+    return pinned(folder, settings)
 
 
 def pinned(folder: Path, settings: EngineSettings) -> str | Path:
@@ -101,7 +110,8 @@ def pinned(folder: Path, settings: EngineSettings) -> str | Path:
         names = [name for name in _BOUND if name in files and (folder / name).is_file()]
         ranges = [Range(name, 0, files[name]) for name in names]
         theirs = fetch(source, ranges, Deadline(settings.timeout_s, source.name))
-        for name, data in zip(names, theirs, strict=True):
+        found = dict(zip(names, theirs, strict=True)) | ({} if _CONFIG in names else {_CONFIG: b""})
+        for name, data in found.items():
             if (folder / name).read_bytes() != data:
                 raise IntegrityError(
                     f"{folder}/{name} isn't that of {settings.ref}: the tag moved, or it is another model; "
