@@ -180,7 +180,13 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         )
         odd = DefaultModelLoader.Source(given.whole, None, subfolder="text_encoder")
         raises(KeyError, "", lambda: used._get_weights_iterator(odd))
-        assert asked == ["org/draft", given.whole]
+        mistral = Path(given.whole).with_name("mistral")
+        mistral.mkdir()
+        for name in ("model.safetensors", "consolidated.safetensors"):
+            (mistral / name).touch()
+        both = DefaultModelLoader.Source(str(mistral), None)
+        raises(KeyError, "", lambda: used._get_weights_iterator(both))
+        assert asked == ["org/draft", given.whole, str(mistral)]
         assert used.load_config.load_format == "auto"  # which vLLM's own way knows
         odd.model_or_path = given.small
         raises(UsageError, "text_encoder", lambda: used._get_weights_iterator(odd))

@@ -11,6 +11,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
@@ -108,7 +109,7 @@ def full_loader(base: type[Any]) -> type[Any]:
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
             where = find(source.model_or_path, self._p2pcache)
-            odd = _unusual(source, self.load_config)
+            odd = _unusual(source, self.load_config, where)
             if where is None or (odd and not isinstance(where, str)):
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
                 return found
@@ -175,7 +176,7 @@ def untie(model_config: Any, ref: str, settings: EngineSettings) -> None:
     model_config.word_embeddings_untied_by_checkpoint = True
 
 
-def _unusual(source: Any, load_config: Any) -> str:
+def _unusual(source: Any, load_config: Any, where: str | Path | None) -> str:
     """Why this source needs vLLM's own way of choosing or reading files; "": it doesn't."""
     if source.subfolder is not None:
         return f"its weights are those of the folder {source.subfolder}"
@@ -183,6 +184,8 @@ def _unusual(source: Any, load_config: Any) -> str:
         return f"its weights are the files {', '.join(source.allow_patterns_overrides)}"
     if load_config.safetensors_load_strategy == "torchao":
         return "torchao puts its tensors together from several"
+    if isinstance(where, Path) and next(where.glob("consolidated*.safetensors"), None) is not None:
+        return "vLLM prefers Mistral's own files, whose names are others"
     return ""
 
 
