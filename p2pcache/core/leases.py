@@ -10,10 +10,11 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from p2pcache.core import chunkset
 from p2pcache.core.commands import ALL
-from p2pcache.core.readers import Readers
+from p2pcache.core.readers import MOST_SLOW, Readers
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.errors import RemoteProtocolError
 
@@ -58,8 +59,10 @@ class LeaseBook:
         self.stopped: int | None = None  # the run whose origin bytes are wrong
         self.granted = 0  # leases given out, for metrics
         self.rescues = 0  # runs granted again though a live node has them
+        self.taken_over = 0  # leases taken from nodes that dragged on, unasked
         self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
         self._stopped_at = 0.0
+        self._looked_at = 0.0  # when leases that drag on were looked for last
         self._settings = settings
         self._have = have
         self._readers = Readers(settings, random.Random(seed))
@@ -213,13 +216,37 @@ class LeaseBook:
 
     def rescue(self, run: int, now: float, *, capped: bool = True) -> bool:
         """Grant a done run again though a live node has it, if the cap allows it."""
-        cap = max(1, int(self._settings.rescue_cap * self.run_count))
-        if capped and self.rescues >= cap:
+        if capped and not self._spare:
             return False
         self.rescues += 1
         self._note(now, run, "rescued", -1)
         self.release(1 << run, now)
         return True
+
+    def overdue(self, now: float) -> dict[int, list[int]]:
+        """Take leases back that drag on, unasked: the others wait for their place in the order.
+
+        Only while they are exceptions (if many drag on it is the origin), only when somebody else
+        could read them, and within the cap on second reads.
+
+        Returns:
+            Runs to revoke, by node.
+        """
+        self._looked_at = now
+        late = [run for run, lease in self.leases.items() if now >= self._late_at(run, lease)]
+        if not late or len(late) > max(1, MOST_SLOW * self._settings.in_flight):
+            return {}
+        revoked: dict[int, list[int]] = {}
+        for run in late[: self._spare]:
+            node = self.leases[run].node
+            if self._readers.quick_but(node) and (slow := self.take_over(run, now)) is not None:
+                self.taken_over += 1
+                revoked.setdefault(slow, []).append(run)
+        return revoked
+
+    def is_slow(self, node: int) -> bool:
+        """Whether it was found much slower at reading than the others."""
+        return self._readers.is_slow(node)
 
     def take_over(self, run: int, now: float) -> int | None:
         """Take a lease from a node that is far too slow, for somebody who is stuck without the run.
@@ -230,13 +257,11 @@ class LeaseBook:
         lease = self.leases.get(run)
         if lease is None or not self._readers.measured:
             return None
-        # Twice as long each time: or an origin that became slower than its median would see each
-        # read cut off before its end and started again, for ever.
-        taken = self._taken.get(run, 0)
-        if now - lease.since < self._settings.stuck_factor * self._readers.usual_s() * 2.0**taken:
+        if now < self._late_at(run, lease):
             return None
-        self._taken[run] = taken + 1
+        self._taken[run] = self._taken.get(run, 0) + 1
         self._give_up(run, now, "too slow")
+        self._readers.dragged(lease.node, now - lease.since, now)
         return lease.node
 
     def resume(self, now: float) -> bool:
@@ -284,6 +309,10 @@ class LeaseBook:
     def next_wakeup(self) -> float | None:
         """When a lease expires or a resting reader may be tried again."""
         ends = [lease.expires for lease in self.leases.values()]
+        if self._spare and len(self._readers) > 1:
+            # Not in the past: who is late already and stays is looked at again with the next message.
+            late = (self._late_at(run, lease) for run, lease in self.leases.items())
+            ends += [when for when in late if when > self._looked_at]
         if self.free and self.stopped is None and len(self.leases) < self._settings.in_flight:
             rest = self._readers.next_rested()
             if rest is not None:
@@ -310,6 +339,21 @@ class LeaseBook:
         self._readers.check(by_node)
 
     # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _spare(self) -> int:
+        """How many more runs may be read twice to help who waits."""
+        cap = max(1, int(self._settings.rescue_cap * self.run_count))
+        return max(0, cap - self.rescues - self.taken_over)
+
+    def _late_at(self, run: int, lease: Lease) -> float:
+        """When a lease has taken far too long; inf while nothing was measured."""
+        if not self._readers.measured:
+            return inf
+        # Twice as long each time: or an origin that became slower than its median would see each
+        # read cut off before its end and started again, for ever.
+        patience = self._settings.stuck_factor * 2.0 ** self._taken.get(run, 0)
+        return lease.since + patience * self._readers.usual_s()
 
     def _mine(self, node: int, runs: int) -> list[int]:
         return [r for r in chunkset.members(runs & self.leased) if self.leases[r].node == node]

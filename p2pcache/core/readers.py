@@ -129,11 +129,30 @@ class Readers:
         others = len(self._slow.keys() - {node})
         rare = others < max(1, int(MOST_SLOW * len(self._credit)))
         if enough and rare and pace > self._settings.slow_node_ratio * usual:
-            verdicts = self._verdicts[node] = self._verdicts.get(node, 0) + 1
-            self._slow[node] = now + PAROLE * usual * 2.0 ** min(verdicts - 1, LAST_DOUBLING)
+            self._convict(node, now)
         else:
             self._slow.pop(node, None)
             self._verdicts.pop(node, None)
+
+    def dragged(self, node: int, took_s: float, now: float) -> None:
+        """A run was taken from the node after so many seconds: it is slow, whatever it was before."""
+        count, total_s = self._paces.get(node, (0.0, 0.0))
+        self._paces[node] = FADE * count + 1, FADE * total_s + took_s
+        if node in self._credit:
+            self._convict(node, now)
+
+    def is_slow(self, node: int) -> bool:
+        """Whether its last verdict was that it is slow (it may be on parole)."""
+        return node in self._verdicts
+
+    def quick_but(self, node: int) -> bool:
+        """Whether anybody else works on leases who isn't slow."""
+        return len(self._credit) - len(self._slow.keys() | {node}) > 0
+
+    def _convict(self, node: int, now: float) -> None:
+        verdicts = self._verdicts[node] = self._verdicts.get(node, 0) + 1
+        rest_s = PAROLE * self.usual_s() * 2.0 ** min(verdicts - 1, LAST_DOUBLING)
+        self._slow[node] = now + rest_s
 
     def failed(self, node: int, now: float) -> None:
         """The node couldn't read from the origin: it rests, longer each time."""

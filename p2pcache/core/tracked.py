@@ -195,6 +195,8 @@ class TrackedSwarm:
         """Do all that is due: expiry, polls, grants, the members' list."""
         if self.book.expire(now):
             self.audit.suspect(now)
+        for node, runs in self.book.overdue(now).items():
+            out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         poll = m.Poll(self.digest)
         out.extend(Send(node, poll) for node in self.audit.step(self.roster, self.book, now))
         if not self.hold.holds(now):

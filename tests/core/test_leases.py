@@ -316,6 +316,52 @@ def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
     assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
 
 
+def drag(book: LeaseBook, have: dict[int, int], *, late: int, runs: int = 16) -> None:
+    """Leases 0 .. late - 1 stay open, the others end after 0.5 s."""
+    for node in range(1, 17):
+        book.want(node, 1)
+    book.grants(0.0)
+    for run in range(late, runs):
+        finish(book, have, book.leases[run].node, run, 0.5)
+
+
+def test_leases_that_drag_on_are_taken_back_unasked() -> None:
+    book, have = make(100)
+    drag(book, have, late=2)
+    slow = {book.leases[run].node: [run] for run in (0, 1)}
+    assert book.next_wakeup() == pytest.approx(2.0), "four usual reads after the grant"
+    assert book.overdue(1.9) == {}
+    assert book.overdue(2.0) == slow
+    book.check()
+    assert all(book.is_slow(node) for node in slow)
+    again = book.grants(2.0)
+    assert not slow.keys() & again.keys()
+    assert {0, 1} <= {run for runs in again.values() for run in runs}
+
+
+def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
+    book, have = make(100)
+    drag(book, have, late=5)
+    assert book.overdue(1000.0) == {}
+    wake = book.next_wakeup()
+    assert wake is None or wake != pytest.approx(2.0), "or it would be looked at without end"
+
+
+def test_what_is_taken_back_unasked_is_capped() -> None:
+    book, have = make(50)  # four in a hundred: two
+    drag(book, have, late=3)
+    assert sum(map(len, book.overdue(2.0).values())) == 2
+    assert book.overdue(1000.0) == {}
+
+
+def test_nothing_is_taken_from_the_only_quick_reader() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 2)
+    book.grants(0.0)
+    finish(book, have, A, 0, 0.5)
+    assert book.overdue(1000.0) == {}
+
+
 def test_rescues_are_capped() -> None:
     book, have = make(100)
     have[A] = chunkset.full(100)

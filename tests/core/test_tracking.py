@@ -416,14 +416,27 @@ def test_stuck_again_rescues_a_scarce_run() -> None:
     assert run in world.granted(2)
 
 
-def test_stuck_on_a_far_too_slow_reader_moves_the_lease() -> None:
+def test_stuck_before_any_read_ended_moves_no_lease() -> None:
     world = World()
     for node in (1, 2):
         world.join(node, credit=1)
     run = world.granted(1)[0]
     world.wait(6.0, alive=(1, 2))
     world.say(2, m.Stuck(X, (run,)))
+    assert not world.got(1, m.Revoke), "nothing is known of how long a read takes"
+
+
+def test_a_lease_that_drags_on_is_moved_unasked() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.wait(0.5, alive=(1, 2))
+    world.done(2, *world.granted(2))
+    world.wait(2.0, alive=(1, 2))
     assert world.got(1, m.Revoke) == [m.Revoke(X, (run,))]
+    world.say(2, m.LeaseReport(X, EPOCH, returned=tuple(world.granted(2))))
+    assert run in world.granted(2)
 
 
 def test_two_mismatches_stop_everybody_and_newcomers() -> None:
