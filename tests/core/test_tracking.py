@@ -403,7 +403,7 @@ def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
 def test_stuck_again_rescues_a_scarce_run() -> None:
     world = World()
     for node in (1, 2):
-        world.join(node, credit=1)
+        world.join(node, credit=2 - node)
     run = world.granted(1)[0]
     world.done(1, run)
     world.say(2, m.Stuck(X, (run,)))
@@ -412,7 +412,7 @@ def test_stuck_again_rescues_a_scarce_run() -> None:
     world.wait(4.1, alive=(1, 2))
     world.say(2, m.Stuck(X, (run,)))
     assert world.tracking.swarms[X].book.rescues == 1
-    world.say(2, m.LeaseReport(X, EPOCH, returned=tuple(world.granted(2))))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=1))
     assert run in world.granted(2)
 
 
