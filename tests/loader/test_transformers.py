@@ -5,15 +5,23 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 import p2pcache
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import NotFound, TimedOut, UsageError
 from p2pcache.io.client import AgentClient
+from p2pcache.loader.integrations import transformers as integration
 from tests.agent.kit import push
 from tests.loader.test_swarm_source import agent_settings
 
@@ -140,3 +148,50 @@ def test_the_package_stays_cheap() -> None:
         "assert not {'torch', 'transformers', 'vllm', 'sglang', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+class Failing:
+    """An open model one of whose tensors can't be had."""
+
+    def __init__(self, inner: Any, lost: str) -> None:
+        self.inner, self.lost = inner, lost
+
+    def __enter__(self) -> "Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.close()
+
+    def keys(self) -> list[str]:
+        return list(self.inner.keys())
+
+    def get_slice(self, name: str) -> Any:
+        if name != self.lost:
+            return self.inner.get_slice(name)
+        part = MagicMock()
+        part.__getitem__.side_effect = TimedOut(f"{name} didn't come")
+        part.get_shape, part.get_dtype = (lambda: [1]), (lambda: "BF16")
+        return part
+
+
+@pytest.mark.parametrize("lost", ["norm.weight", "experts.1.w1.weight", "experts.0.w2.weight"])
+def test_a_tensor_that_does_not_come_is_never_skipped(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers logs what goes wrong while it converts tensors, and goes on; reading isn't part of that."""
+    config = MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_local_experts=2,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    MixtralForCausalLM(config).save_pretrained(tmp_path)
+    with p2pcache.safe_open(tmp_path) as found:
+        (name, *_) = [n for n in found.keys() if n.endswith(lost)]  # noqa: SIM118
+
+    def opened(*args: Any, **kwargs: Any) -> Failing:
+        return Failing(p2pcache.safe_open(*args, **kwargs), name)
+
+    whole = p2pcache.from_pretrained(tmp_path, AutoModelForCausalLM)
+    assert torch.equal(logits(whole), logits(AutoModelForCausalLM.from_pretrained(tmp_path)))
+    monkeypatch.setattr(integration, "safe_open", opened)
+    with pytest.raises(TimedOut, match="didn't come"):
+        p2pcache.from_pretrained(tmp_path, AutoModelForCausalLM)
