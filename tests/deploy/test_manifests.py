@@ -111,6 +111,7 @@ def everything(rendered: dict[str, Objects]) -> Objects:
         *example("one-node-push.yaml"),
         *example("one-node-pods.yaml"),
         *example("vllm-streaming.yaml"),
+        *example("vllm-compile-cache.yaml"),
     ]
 
 
@@ -231,6 +232,36 @@ def test_the_streaming_example_streams_what_its_init_container_left_out(
         assert Path(folder).is_relative_to(places["model"]["mountPath"])
         assert folder != places["model"]["mountPath"]
         assert all(m.get("readOnly") for name, m in places.items() if name != "model")
+
+
+def test_the_compile_cache_example_restores_what_its_job_saves() -> None:
+    objects = example("vllm-compile-cache.yaml")
+    job = find(objects, "Job", "llama-compile")["spec"]["template"]["spec"]
+    pod = find(objects, "Deployment", "llama-compiled")["spec"]["template"]["spec"]
+    (compiles,), (_, restores), (serves,) = (
+        job["containers"],
+        pod["initContainers"],
+        pod["containers"],
+    )
+    ref, folder = restores["args"]
+    assert restores["command"][0] == "p2pcache-init"
+    assert restores["image"] == serves["image"] == compiles["image"], "the key is the engine's"
+    (saving,) = re.findall(
+        r"p2pcache compile-cache save (\S+) --engine (\S+) .*\\\n\s+--extra (\S+)",
+        compiles["args"][0],
+    )
+    assert (f"p2pcache://{saving[0]}", saving[1]) == (ref, restores["command"][2])
+    assert saving[2] in restores["command"]
+    for container in (compiles, restores, serves):
+        told = {each["name"]: each["value"] for each in container["env"]}
+        assert told["VLLM_CACHE_ROOT"] == folder
+        assert told["TRITON_CACHE_DIR"].startswith(folder)
+        assert saving[0].startswith(told["P2PCACHE_COMPILE_CACHE_NAMESPACES"] + "/")
+        places = {m["name"]: m for m in container["volumeMounts"]}
+        assert Path(folder).parent == Path(places["cache"]["mountPath"])
+        assert all(m.get("readOnly") for name, m in places.items() if name != "cache")
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "serviceAccountName" not in pod, "a server may write nowhere"
 
 
 def test_the_example_prefers_nodes_by_the_label_that_agents_set() -> None:
