@@ -131,6 +131,7 @@ class Pushes:
             NotFound: the model isn't complete here.
             NotAllowed: a compile cache, and its namespace isn't trusted with programs.
             UsageError: no origin to push to.
+            Unreachable: the tracker, who knows it, can't be asked now, or it is being opened.
         """
         swarm = self._downloads.swarms.get(digest)
         repo = self._resolver.repo
@@ -139,6 +140,11 @@ class Pushes:
         trusted = self._parts.settings.compile_cache_namespaces
         permit_programs(trusted, ref, swarm.layout.manifest)
         if repo is None:
+            link, trouble = self._parts.link, self._resolver.origin_error
+            if trouble is not None or (link is not None and not link.connected):
+                raise self._resolver.nobody("can't push")  # a moment after a start, for example
+            if not self._parts.origin.settled.is_set():
+                raise Unreachable("the origin is being opened; push again in a moment")
             raise UsageError(
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
             )

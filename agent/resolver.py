@@ -111,7 +111,7 @@ class Resolver:
         known = await asyncio.to_thread(self._store.tag_of, ref)
         if known is not None:
             return Resolved(known.digest, known.generation, stale=True)
-        raise self._nobody(f"can't resolve {ref.short}")
+        raise self.nobody(f"can't resolve {ref.short}")
 
     async def manifest(self, digest: str) -> bytes:
         """The manifest's proved bytes.
@@ -129,7 +129,7 @@ class Resolver:
                 trouble = error
         if self.repo is not None:
             return await self._threads.run(self.repo.get_manifest, digest)
-        raise trouble or self._nobody(f"can't fetch manifest blake3:{digest}")
+        raise trouble or self.nobody(f"can't fetch manifest blake3:{digest}")
 
     async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
         data = bytearray()
@@ -145,7 +145,8 @@ class Resolver:
             raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
         return encoded
 
-    def _nobody(self, what: str) -> P2PCacheError:
+    def nobody(self, what: str) -> P2PCacheError:
+        """Why neither tracker nor origin can be asked now; `what` can't be done for it."""
         if self.origin_error is not None:
             return self.origin_error
         if self._link is not None and self._link.refusal is not None:

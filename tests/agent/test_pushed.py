@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.cluster import free_ports
 from p2pcache.agent.app import AgentApp
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import encode
@@ -46,6 +47,16 @@ async def test_storage_without_conditional_put_is_written_by_the_tracker(
         done = await push_through(app, layout)
         assert (done["event"], done["generation"]) == ("done", 1)
         assert (await pull(app, "m"))["event"] == "done"
+
+
+async def test_an_agent_that_has_not_met_its_tracker_says_that_and_not_that_it_was_started_wrongly(
+    tmp_path: Path,
+) -> None:
+    layout = push_layout(tmp_path)
+    async with agent(tmp_path, "a", tracker=f"http://127.0.0.1:{free_ports(1)[0]}") as app:
+        refused = await push_through(app, layout)
+    assert refused["code"] == 8
+    assert "connection refused" in refused["message"]
 
 
 def push_layout(tmp_path: Path) -> Layout:
