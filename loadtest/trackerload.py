@@ -172,7 +172,9 @@ def plans(
     ]  # fmt: skip
 
 
-def measure(agents: int, seconds: float, *, runs: int = RUNS, seed: int = 1) -> Figures:
+def measure(
+    agents: int, seconds: float, *, runs: int = RUNS, settle_s: float = SETTLE_S, seed: int = 1
+) -> Figures:
     """Start all, count for so long, stop all."""
     own, others = cores()
     allow_files(agents + FILES)
@@ -196,18 +198,20 @@ def measure(agents: int, seconds: float, *, runs: int = RUNS, seed: int = 1) -> 
         tracker.start()
         try:
             planned = plans(agents, f"http://{address}", key, pushed, runs=runs, seed=seed)
-            return _counted(tracker, planned, others, seconds)
+            return _counted(tracker, planned, others, settle_s, seconds)
         finally:
             tracker.stop()
 
 
-def _counted(tracker: Daemon, planned: list[Plan], others: str, seconds: float) -> Figures:
+def _counted(
+    tracker: Daemon, planned: list[Plan], others: str, settle_s: float, seconds: float
+) -> Figures:
     began = time.monotonic()
     crowd = Crowd(planned, others, os.environ.copy())
     try:
         crowd.await_connected()
         connect_s = time.monotonic() - began
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         crowd.count()
         process, rss = psutil.Process(tracker.pid), 0
         began, cpu, agents_cpu = time.monotonic(), tracker.cpu_s(), crowd.cpu_s()
