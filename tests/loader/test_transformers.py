@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest.mock import MagicMock
 
 import pytest
@@ -70,19 +70,23 @@ def same(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.slow
-def test_logits_while_the_model_arrives(agent: str, model: tuple[Path, Path]) -> None:
+def test_logits_while_the_model_arrives(tmp_path: Path, model: tuple[Path, Path]) -> None:
     seen: list[int] = []
+    seen_by: list[str] = []
 
     class Watching(LlamaForCausalLM):  # type: ignore[misc]
         @classmethod
         def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-            client = AgentClient(agent)
+            client = AgentClient(seen_by[0])
             seen.append(int(client.status()["bytes"]["origin"]))
             made = super().from_pretrained(*args, **kwargs)
             seen.append(int(client.status()["bytes"]["origin"]))
             return made
 
-    ours = p2pcache.from_pretrained(REF, Watching, dtype="auto", agent=agent)
+    slow = agent_settings(tmp_path, model[1], origin_bytes_per_s=3_000_000)  # 2.7 s for all
+    with run_embedded(slow) as socket:
+        seen_by.append(f"unix://{socket}")
+        ours = p2pcache.from_pretrained(REF, Watching, dtype="auto", agent=seen_by[0])
     total = sum(path.stat().st_size for path in model[0].glob("*.safetensors"))
     assert seen[0] < 0.5 * total  # it began with less than half of the bytes here,
     assert seen[1] > 0.8 * total  # and the rest came meanwhile
@@ -156,7 +160,7 @@ class Failing:
     def __init__(self, inner: Any, lost: str) -> None:
         self.inner, self.lost = inner, lost
 
-    def __enter__(self) -> "Failing":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
