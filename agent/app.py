@@ -20,6 +20,7 @@ from p2pcache.agent.journal import Journal
 from p2pcache.agent.labeller import Labeller
 from p2pcache.agent.loads import Loads
 from p2pcache.agent.metrics import AgentMetrics
+from p2pcache.agent.order import Order
 from p2pcache.agent.parts import OriginReads, Parts
 from p2pcache.agent.pulls import Pulls
 from p2pcache.agent.pushes import Pushes
@@ -105,7 +106,8 @@ class AgentApp:
         self.queries = Queries(
             self.parts, self.resolver, self.downloads, self.metrics, self.serving
         )
-        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal)
+        order = Order(self.parts, self.downloads)
+        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, loads=Loads(self.parts, self.downloads, pulls), pushes=self.pushes, queries=self.queries,

@@ -15,6 +15,7 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     force_generation: bool = False
     include: list[str] = []  # patterns; none of both: the whole model
     exclude: list[str] = []
+    background: bool = False  # nobody waits for it: others go first
 
 
 class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ import time
 from p2pcache.agent.bodies import PullRequest
 from p2pcache.agent.downloads import Download, Downloads
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.order import Order
 from p2pcache.agent.resolver import Resolved, Resolver
 from p2pcache.agent.streams import Events, while_waiting
 from p2pcache.core import chunkset
@@ -24,11 +25,13 @@ class Pulls:
     """Resolves a ref and follows its download, for each client."""
 
     def __init__(
-        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal
-    ) -> None:
+        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal,
+        order: Order,
+    ) -> None:  # fmt: skip
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
+        self._order = order
         self._journal = journal
         self._models_dir = str(store.root / "models")
 
@@ -53,7 +56,10 @@ class Pulls:
         """`resolved`, `progress` about four times a second, `done`."""
         began = time.monotonic()
         some = bool(wanted.include or wanted.exclude)
-        work = asyncio.gather(self.begin(ref, force=wanted.force_generation, whole=not some))
+        begun = self.begin(
+            ref, force=wanted.force_generation, whole=not some, background=wanted.background
+        )
+        work = asyncio.gather(begun)
         async with contextlib.aclosing(while_waiting(work, lambda: self.asked)) as waiting:
             async for event in waiting:
                 yield event
@@ -94,15 +100,19 @@ class Pulls:
         """Whom a resolve waits for now."""
         return self._resolver.asked
 
-    async def begin(self, ref: Ref, *, force: bool, whole: bool) -> tuple[Resolved, Download]:
+    async def begin(
+        self, ref: Ref, *, force: bool, whole: bool, background: bool = False
+    ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's fetch; a failure goes into the history."""
         with self._journal.failures("pull", str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.reached(timeline, "resolve")
-            return resolved, await self._downloads.begin(
+            download = await self._downloads.begin(
                 ref, resolved.digest, whole=whole, timeline=timeline
             )
+            self._order.asked(download, background=background)
+            return resolved, download
 
     async def _whole(self, download: Download) -> Events:
         download.clients += 1

@@ -41,6 +41,7 @@ class Wish(NamedTuple):
     force_generation: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    background: bool = False
 
 
 _TABLE = (

@@ -52,12 +52,13 @@ _LINK_WARNING = (
     multiple=True,
     help="Only bring the chunks of these tensors into the cache; prints no path.",
 )
+@click.option("--background", is_flag=True, help="Let pulls that somebody waits for go first.")
 @json_option
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def pull(
     ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
-    exclude: tuple[str, ...], tensors: tuple[str, ...], as_json: bool, quiet: bool, loaded: Loaded,
+    exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
     """Fetch a model and print its directory.
 
@@ -93,7 +94,7 @@ def pull(
             )
         _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
-    wish = Wish(force_generation, include, exclude)
+    wish = Wish(force_generation, include, exclude, background)
     with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = _follow(events, reporter)

@@ -13,7 +13,9 @@ Mode = Literal["auto", "on", "off"]
 
 CALM = 0.7  # strain below which the share grows; up to 1 it stays
 STEP = 0.05  # a second, of the whole ..
-GROWTH = 0.1  # .. and of the share: strain that shows two looks late must not meet three steps too many
+GROWTH = (
+    0.1  # .. and of the share: strain that shows two looks late must not meet three steps too many
+)
 HARDEST = 0.5  # one look takes no more than half: one bad second isn't the end of a storm
 AIM = 0.9  # strain that a smaller share aims at
 FLOOR_BYTES_PER_S = 1 << 20  # a peer's run of 16 MiB in 16 s, also where nothing ever went fast
@@ -36,6 +38,7 @@ class Sample(NamedTuple):
     engine: float | None = None  # its latency over the one that it should have, or as it says
     sent: float = 0.0  # payload to peers, bytes per second
     taken: float = 0.0  # from peers and the origin, bytes per second
+    link_rate: float = 0.0  # bytes per second that the fastest interface carries; 0: unknown
 
 
 class Limits(NamedTuple):
@@ -81,7 +84,9 @@ class Governor:
         """Take in a sample; returns the limits until the next one (`now`: monotonic seconds)."""
         passed = 0.0 if self._at is None else min(max(0.0, now - self._at), 5.0)
         self._at = now
-        self._peak = max(self._peak * FORGET_PER_S**passed, sample.sent, sample.taken)
+        peak = max(self._peak * FORGET_PER_S**passed, sample.sent, sample.taken)
+        # Bytes from a socket's buffer or a storage in this host may come faster than any link.
+        self._peak = min(peak, sample.link_rate) if sample.link_rate else peak
         cause, strain = self._strain(sample)
         share = self.limits.share
         if strain >= 1:

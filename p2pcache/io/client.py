@@ -14,14 +14,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from p2pcache.errors import (
-    Busy,
-    Lost,
-    NotAllowed,
-    P2PCacheError,
-    UsageError,
-    from_code,
-)
+from p2pcache.errors import Busy, Lost, NotAllowed, P2PCacheError, UsageError, from_code
 from p2pcache.io.clienterrors import translated
 from p2pcache.io.patience import Patience
 
@@ -77,6 +70,7 @@ class AgentClient:
         force_generation: bool = False,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        background: bool = False,
     ) -> Events:
         """Events of a pull, `done` last; closing the iterator stops waiting for it.
 
@@ -85,8 +79,11 @@ class AgentClient:
             force_generation: take a tag that went back, too.
             include: patterns of files; none of both: the whole model.
             exclude: patterns of files to leave out.
+            background: pulls that somebody waits for go first.
         """
         body: Json = {"ref": ref, "force_generation": force_generation}
+        if background:  # else unsaid: an older agent refuses the word
+            body["background"] = True
         if include or exclude:
             body |= {"include": list(include), "exclude": list(exclude)}
         return self._stream("POST", "/v1/pull", body)

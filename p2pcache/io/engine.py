@@ -53,7 +53,9 @@ class EngineMetrics:
             text = await self._ask()
             families = await asyncio.to_thread(lambda: list(text_string_to_metric_families(text)))
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            self.trouble = f"the engine's metrics at {self._url}: {str(error) or type(error).__name__}"
+            self.trouble = (
+                f"the engine's metrics at {self._url}: {str(error) or type(error).__name__}"
+            )
             self._before = {}
             return None
         level = self._read(families)

@@ -63,7 +63,10 @@ class Pressure:
             link = max(uses, default=None)
         if not self._at or passed >= _SETTLE_S:
             self._at, self._stalled, self._moved = now, stalled, moved
-        return Sample(shares.get("cpu"), shares.get("io"), shares.get("memory"), link)
+        return Sample(
+            shares.get("cpu"), shares.get("io"), shares.get("memory"), link,
+            link_rate=max(rates.values(), default=0.0),
+        )  # fmt: skip
 
     def _rate(self, name: str) -> float:
         """Bytes per second that an interface carries; 0: it isn't one, or nobody knows."""

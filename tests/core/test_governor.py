@@ -51,6 +51,11 @@ def test_auto_waits_for_an_engine_to_speak() -> None:
     assert one.limits.share == 1, "it is gone"
 
 
+def test_a_share_is_of_no_more_than_the_link_carries() -> None:
+    limits = governor().handle(Sample(cpu=1, sent=10 * FAST, link_rate=FAST), 0)
+    assert limits.sent == limits.share * FAST
+
+
 def test_off_is_off() -> None:
     assert governor("off").handle(Sample(cpu=1, memory=1, engine=9), 0).share == 1
 

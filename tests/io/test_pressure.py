@@ -74,7 +74,7 @@ def test_the_operator_knows_the_link_better(host: Host) -> None:
 
 def test_the_first_look_and_one_too_soon_say_nothing(host: Host) -> None:
     pressure = host.pressure()
-    assert pressure.look() == (None, None, None, None, None, 0, 0)
+    assert pressure.look() == (None, None, None, None, None, 0, 0, 125e6)
     assert pressure.look().cpu is None
     assert pressure.missing == []
 

@@ -91,6 +91,7 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
+        self._behind: set[str] = set()  # models that nobody waits for
         self._door: Door | None = None
         self._hub: Hub | None = None
         self._writers: Workers | None = None
@@ -194,13 +195,12 @@ class PeerNet:
             requester = hub.requesters[node] = Requester(hub, node, address)
         requester.join(digest, port)
 
-    def request(
-        self, digest: str, request: int, node: int, run: int, *, background: bool = False
-    ) -> None:
-        """Ask a joined node for what is missing of a run; ends in one `request_ended`.
+    def put_behind(self, digest: str, *, behind: bool) -> None:
+        """Say with each request for this model that others are to be served first, or not any more."""
+        (self._behind.add if behind else self._behind.discard)(digest)
 
-        `background`: it is to serve others first.
-        """
+    def request(self, digest: str, request: int, node: int, run: int) -> None:
+        """Ask a joined node for what is missing of a run; ends in one `request_ended`."""
         hub = self._live
         port = self._port(digest)
         try:
@@ -213,7 +213,8 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         requester = hub.requesters.get(node)
-        if requester is None or not requester.ask(digest, request, spans, background=background):
+        behind = digest in self._behind
+        if requester is None or not requester.ask(digest, request, spans, background=behind):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:

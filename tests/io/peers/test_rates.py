@@ -113,7 +113,8 @@ async def test_who_is_in_the_background_waits_for_the_others() -> None:
         await asyncio.sleep(0)
         pull.net.request(digest, 1, server.number, 0)
         pull.net.request(digest, 2, server.number, 1)
-        warm.net.request(digest, 2, server.number, 1, background=True)
+        warm.net.put_behind(digest, behind=True)
+        warm.net.request(digest, 2, server.number, 1)
         assert await ports[1].end(1) is Outcome.DONE
         assert await ports[1].end(2) is Outcome.DONE
         assert await ports[0].end(2) is Outcome.BUSY

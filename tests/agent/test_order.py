@@ -1,0 +1,82 @@
+"""A pull in the background gives way to one that somebody waits for, and comes back."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads import Download
+from tests.agent.kit import agent, client, make_model, pull, push
+
+RATE = 1_500_000  # bytes per second of the origin
+SIZE = 3_000_000
+
+
+def models(tmp: Path) -> Path:
+    for name in ("warm", "now"):
+        data = {"w": random.Random(name).randbytes(SIZE)}
+        push(tmp / "origin", make_model(tmp / name, data), f"t/{name}:v1")
+    return tmp / "origin"
+
+
+async def running(app: AgentApp, count: int) -> list[Download]:
+    async with asyncio.timeout(10):
+        while len(app.downloads.running) < count or not all(
+            one.swarm.scheduler for one in app.downloads.running.values()
+        ):
+            await asyncio.sleep(0.01)
+    return list(app.downloads.running.values())
+
+
+async def finished(app: AgentApp, name: str, ended: list[str], **body: Any) -> None:
+    last = await pull(app, f"t/{name}:v1", **body)
+    assert last["event"] == "done", json.dumps(last)
+    ended.append(name)
+
+
+async def test_the_background_waits_while_somebody_else_gets_on(tmp_path: Path) -> None:
+    origin, ended = models(tmp_path), list[str]()
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        (behind,) = await running(app, 1)
+        assert behind.swarm.digest in app.net._behind
+        now = asyncio.gather(finished(app, "now", ended))
+        await running(app, 2)
+        async with asyncio.timeout(10):
+            while behind.swarm.scheduler is None or behind.swarm.scheduler.wanted:
+                await asyncio.sleep(0.01)
+        await now
+        await warm
+        assert ended == ["now", "warm"]
+        assert behind.swarm.complete
+
+
+async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(tmp_path: Path) -> None:
+    origin, ended = models(tmp_path), list[str]()
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        (download,) = await running(app, 1)
+        now = asyncio.gather(finished(app, "warm", ended))
+        async with asyncio.timeout(10):
+            while download.swarm.digest in app.net._behind:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(warm, now)
+        async with client(app) as session, session.get("/v1/status") as answer:
+            assert (await answer.json())["pulls"] == []
+
+
+async def test_a_stuck_pull_holds_nobody_back(tmp_path: Path) -> None:
+    """Its origin reads hang: after a while the background goes on beside it."""
+    origin, ended = models(tmp_path), list[str]()
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        await running(app, 1)
+        now = asyncio.gather(finished(app, "now", ended))
+        both = await running(app, 2)
+        stuck = both[1]
+        order = app.api._pulls._order
+        order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
+        assert not order._others_get_on()
+        await asyncio.gather(warm, now)
