@@ -10,6 +10,7 @@ from typing import Any
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import UsageError
+from p2pcache.loader.backend import cuda_device
 from p2pcache.loader.catalog import Deadline, open_catalog
 from p2pcache.loader.dtypes import Framework
 from p2pcache.loader.into import prepare
@@ -55,7 +56,9 @@ def safe_open(
     Raises:
         NotFound, InvalidHeader, Unreachable, ...: the model can't be opened.
     """
-    check_framework(framework, device)
+    device = check_framework(framework, device)
+    if device != "cpu":
+        cuda_device(device)
     session = _open(ref_or_dir, agent, fetch, timeout_s)
     return OpenModel(session, framework, device, timeout_s)
 
@@ -98,7 +101,7 @@ def iter_tensors(
         UsageError: arguments that can't be.
         NotFound, InvalidHeader, Unreachable, ...: the model can't be opened.
     """
-    check_framework(framework, device)
+    device = check_framework(framework, device)
     limit_bytes = _limit(memory_limit)
     axes = _axes(stage, parallel)
     session = _open(ref_or_dir, agent, fetch, timeout_s)
@@ -210,9 +213,9 @@ def _open(
 ) -> Session:
     if fetch not in ("all", "needed"):
         raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
-    source = open_source(ref_or_dir, agent=agent, fetch=fetch)
+    deadline = Deadline(timeout_s, os.fspath(ref_or_dir))
+    source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
     try:
-        deadline = Deadline(timeout_s, source.name)
         return Session(source, open_catalog(source, deadline), deadline)
     except BaseException:
         source.close()
@@ -220,7 +223,12 @@ def _open(
 
 
 def _limit(memory_limit: int | str) -> int:
-    found = parse_size(memory_limit) if isinstance(memory_limit, str) else int(memory_limit)
+    try:
+        found = parse_size(memory_limit) if isinstance(memory_limit, str) else int(memory_limit)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"memory_limit {memory_limit!r}: expected bytes or text such as '2GiB'"
+        ) from None
     if found < MIN_LIMIT_BYTES:
         raise UsageError(f"memory_limit {memory_limit!r}: give at least {MIN_LIMIT_BYTES} bytes")
     return found
@@ -229,5 +237,9 @@ def _limit(memory_limit: int | str) -> int:
 def _axes(stage: tuple[int, int] | None, parallel: Sequence[ParallelAxis]) -> list[ParallelAxis]:
     axes = list(parallel)
     if stage is not None:
-        axes.append(ParallelAxis("pipeline", stage[0], stage[1]))
+        try:
+            rank, size = map(int, stage)
+        except (TypeError, ValueError):
+            raise UsageError(f"stage {stage!r}: expected (i, n), stage i of n") from None
+        axes.append(ParallelAxis("pipeline", rank, size))
     return axes

@@ -70,12 +70,7 @@ class CudaBackend:
             UsageError: torch can't use such a device here.
         """
         self._torch = torch = import_torch()
-        try:
-            self._device = torch.device(device)
-        except RuntimeError:
-            raise UsageError(f"device {device!r}: torch doesn't know it") from None
-        if self._device.type != "cuda" or not torch.cuda.is_available():
-            raise UsageError(f"device {device!r} can't be used here; use device='cpu'")
+        self._device = cuda_device(device)
         # what the consumer computes on: its allocations and ours then follow one order
         self._home = torch.cuda.current_stream(self._device)
         self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
@@ -154,6 +149,30 @@ class CudaBackend:
         """See `Backend.tensor`."""
         flat = buffer[offset : offset + nbytes]
         return flat.view(torch_dtype(dtype)).reshape(native_shape(dtype, shape, "pt"))
+
+
+def known_device(word: str) -> Any:
+    """The device as torch has it.
+
+    Raises:
+        UsageError: torch is missing or doesn't know it.
+    """
+    try:
+        return import_torch().device(word)
+    except RuntimeError:
+        raise UsageError(f"device {word!r}: torch doesn't know it") from None
+
+
+def cuda_device(word: str) -> Any:
+    """The GPU as torch has it.
+
+    Raises:
+        UsageError: it's none, or none that can be used here.
+    """
+    found = known_device(word)
+    if found.type != "cuda" or not import_torch().cuda.is_available():
+        raise UsageError(f"device {word!r} can't be used here; use device='cpu'")
+    return found
 
 
 def _first_line(error: Exception) -> str:

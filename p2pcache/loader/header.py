@@ -15,6 +15,7 @@ from p2pcache.loader.dtypes import BITS
 
 MAX_HEADER_BYTES = 100_000_000  # the safetensors library's own cap
 MAX_DIMS = 64  # torch's own limit
+MAX_COUNT = 1 << 63  # torch and numpy count bytes and strides so far, of empty tensors too
 LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 
@@ -121,6 +122,8 @@ def _metadata(found: object, path: str) -> dict[str, str]:
 
 
 def _tensor(name: str, entry: object, data_start: int, path: str) -> TensorInfo:
+    if not name.isascii() and not _is_text(name):
+        _refuse(path, f"the name {_short(name)} is not Unicode text")
     if not isinstance(entry, dict):
         _refuse(path, f"tensor {_short(name)} is not described by an object")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -130,9 +133,12 @@ def _tensor(name: str, entry: object, data_start: int, path: str) -> TensorInfo:
         _refuse(path, f"tensor {_short(name)} has no proper shape")
     if not _naturals(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
         _refuse(path, f"tensor {_short(name)} has no proper data_offsets")
-    bits = BITS[dtype]
+    bits, most = BITS[dtype], -(-BITS[dtype] // 8)
     for length in shape:
         bits *= length
+        most *= length or 1
+    if most >= MAX_COUNT:  # an empty tensor can claim it
+        _refuse(path, f"tensor {_short(name)} has a shape that no framework can count")
     if bits != 8 * (offsets[1] - offsets[0]):
         _refuse(path, f"tensor {_short(name)}: dtype and shape don't fill its data_offsets")
     return TensorInfo(
@@ -146,6 +152,14 @@ def _naturals(found: object, most: int) -> TypeGuard[list[int]]:
         and len(found) <= most
         and all(type(n) is int and 0 <= n < 1 << 62 for n in found)  # a bool is an int, too
     )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half a surrogate pair: nobody could print or store it
+        return False
+    return True
 
 
 def _short(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.dtypes import Framework, torch_dtype
-from p2pcache.loader.plan import Want
+from p2pcache.loader.plan import Want, shown
 from p2pcache.loader.tensors import flat_bytes, framework_of, writable_bytes
 
 _SHOWN = 3  # names in a message
@@ -43,7 +43,7 @@ def prepare(module_or_dict: Any, wants: Sequence[Want], *, strict: bool) -> Plac
         try:
             _place(placement, want, targets[want.info.name])
         except UsageError as error:
-            raise UsageError(f"{want.info.name}: {error}") from None
+            raise UsageError(f"{shown(want.info.name)}: {error}") from None
     return placement
 
 
@@ -64,8 +64,8 @@ def _compare(targets: Mapping[str, Any], names: Sequence[str]) -> None:
     missing = [name for name, target in targets.items() if _memory(target) not in filled]
     for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
         if found:
-            shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-            raise UsageError(f"{kind} {len(found)} tensors ({shown}); strict=False ignores them")
+            some = ", ".join(map(shown, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+            raise UsageError(f"{kind} {len(found)} tensors ({some}); strict=False ignores them")
 
 
 def _memory(target: Any) -> tuple[Any, ...]:

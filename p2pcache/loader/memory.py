@@ -8,6 +8,7 @@ it gets uses the arena up and then has memory of its own.
 
 import ctypes
 import mmap
+import sys
 import threading
 import time
 import weakref
@@ -15,8 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from p2pcache.errors import NoSpace
+
 SMALL_BYTES = 256 << 10  # below it memory comes from the ordinary allocator, which reuses by itself
 _PAGE = mmap.PAGESIZE
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.11's mmap lacks the name
 _TURN_S = 0.1  # how often a waiting thread looks whether it shall stop
 
 
@@ -125,10 +129,19 @@ class Arena:
 class HostPool:
     """Blocks for a load: what isn't handed over yet stays below a limit."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, most_bytes: int) -> None:
+        """Map the arena.
+
+        Args:
+            limit_bytes: see `Budget`.
+            most_bytes: that will ever be asked for.
+
+        Raises:
+            NoSpace: the system gives no memory.
+        """
         self.budget = Budget(limit_bytes)
         # twice: what the consumer looks at lies beside what is read ahead; untouched pages cost nothing
-        self._arena = Arena(-(-2 * limit_bytes // _PAGE) * _PAGE)
+        self._arena = Arena(max(1, -(-min(2 * limit_bytes, most_bytes) // _PAGE)) * _PAGE)
 
     def alloc(self, nbytes: int, stop: Callable[[], bool]) -> Block | None:
         """A block, as soon as the limit allows it; None once `stop()` is true. One thread calls it."""
@@ -155,4 +168,14 @@ class HostPool:
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:
-    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Memory that is there once it's touched.
+
+    Raises:
+        NoSpace: the system gives none.
+    """
+    # not reserved: an arena is larger than what is touched of it, at times than the machine's memory
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    try:
+        return mmap.mmap(-1, nbytes, flags)
+    except (OSError, OverflowError) as error:
+        raise NoSpace(f"no room for {nbytes} bytes of memory; lower memory_limit") from error

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
@@ -34,6 +35,9 @@ class OpenModel:
         self._timeout_s = timeout_s
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._busy = 0  # calls of `bring`
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -48,11 +52,19 @@ class OpenModel:
 
     def close(self) -> None:
         """Let go of the files. Tensors stay valid. More than once does no harm."""
-        with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown()
-                self._pool = None
+        with self._idle:
+            self._closed = True
+            self._session.source.stop()
+            # a descriptor that is closed under a read may be another file's the next moment
+            self._idle.wait_for(lambda: self._busy == 0)
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
         self._session.source.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ failed
+            self.close()
 
     def keys(self) -> list[str]:
         """The names of all tensors, in order of file and offset."""
@@ -87,8 +99,21 @@ class OpenModel:
         """Read one tensor or slice.
 
         Raises:
+            UsageError: the model is closed.
             TimedOut: its bytes didn't arrive in time.
         """
+        with self._lock:
+            if self._closed:
+                raise UsageError(f"{self._session.source.name} is closed; open it again")
+            self._busy += 1
+        try:
+            return self._bring(want)
+        finally:
+            with self._idle:
+                self._busy -= 1
+                self._idle.notify_all()
+
+    def _bring(self, want: Want) -> Any:
         batch = Batch([])
         batch.add(want)
         self._await(batch)

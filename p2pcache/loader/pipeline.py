@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +103,7 @@ class Pipeline:
             return None
         self._sink.turn()
         began = time.monotonic()
-        done = self._done.get()
+        done = self._next_done()
         self.waits.consumer_s += time.monotonic() - began
         if isinstance(done, BaseException):
             self.close()
@@ -111,9 +112,16 @@ class Pipeline:
         self.bytes_delivered += sum(want.nbytes for want in done.batch.wants)
         return self._sink.finish(done.batch, done.target)
 
+    def _next_done(self) -> "_Load | BaseException":
+        while True:  # a read can block, too: the feeder's own look at the time isn't enough
+            with suppress(queue.Empty):
+                return self._done.get(timeout=self._deadline.slice_s(_WAIT_S))
+            self._deadline.check()
+
     def close(self) -> None:
         """Stop the threads and wait for copies that run. More than once does no harm."""
         self._stopped.set()
+        self._source.stop()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

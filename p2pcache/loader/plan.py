@@ -119,6 +119,12 @@ class Batch:
         return _reads(self.wants, read_bytes)
 
 
+def shown(name: str) -> str:
+    """A tensor's name for a message of one line: names are untrusted."""
+    text = name if name.isprintable() else repr(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def whole(info: TensorInfo) -> Want:
     """All of a tensor."""
     return Want(info, info.shape, info.start, info.nbytes, 0, 1)
@@ -131,7 +137,9 @@ def cut(info: TensorInfo, dim: int, start: int, stop: int) -> Want:
         UsageError: no such dimension, or elements smaller than a byte that begin inside one.
     """
     if not -len(info.shape) <= dim < len(info.shape):
-        raise UsageError(f"{info.name} has the shape {list(info.shape)} and no dimension {dim}")
+        raise UsageError(
+            f"{shown(info.name)} has the shape {list(info.shape)} and no dimension {dim}"
+        )
     dim %= len(info.shape)
     outer = 1
     for length in info.shape[:dim]:
@@ -141,7 +149,7 @@ def cut(info: TensorInfo, dim: int, start: int, stop: int) -> Want:
         inner_bits *= length
     edges = (start * inner_bits, stop * inner_bits, info.shape[dim] * inner_bits)
     if any(edge % 8 for edge in edges):
-        raise UsageError(f"{info.name}: {info.dtype} can't be cut there, inside a byte")
+        raise UsageError(f"{shown(info.name)}: {info.dtype} can't be cut there, inside a byte")
     low, high, stride = (edge // 8 for edge in edges)
     shape = (*info.shape[:dim], stop - start, *info.shape[dim + 1 :])
     if outer == 1 or high - low == stride:
@@ -210,13 +218,13 @@ def _part_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> Want:
             continue
         if not -len(info.shape) <= axis.dim < len(info.shape):
             raise UsageError(
-                f"{info.name} has the shape {list(info.shape)} and no dimension {axis.dim}; "
+                f"{shown(info.name)} has the shape {list(info.shape)} and no dimension {axis.dim}; "
                 "narrow the axis' names"
             )
         share, rest = divmod(info.shape[axis.dim], axis.size)
         if rest:
             raise UsageError(
-                f"{info.name}: {axis.size} ranks can't share {info.shape[axis.dim]} rows of "
+                f"{shown(info.name)}: {axis.size} ranks can't share {info.shape[axis.dim]} rows of "
                 f"dimension {axis.dim} evenly; cut it by hand with safe_open(...).get_slice"
             )
         return cut(info, axis.dim, axis.rank * share, (axis.rank + 1) * share)

@@ -8,6 +8,8 @@ from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.client import AgentClient, read_token
+from p2pcache.io.disk import disk_errors
+from p2pcache.loader.catalog import Deadline
 from p2pcache.loader.source import DirectorySource, Source
 from p2pcache.loader.swarm import SwarmSource
 
@@ -16,7 +18,13 @@ DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock"
 Fetch = Literal["all", "needed"]
 
 
-def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch: Fetch) -> Source:
+def open_source(
+    ref_or_dir: str | os.PathLike[str],
+    *,
+    agent: str | None,
+    fetch: Fetch,
+    deadline: Deadline | None = None,
+) -> Source:
     """A directory or a .safetensors file that exists, else a ref through the agent.
 
     Args:
@@ -24,21 +32,24 @@ def open_source(ref_or_dir: str | os.PathLike[str], *, agent: str | None, fetch:
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, the configuration file, or
             the first default socket that there is.
         fetch: "all": the whole model comes to this node; "needed": only what this load reads.
+        deadline: the caller's, for the agent's first answer; None: none.
 
     Raises:
         UsageError: neither a path nor a ref.
         NotFound, Unreachable, ...: the agent's own errors.
     """
     path = Path(ref_or_dir)
-    if path.exists():
-        return DirectorySource(path)
     text = os.fspath(ref_or_dir)
+    with disk_errors(text[:100]):
+        there = path.exists()
+    if there:
+        return DirectorySource(path)
     if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
         raise NotFound(f"{text}: no such directory or file")
     here = connect(agent)
     source = SwarmSource.attach(
         here.client, Ref.parse(text), needed=fetch == "needed", origin=here.origin,
-        models_dir=here.models_dir,
+        models_dir=here.models_dir, deadline=deadline,
     )  # fmt: skip
     if source.tree is None:
         return source

@@ -112,6 +112,10 @@ class Source(Protocol):
         """
         ...
 
+    def stop(self) -> None:
+        """The load is over: a `read` or `wait` that blocks ends with an error. Before `close`, at any time."""
+        ...
+
     def stats(self) -> SourceStats:
         """Bytes by their origin; may be asked at any time, also after `close`."""
         ...
@@ -203,6 +207,9 @@ class DirectorySource:
         if not there and ranges:
             time.sleep(timeout_s)
         return there
+
+    def stop(self) -> None:
+        """See `Source.stop`: nothing blocks."""
 
     def stats(self) -> SourceStats:
         """See `Source.stats`: what was read, all of it from disk."""

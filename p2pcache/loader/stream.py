@@ -1,5 +1,6 @@
 """A load in progress: how its parts are put together, and the iterator over its tensors."""
 
+import mmap
 import os
 import time
 from collections import deque
@@ -10,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.backend import Backend, CudaBackend
+from p2pcache.loader.backend import Backend, CudaBackend, known_device
 from p2pcache.loader.catalog import Catalog, Deadline
-from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy, import_torch
+from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy
 from p2pcache.loader.into import Placement
 from p2pcache.loader.memory import Budget, HostPool
 from p2pcache.loader.pipeline import Pipeline, Staging
@@ -133,11 +134,12 @@ def start(
     Raises:
         UsageError: a framework or device that can't be.
     """
-    check_framework(framework, device)
+    device = check_framework(framework, device)
     if device == "cpu":
-        pool = HostPool(limit_bytes)
+        plan = batches(wants)
+        pool = HostPool(limit_bytes, _memory_of(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
-        return _run(session, batches(wants), sink, pool.budget, tuning, None)
+        return _run(session, plan, sink, pool.budget, tuning, None)
     backend = CudaBackend(device, tuning.copy_streams)
     staging, tuning = stage(backend, limit_bytes, tuning)
     budget = Budget(limit_bytes)
@@ -148,7 +150,11 @@ def start_into(
     session: Session, placement: Placement, limit_bytes: int, tuning: Tuning
 ) -> TensorStream:
     """Begin to bring tensors into the caller's own."""
-    pool = HostPool(limit_bytes)
+    kinds: list[list[Want]] = [[], [], []]
+    for want in placement.wants:
+        kinds[placement.kind(want.info.name)].append(want)
+    converted = batches(kinds[2])
+    pool = HostPool(limit_bytes, _memory_of(converted))
     backend, staging = None, None
     if placement.buffers:
         device = str(next(iter(placement.buffers.values())).device)
@@ -157,13 +163,15 @@ def start_into(
             backend.adopt(buffer)
         staging, tuning = stage(backend, limit_bytes, tuning)
     sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
-    kinds: list[list[Want]] = [[], [], []]
-    for want in placement.wants:
-        kinds[placement.kind(want.info.name)].append(want)
-    plan = [batch for kind in kinds for batch in batches(kind)]
+    plan = [*batches(kinds[0]), *batches(kinds[1]), *converted]
     order = {want.info.name: i for i, want in enumerate(placement.wants)}
     plan.sort(key=lambda batch: order[batch.wants[0].info.name])
     return _run(session, plan, sink, pool.budget, tuning, staging)
+
+
+def _memory_of(plan: Sequence[Batch]) -> int:
+    """Bytes of all batches at once, each on pages of its own."""
+    return sum(-(-batch.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for batch in plan)
 
 
 def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
@@ -176,20 +184,25 @@ def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, 
     return Staging(backend, ring), fitting
 
 
-def check_framework(framework: Framework, device: str) -> None:
+def check_framework(framework: Framework, device: str) -> str:
     """Import what tensors will be made with, in the caller's thread.
+
+    Returns:
+        The device; "cpu" by whatever name it was called.
 
     Raises:
         UsageError: it's missing or doesn't go with the device.
     """
     if framework not in FRAMEWORKS:
         raise UsageError(f"framework {framework!r}: expected one of {', '.join(FRAMEWORKS)}")
+    word = str(device)
     if framework == "pt":
-        import_torch()
-    elif device != "cpu":
-        raise UsageError(f"framework {framework!r} has no device {device!r}; use 'pt' or 'cpu'")
-    elif framework == "np":
+        return "cpu" if known_device(word).type == "cpu" else word
+    if word != "cpu":
+        raise UsageError(f"framework {framework!r} has no device {word!r}; use 'pt' or 'cpu'")
+    if framework == "np":
         import_numpy()
+    return word
 
 
 def _run(

@@ -23,6 +23,7 @@ from p2pcache.io.blobfile import OpenFile
 from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import Disk, disk_errors
 from p2pcache.loader.attach import Attachment, Json
+from p2pcache.loader.catalog import Deadline
 from p2pcache.loader.geometry import Buffers, Geometry
 from p2pcache.loader.rescue import Rescue
 from p2pcache.loader.source import Range, SourceStats, read_all
@@ -34,6 +35,7 @@ LOOK_S = 0.05  # the bitmap is looked at so often even if no event comes
 # window: if every loader asked for its next tensor at once, all nodes of a storm would want the
 # same chunk.
 PATIENCE_S = 0.3
+_WAIT_S = 1.0
 OPEN_AHEAD = 128  # files are opened before the model's directories can change, up to so many
 
 
@@ -68,6 +70,7 @@ class SwarmSource:
         self._progress: Json = {}
         self._local_bytes = 0
         self._notes: list[str] = []
+        self._stopped = False
         self._closed = False
         self._final: SourceStats | None = None
         self._attachment: Attachment | None = None
@@ -83,6 +86,7 @@ class SwarmSource:
         needed: bool,
         models_dir: Path | None = None,
         origin: str = "",
+        deadline: Deadline | None = None,
     ) -> "SwarmSource":
         """Attach to the agent and wait until it has said what the model is.
 
@@ -92,8 +96,10 @@ class SwarmSource:
             needed: fetch only what this load needs.
             models_dir: where this process sees the agent's models directory; None: where the agent does.
             origin: URL to go on from when the agent is lost; "": there is none.
+            deadline: the caller's; None: none.
 
         Raises:
+            TimedOut: the agent has said nothing in time.
             NotFound: no such model; or its directory isn't visible here.
             Unreachable, P2PCacheError: the agent's own error.
         """
@@ -102,15 +108,20 @@ class SwarmSource:
             client, ref, needed=needed, on_event=source._on_event, on_lost=source._on_lost
         )
         source._attachment.start()
-        with source._changed:
-            source._changed.wait_for(
-                lambda: source._board is not None or source._tree is not None or source._error
-            )
-            error = source._error
-        if error is not None:
+        try:
+            source._await_attached(deadline or Deadline(None, str(ref)))
+        except BaseException:
             source.close()
-            raise error
+            raise
         return source
+
+    def _await_attached(self, deadline: Deadline) -> None:
+        with self._changed:
+            while self._board is None and self._tree is None:
+                if self._error is not None:
+                    raise self._error
+                deadline.check()
+                self._changed.wait(deadline.slice_s(_WAIT_S))
 
     @property
     def digest(self) -> str:
@@ -255,6 +266,10 @@ class SwarmSource:
             else:
                 self.wait([Range(path, start, start + length)], LOOK_S * 4)
 
+    def stop(self) -> None:
+        """See `Source.stop`: whoever waits looks again within `LOOK_S`."""
+        self._stopped = True
+
     def stats(self) -> SourceStats:
         """See `Source.stats`."""
         if self._final is not None:
@@ -345,6 +360,8 @@ class SwarmSource:
                 self._attachment.demand(fresh, urgent=True)
 
     def _raise_trouble(self) -> None:
+        if self._stopped:
+            raise P2PCacheError(f"{self.name}: the load was closed")
         rescue = self._rescue
         error = self._error or (rescue.error if rescue is not None else None)
         if error is not None:

@@ -39,7 +39,7 @@ def wrap(
         return flat.view(numpy_dtype(dtype)).reshape(seen)
     torch = import_torch()
     if nbytes == 0:
-        return torch.empty(seen, dtype=torch_dtype(dtype))
+        return torch.empty(seen, dtype=torch_dtype(dtype), device="cpu")
     flat = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)
     return flat.view(torch_dtype(dtype)).reshape(seen)
 
@@ -63,9 +63,13 @@ def writable_bytes(target: Any, dtype: str, shape: tuple[int, ...]) -> memoryvie
             f"the target has the shape {list(target.shape)}, the model {list(native_shape(dtype, shape, kind))}"
         )
     if kind == "np":
+        if not target.flags.writeable:
+            raise UsageError("the target array is read-only")
         if target.dtype != numpy_dtype(dtype) or not target.flags.c_contiguous:
             return None
         return memoryview(target.reshape(-1).view(import_numpy().uint8))
+    if any(step == 0 and n > 1 for step, n in zip(target.stride(), target.shape, strict=True)):
+        raise UsageError("the target is an expanded view, whose elements share memory; clone it")
     if target.dtype != torch_dtype(dtype) or target.device.type != "cpu":
         return None
     flat = flat_bytes(target)

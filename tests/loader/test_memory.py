@@ -39,7 +39,7 @@ def test_spans_never_overlap_and_all_come_back(steps: list[int]) -> None:
 
 
 def test_who_drops_stays_on_few_pages() -> None:
-    pool = HostPool(8 * MiB)
+    pool = HostPool(8 * MiB, 1 << 30)
     starts = set()
     for _ in range(50):
         block = pool.alloc(MiB, never)
@@ -52,7 +52,7 @@ def test_who_drops_stays_on_few_pages() -> None:
 
 
 def test_who_keeps_gets_memory_of_its_own() -> None:
-    pool = HostPool(2 * MiB)
+    pool = HostPool(2 * MiB, 1 << 30)
     kept = []
     for value in range(6):
         block = pool.alloc(MiB, never)
@@ -75,7 +75,7 @@ def anonymous_bytes() -> int:
 def test_one_kept_tensor_does_not_keep_the_arena() -> None:
     gc.collect()
     before = anonymous_bytes()
-    pool = HostPool(64 * MiB)
+    pool = HostPool(64 * MiB, 1 << 30)
     owners, block = [], None
     for value in range(16):
         block = pool.alloc(4 * MiB, never)
@@ -93,7 +93,7 @@ def test_one_kept_tensor_does_not_keep_the_arena() -> None:
 
 
 def test_lent_memory_comes_back_when_told() -> None:
-    pool = HostPool(MiB)
+    pool = HostPool(MiB, 1 << 30)
     first = pool.alloc(MiB, never)
     assert first is not None
     pool.recycle(first)
@@ -104,7 +104,7 @@ def test_lent_memory_comes_back_when_told() -> None:
 
 @pytest.mark.parametrize("nbytes", [0, 1, SMALL_BYTES - 1, SMALL_BYTES, 3 * MiB])
 def test_blocks_of_every_size_are_writable(nbytes: int) -> None:
-    block = HostPool(MiB).alloc(nbytes, never)
+    block = HostPool(MiB, 1 << 30).alloc(nbytes, never)
     assert block is not None
     assert len(block.view) == nbytes
     block.view[:] = b"x" * nbytes

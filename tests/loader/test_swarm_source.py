@@ -12,7 +12,7 @@ import p2pcache
 from loadtest.cluster import Agent, clean_environ, free_ports
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.errors import NotFound, OriginChanged, Unreachable
+from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient
 from p2pcache.loader import attach
@@ -231,4 +231,28 @@ def test_bytes_withdrawn_while_they_are_read_are_read_again(
     assert data == good
     assert len(reads) >= 5
     source.close()
+    source.close()
+
+
+def test_a_read_that_waits_for_withdrawn_bytes_ends_with_the_load(
+    agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SwarmSource, "_read_once", lambda *_: False)
+    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    monkeypatch.setattr(source, "available", lambda *_: False)
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            source.read("model-0.safetensors", 0, [memoryview(bytearray(8))])
+        except P2PCacheError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    source.stop()
+    thread.join(5)
+    assert len(errors) == 1
     source.close()

@@ -1,0 +1,259 @@
+"""Strange models, strange arguments, strange moments: an error of ours or the right bytes, nothing left behind."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import p2pcache
+from p2pcache.errors import InvalidHeader, P2PCacheError, TimedOut, UsageError
+from p2pcache.loader import api
+from p2pcache.loader.source import DirectorySource
+from tests.loader.loader_kit import Spec, soon, torch_bytes, write, write_raw
+
+MiB = 1 << 20
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+    return tmp_path, write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (MiB,)) for i in range(16)])  # fmt: skip
+
+
+def reader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("p2pcache")]
+
+
+@pytest.mark.parametrize("shape", ["[0,2305843009213693952,2305843009213693952]",
+                                   "[2305843009213693952,2305843009213693952,0]"])  # fmt: skip
+@pytest.mark.parametrize("framework", ["pt", "np", "raw"])
+def test_an_empty_tensor_of_a_shape_beyond_counting(
+    tmp_path: Path, shape: str, framework: Any
+) -> None:
+    path = write_raw(
+        tmp_path / "m.safetensors", f'{{"a":{{"dtype":"U8","shape":{shape},"data_offsets":[0,0]}}}}'
+    )
+    with pytest.raises(InvalidHeader, match="count"):
+        p2pcache.load(path, framework=framework)
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    entry = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+    path = write_raw(tmp_path / "m.safetensors", f'{{"\\ud800":{entry}}}', b"x")
+    with pytest.raises(InvalidHeader, match="Unicode"):
+        p2pcache.load(path)
+
+
+def test_messages_stay_one_line_whatever_a_tensor_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    write(path, [Spec("a\nERROR\x1b[31m", "U8", (1,))])
+    axis = p2pcache.ParallelAxis("tensor", 0, 2, 5)
+    calls: list[Callable[[], Any]] = [
+        lambda: p2pcache.load(path, parallel=[axis]),
+        lambda: p2pcache.load_into({}, path),
+        lambda: p2pcache.load_into({"a\nERROR\x1b[31m": torch.zeros(7)}, path),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert str(caught.value).isprintable()
+
+
+def test_headers_of_absurd_size_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2pcache.loader.catalog.MAX_ALL_HEADERS_BYTES", 150)
+    for i in range(3):
+        write(tmp_path / f"{i}.safetensors", [Spec(f"t{i}", "U8", (1,))])
+    with pytest.raises(InvalidHeader, match="claim"):
+        p2pcache.load(tmp_path)
+
+
+def test_what_is_no_file_is_not_read(model: tuple[Path, dict[str, bytes]]) -> None:
+    folder, body = model
+    os.mkfifo(folder / "pipe.safetensors")
+    (folder / "zero.safetensors").symlink_to("/dev/zero")
+    (folder / "loop.safetensors").symlink_to("loop.safetensors")
+    assert p2pcache.load(folder).keys() == body.keys()
+
+
+@pytest.mark.parametrize("limit", ["900GiB", 1 << 70])
+def test_a_limit_beyond_the_machine(model: tuple[Path, dict[str, bytes]], limit: int | str) -> None:
+    folder, body = model
+    found = p2pcache.load(folder, memory_limit=limit)
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+    targets = {name: torch.zeros(MiB, dtype=torch.int16) for name in body}
+    p2pcache.load_into(targets, folder, memory_limit=limit)
+
+
+@pytest.mark.parametrize("arguments", [
+    {"memory_limit": None}, {"memory_limit": float("nan")}, {"stage": (1,)}, {"stage": "ab"},
+    {"device": "nonsense"}, {"device": None}, {"device": "meta"},
+])  # fmt: skip
+def test_arguments_that_cannot_be(
+    model: tuple[Path, dict[str, bytes]], arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError):
+        p2pcache.load(model[0], **arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_open_model_refuses_a_device_at_once(model: tuple[Path, dict[str, bytes]]) -> None:
+    for device in ("cuda", "nonsense"):
+        with pytest.raises(UsageError, match="device"):
+            p2pcache.safe_open(model[0], device=device)
+
+
+def test_the_host_by_any_name(model: tuple[Path, dict[str, bytes]]) -> None:
+    names: list[Any] = ["cpu:0", torch.device("cpu")]
+    for device in names:
+        found = p2pcache.load(model[0], device=device, filter="t1")
+        assert torch_bytes(found["t1"]) == model[1]["t1"]
+
+
+def test_a_default_device_is_not_ours(tmp_path: Path) -> None:
+    write(tmp_path / "m.safetensors", [Spec("empty", "F16", (0, 3)), Spec("some", "U8", (3,))])
+    device: Any = torch.device("meta")
+    with device:
+        found = p2pcache.load(tmp_path)
+    assert {tensor.device.type for tensor in found.values()} == {"cpu"}
+
+
+def test_a_ref_too_long_for_a_path() -> None:
+    with pytest.raises(P2PCacheError):
+        p2pcache.load("a" * 5000)
+
+
+def test_targets_that_cannot_be_written(model: tuple[Path, dict[str, bytes]]) -> None:
+    array = np.zeros(MiB, np.uint8)
+    array.flags.writeable = False
+    for target in (array, torch.zeros(1, dtype=torch.uint8).expand(MiB)):
+        with pytest.raises(UsageError, match="t3"):
+            p2pcache.load_into({"t3": target}, model[0], filter="t3")
+
+
+def test_a_closed_model_says_so(model: tuple[Path, dict[str, bytes]]) -> None:
+    opened = p2pcache.safe_open(model[0])
+    part = opened.get_slice("t1")
+    opened.close()
+    opened.close()
+    asks: list[Callable[[], Any]] = [lambda: opened.get_tensor("t1"), lambda: part[0:1]]
+    for ask in asks:
+        with pytest.raises(UsageError, match="closed"):
+            ask()
+    stream = p2pcache.iter_tensors(model[0])
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+
+
+def test_an_open_model_that_is_dropped_leaves_no_descriptor(
+    model: tuple[Path, dict[str, bytes]],
+) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        p2pcache.safe_open(model[0]).get_tensor("t1")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle(model: tuple[Path, dict[str, bytes]]) -> None:
+    folder, body = model
+    stream = p2pcache.iter_tensors(folder, memory_limit="2MiB")
+    found = dict([next(stream)])
+    child = os.fork()
+    if child == 0:  # a worker that inherits the stream, and drops it
+        signal.alarm(20)
+        del stream
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    found.update(stream)
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+
+
+def test_an_interrupt_leaves_no_thread(model: tuple[Path, dict[str, bytes]]) -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with soon(), pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            with p2pcache.iter_tensors(model[0], memory_limit="1MiB") as stream:
+                for _ in stream:
+                    time.sleep(0.03)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert reader_threads() == []
+
+
+class StuckSource(DirectorySource):
+    """Bytes that were there and are withdrawn while they are read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.over = threading.Event()
+
+    def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
+        if sum(map(len, into)) < MiB:
+            super().read(path, start, into)
+        else:
+            self.over.wait()
+            raise P2PCacheError("closed")
+
+    def stop(self) -> None:
+        self.over.set()
+
+
+@pytest.fixture
+def stuck(
+    model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StuckSource]:
+    source = StuckSource(model[0])
+    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
+    yield source
+    source.over.set()
+
+
+def test_a_read_that_is_stuck_does_not_hold_up_a_close(stuck: StuckSource) -> None:
+    stream = p2pcache.iter_tensors("m")
+    with soon(5):
+        stream.close()
+    assert reader_threads() == []
+
+
+def test_a_read_that_is_stuck_is_under_the_time_limit(stuck: StuckSource) -> None:
+    with soon(5), pytest.raises(TimedOut):
+        p2pcache.load("m", timeout_s=0.2)
+
+
+def test_an_open_model_can_be_closed_while_somebody_waits(stuck: StuckSource) -> None:
+    opened = p2pcache.safe_open("m")
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            opened.get_tensor("t1")
+        except P2PCacheError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.05)
+    with soon(5):
+        opened.close()
+        thread.join()
+    assert len(errors) == 1
+
+
+def test_an_agent_that_never_answers_is_under_the_time_limit(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "a.sock"))
+        silent.listen()
+        with soon(5), pytest.raises(TimedOut):
+            p2pcache.load("team/m:v1", agent=f"unix://{tmp_path}/a.sock", timeout_s=0.3)
