@@ -15,6 +15,7 @@ from p2pcache.io.records import HISTORY_ROWS, told_last
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
 STUCK = 3  # runs whose story is told
+BEHIND = "pulls that somebody waits for: this one is in the background"
 
 
 class Explainer:
@@ -76,7 +77,8 @@ class Explainer:
     ) -> dict[str, object]:
         view, counters = scheduler.view(now), scheduler.counters
         return {
-            "waits_for": view.waits_for, "waits": WAITS.get(view.waits_for, "nothing is missing"),
+            "waits_for": view.waits_for,
+            "waits": WAITS.get(view.waits_for, "nothing is missing") if scheduler.wanted else BEHIND,
             "tracker": view.tracker_up, "alone": view.alone,
             "runs": swarm.layout.run_count, "runs_missing": view.needed.bit_count(),
             "runs_near": view.held.bit_count(), "runs_leased": len(view.leases) + len(view.reads),

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from p2pcache.cli.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.fleet import governor
 from p2pcache.cli.history import result
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document
@@ -57,6 +58,7 @@ def _running(now: dict[str, Any]) -> list[str]:
         f"running: {format_bytes(done)} of {format_bytes(total)}, {format_bytes(now.get('rate', 0))}/s"
         + (f", {format_duration(left)} left" if left is not None else ""),
         f"waits for: {now.get('waits', '?')}",
+        *(f"governor: {text}" for text in governor(now.get("governor", {}))),
     ]
     if "runs" not in now:
         return lines

@@ -141,6 +141,7 @@ def headlines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
         ("origin:", origin.get("url") or "none"),
         ("cache:", _cache(cache, state.get("models", 0))),
         ("traffic:", traffic(_part(state, "bytes"))),
+        *(("governor:", text) for text in governor(_part(state, "governor"))),
     ]  # fmt: skip
     return [(label, clean(text)) for label, text in lines]
 
@@ -153,6 +154,17 @@ def traffic(moved: dict[str, Any]) -> str:
         f"{format_bytes(peers)} from peers{share}, {format_bytes(origin)} from storage, "
         f"{format_bytes(int(moved.get('served', 0)))} served"
     )
+
+
+def governor(state: dict[str, Any]) -> list[str]:
+    """What holds a node back, in a line; none at full speed where nobody asked for a governor."""
+    share = float(state.get("share", 1.0))
+    if share < 1:
+        cause = f": {state['cause']}" if state.get("cause") else ", and growing"
+        up, disk = (format_bytes(state.get(f"{way}_bytes_per_s", 0)) for way in ("upload", "disk"))
+        rates = f"{up}/s up, {disk}/s to disk, {state.get('upload_slots', '?')} uploads"
+        return [f"{share:.0%} of full speed is left for us{cause}; {rates}"]
+    return [f"can't see: {text}" for text in state.get("blind", ())]
 
 
 def _cache(state: dict[str, Any], models: object) -> str:

@@ -10,13 +10,13 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads import Download
 from tests.agent.kit import agent, client, make_model, pull, push
 
-RATE = 1_500_000  # bytes per second of the origin
-SIZE = 3_000_000
+RATE = 12_000_000  # bytes per second of the origin
+SIZES = {"warm": 24_000_000, "now": 2_000_000}  # far more than what is read at the same time
 
 
 def models(tmp: Path) -> Path:
-    for name in ("warm", "now"):
-        data = {"w": random.Random(name).randbytes(SIZE)}
+    for name, size in SIZES.items():
+        data = {"w": random.Random(name).randbytes(size)}
         push(tmp / "origin", make_model(tmp / name, data), f"t/{name}:v1")
     return tmp / "origin"
 
@@ -47,6 +47,8 @@ async def test_the_background_waits_while_somebody_else_gets_on(tmp_path: Path) 
         async with asyncio.timeout(10):
             while behind.swarm.scheduler is None or behind.swarm.scheduler.wanted:
                 await asyncio.sleep(0.01)
+        async with client(app) as session, session.get("/v1/explain?ref=t/warm:v1") as answer:
+            assert "in the background" in (await answer.json())["now"]["waits"]
         await now
         await warm
         assert ended == ["now", "warm"]

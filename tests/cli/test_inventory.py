@@ -217,6 +217,18 @@ def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:
     assert "/c: 1.00 kB in 1 models, 2.00 kB free" in text
 
 
+def test_status_says_what_the_governor_holds_back(agent: FakeAgent, run: Run) -> None:
+    held = {"share": 0.25, "cause": "engine", "upload_bytes_per_s": 5e6, "disk_bytes_per_s": 6e6,
+            "upload_slots": 1, "blind": []}  # fmt: skip
+    agent.document("GET /v1/status", {"governor": held})
+    text = run("status", "--agent", agent.address).stdout
+    assert "25% of full speed is left for us: engine; 5.00 MB/s up, 6.00 MB/s to disk, 1 up" in text
+    agent.document("GET /v1/status", {"governor": {"share": 1, "blind": ["no PSI"]}})
+    assert "can't see: no PSI" in run("status", "--agent", agent.address).stdout
+    agent.document("GET /v1/status", {"governor": {"share": 1, "blind": []}})
+    assert "governor" not in run("status", "--agent", agent.address).stdout
+
+
 def test_locate(agent: FakeAgent, run: Run) -> None:
     nodes = [{"node": "00ab", "name": "gpu-7", "address": "h:1", "rack": "r1", "share": 1.0},
              {"node": "00ac", "address": "h:2", "share": 0.5}]  # fmt: skip
