@@ -96,10 +96,15 @@ def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
         digest: of its manifest; "" if that isn't known.
     """
     for row in rows:
-        same = digest and row.digest == digest and not row.code  # a failure may quote another's name
+        # A failure may quote another's name.
+        same = digest and row.digest == digest and not row.code
         if row.action == "pull" and (row.ref == ref or same):
             report = json.loads(row.report) if row.report else None
-            return {"digest": row.digest or digest, "last": row.told() | {"ref": ref}, "report": report}
+            return {
+                "digest": row.digest or digest,
+                "last": row.told() | {"ref": ref},
+                "report": report,
+            }
     return {}
 
 
