@@ -1,19 +1,21 @@
 """Whom a swarm knows on this node: members, the neighbours to dial, and what others have."""
 
+from p2pcache.agent.parts import Parts
 from p2pcache.core import messages as m
-from p2pcache.io.peers.net import PeerNet
+from p2pcache.core.events import Members
 
 
 class Neighbours:
     """The tracker's member list of one swarm, and what we heard of each member's have-set."""
 
-    def __init__(self, node: int, digest: str, net: PeerNet) -> None:
+    def __init__(self, parts: Parts, digest: str) -> None:
         self.members: dict[int, m.Member] = {}
         self.joined: dict[int, int] = {}  # those that we may request from -> what they have
         self.callers: dict[int, str] = {}  # who came to us, and where it can be dialled
-        self._node = node
+        self._node = parts.node
+        self._place = parts.settings.site, parts.settings.rack
         self._digest = digest
-        self._net = net
+        self._net = parts.net
         self._wanted: list[int] = []  # whom the tracker told us to dial, best first
         self._others: dict[int, int] = {}  # everybody's have-set, joined or not
 
@@ -21,6 +23,13 @@ class Neighbours:
     def ids(self) -> tuple[int, ...]:
         """Node ids of all members, ourselves included, ascending."""
         return tuple(sorted(self.members))
+
+    def event(self) -> Members:
+        """All members, and who of them shares our rack and our site: for the scheduler."""
+        site, rack = self._place
+        in_site = {n for n, member in self.members.items() if member.site == site} | {self._node}
+        in_rack = {n for n in in_site if n == self._node or self.members[n].rack == rack}
+        return Members(self.ids, tuple(sorted(in_rack)), tuple(sorted(in_site)))
 
     def changed(self, message: m.Swarm) -> None:
         """Take the tracker's list, or its delta."""

@@ -43,7 +43,7 @@ class Swarm:
         self.digest: str = store.digest
         self.store = store
         self.scheduler: Scheduler | None = None
-        self.neighbours = Neighbours(parts.node, store.digest, parts.net)
+        self.neighbours = Neighbours(parts, store.digest)
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
         self.unflushed_bytes = 0
@@ -83,7 +83,7 @@ class Swarm:
         for node, have in self.neighbours.joined.items():
             self._post(e.PeerJoined(node, have))
         if self.neighbours.members:
-            self._post(e.Members(self.neighbours.ids))
+            self._post(self.neighbours.event())
         if parts.link is None:
             self._post(e.Members((parts.node,)))
         elif parts.link.connected:
@@ -204,7 +204,7 @@ class Swarm:
         match message:
             case m.Swarm():
                 self.neighbours.changed(message)
-                self._post(e.Members(self.neighbours.ids))
+                self._post(self.neighbours.event())
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():

@@ -117,6 +117,8 @@ class Members:
     """The swarm's full member list as the tracker last told it, ourselves included (node ids)."""
 
     nodes: tuple[int, ...]
+    rack: tuple[int, ...] = ()  # who of them shares our rack, ourselves included; nobody: not known
+    site: tuple[int, ...] = ()  # and our site
 
 
 @dataclass(slots=True)

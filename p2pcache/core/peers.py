@@ -4,8 +4,9 @@ A peer is judged by progress: bytes proved over the time in which it owed us som
 spent in its upload queue counts, on purpose: a crowded peer is a slow peer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from p2pcache.core.boundaries import Boundaries, Reach
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.view import PeerView
@@ -19,11 +20,12 @@ _STALL_PAUSE_MAX_S = 30.0
 class Peer:
     """One connected neighbour that we can ask for runs."""
 
-    __slots__ = ("asked", "clock", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
+    __slots__ = ("asked", "clock", "distance", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
                  "rest_until", "slow", "stalls")  # fmt: skip
 
-    def __init__(self, node: int, have: int, now: float) -> None:
+    def __init__(self, node: int, have: int, now: float, distance: int = 0) -> None:
         self.node = node
+        self.distance = distance  # as `Boundaries` has it
         self.have = have  # bits over runs, as it told us
         self.load = 0  # its uploads, active and queued, as it last said
         self.asked = 0  # our requests that it hasn't answered
@@ -72,11 +74,14 @@ class PeerBook:
     """The neighbours, and the counts of what they hold.
 
     Invariants (`check`): `rarity` counts exactly the have-sets of `peers`; no barred node is a
-    peer; `asked` of a peer is the number of live requests to it (checked by the scheduler).
+    peer; `asked` of a peer is the number of live requests to it (checked by the scheduler); with
+    boundaries, what a fit peer has is in `_near` of its distance and beyond.
     """
 
-    def __init__(self, settings: SwarmSettings) -> None:
+    def __init__(self, settings: SwarmSettings, boundaries: Boundaries) -> None:
         self._settings = settings
+        self._boundaries = boundaries
+        self._near = [0, 0, 0]  # runs that a fit peer has in our rack, our site, anywhere
         self.peers: dict[int, Peer] = {}
         self.rarity = Rarity()
         self.barred: dict[int, int] = {}  # sent us wrong bytes, of which run: never asked again
@@ -87,8 +92,9 @@ class PeerBook:
         self.leave(node)
         if node in self.barred:
             return None
-        peer = self.peers[node] = Peer(node, have, now)
+        peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node))
         self.rarity.add(have)
+        self._noted(peer, have)
         return peer
 
     def leave(self, node: int) -> Peer | None:
@@ -97,6 +103,7 @@ class PeerBook:
         if peer is not None:
             self.rarity.remove(peer.have)
             self.slow_count -= peer.slow
+            self._survey()
         return peer
 
     def bar(self, node: int, run: int) -> None:
@@ -110,6 +117,7 @@ class PeerBook:
         if fresh:
             peer.have |= fresh
             self.rarity.add(fresh)
+            self._noted(peer, fresh)
         return fresh
 
     def lacks(self, peer: Peer, runs: int) -> None:
@@ -117,6 +125,49 @@ class PeerBook:
         gone = runs & peer.have
         peer.have &= ~gone
         self.rarity.remove(gone)
+        self._survey()
+
+    def placed(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
+        """The member list came; who of it shares our rack and our site."""
+        self._boundaries.told(nodes, rack, site)
+        for peer in self.peers.values():
+            peer.distance = self._boundaries.distance(peer.node)
+        self._survey()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anybody is beyond a boundary."""
+        return self._boundaries.active
+
+    @property
+    def reach(self) -> Reach:
+        """Runs that we may ask for, per distance."""
+        return self._boundaries.reach(self._near[0], self._near[1])
+
+    @property
+    def duty(self) -> int:
+        """Runs (bits) beyond a boundary that are ours to bring."""
+        if not self._boundaries.active:
+            return 0
+        _, site, elsewhere = self.reach
+        return self._near[1] & site | self._near[2] & elsewhere
+
+    def look_beyond(self, needed: int) -> None:
+        """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
+        near, site, anywhere = self._near
+        self._boundaries.look(needed & site & ~near, needed & anywhere & ~site)
+
+    def _noted(self, peer: Peer, runs: int) -> None:
+        if self._boundaries.active and not peer.slow and not peer.stalls:
+            for distance in range(peer.distance, 3):
+                self._near[distance] |= runs
+
+    def _survey(self) -> None:
+        """See anew what is near: somebody moved, left, or is no longer fit; O(neighbours)."""
+        if self._boundaries.active:
+            self._near = [0, 0, 0]
+            for peer in self.peers.values():
+                self._noted(peer, peer.have)
 
     def review(self, now: float) -> None:
         """Judge everybody's speed anew; O(neighbours)."""
@@ -133,6 +184,7 @@ class PeerBook:
         for peer in self.peers.values():
             peer.slow = rates.get(peer.node, limit) < limit
             self.slow_count += peer.slow
+        self._survey()
 
     def good_holders(self) -> int:
         """Runs that a neighbour has who isn't slow and isn't resting after a stall."""
@@ -162,6 +214,8 @@ class PeerBook:
         assert ours[: len(counted.planes)] == counted.planes, "counts differ from have-sets"
         assert not any(ours[len(counted.planes) :])
         assert self.slow_count == sum(p.slow for p in self.peers.values())
+        for peer in self.peers.values() if self.bounded else ():
+            assert peer.distance == self._boundaries.distance(peer.node)
 
 
 def median(values: Iterable[float]) -> float:

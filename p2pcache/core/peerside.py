@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from p2pcache.core import chunkset, selection
+from p2pcache.core.boundaries import EVERYWHERE
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import Diary
 from p2pcache.core.events import Outcome
@@ -20,6 +21,8 @@ from p2pcache.errors import LocalProtocolError
 _DURATIONS = 31  # requests over which the typical duration is the median
 _FEW_PEERS = 3  # with fewer useful neighbours each may owe us more
 _REVIEW_S = 0.25  # neighbours' speeds are compared so often
+_CROSS_AFTER = 4.0  # typical requests that a bridge may take: it asks, and then its rack asks it
+_CROSS_MAX_S = 10.0  # ... while none has ended yet, or on the slowest links
 _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don't ask meanwhile
 
 
@@ -61,6 +64,7 @@ class PeerSide:
         self._typical_s = math.inf  # median of `_durations`
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._review_at = now
+        self._looked_at = now  # beyond the boundaries
         self.look_at = math.inf  # when a full look at all neighbours is due
         self.halted = False  # our own disk failed: nothing more is asked for
 
@@ -179,7 +183,7 @@ class PeerSide:
 
     def act(self, now: float, out: list[Command]) -> None:
         """Ask until nothing is left to ask for or every neighbour owes us enough."""
-        self.look_at = math.inf
+        self.look_at = self._look_beyond(now)
         if now >= self._review_at:
             self._review_at = now + _REVIEW_S
             self._book.review(now)
@@ -192,7 +196,7 @@ class PeerSide:
                 settings.outstanding_few_peers if few else settings.outstanding_per_peer
             )
             if peer is None:
-                self.look_at = retry_at
+                self.look_at = min(self.look_at, retry_at)
                 return
             self._ask(peer, self._run_from(peer), now, out)
 
@@ -206,6 +210,7 @@ class PeerSide:
         """
         self._overdue = 0
         limit_s = self._patience_s
+        reach = self._book.reach
         if self._mine.free:
             limit_s *= 2  # not the endgame: what is missing will come into reach soon
         slow_ones: list[Asked | Reading] = [*self._requests.values()]
@@ -221,16 +226,31 @@ class PeerSide:
                 continue
             first = one.peer if isinstance(one, Asked) else None
             others = [p for p in self._book.peers.values() if p is not first and not p.slow]
+            far = now >= one.started + 2 * limit_s  # by then any of them will do, wherever it is
             peer, retry_at, _ = selection.choose_peer(
-                others, 1 << one.run, now, self._per_peer, self._dice
+                others, 1 << one.run, now, self._per_peer, self._dice, EVERYWHERE if far else reach
             )
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
+                if self._book.bounded and not far:
+                    self.look_at = min(self.look_at, one.started + 2 * limit_s)
                 self._overdue |= 1 << one.run
                 continue
             one.twin = True
             self._diary.counters.duplicates += 1
             self._ask(peer, one.run, now, out, twin=True)
+
+    def _look_beyond(self, now: float) -> float:
+        """See what waits beyond the boundaries, if it is time to; returns when to look again."""
+        if not self._book.bounded or not self._mine.needed:
+            return math.inf
+        pause_s = max(self._settings.cross_after_s, _CROSS_AFTER * self._typical_s)
+        pause_s = min(pause_s, _CROSS_MAX_S)
+        if now >= self._looked_at + pause_s:
+            self._looked_at = now
+            self._book.look_beyond(self._mine.needed)
+        # By then more may be known of how long a request takes.
+        return min(self._looked_at + pause_s, now + self._settings.cross_after_s)
 
     @property
     def _patience_s(self) -> float:
@@ -261,15 +281,20 @@ class PeerSide:
             assert peer.asked == sum(a.peer is peer for a in live)
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
-        peers, free = self._book.peers.values(), self._mine.free
-        if urgent := free & self._mine.demanded:
-            choice = selection.choose_peer(peers, urgent, now, self._per_peer, self._dice)
-            if choice.peer is not None:
-                return choice
-        return selection.choose_peer(peers, free, now, self._per_peer, self._dice)
+        book, free = self._book, self._mine.free
+        peers, reach = book.peers.values(), book.reach
+        # Then what our rack waits for us to bring: it can't be had from the others, who have the rest.
+        for first in (free & self._mine.demanded, free & book.duty):
+            if first:
+                choice = selection.choose_peer(
+                    peers, first, now, self._per_peer, self._dice, reach
+                )  # fmt: skip
+                if choice.peer is not None:
+                    return choice
+        return selection.choose_peer(peers, free, now, self._per_peer, self._dice, reach)
 
     def _run_from(self, peer: Peer) -> int:
-        offered = selection.offered_by(peer, self._book.peers.values())
+        offered = selection.offered_by(peer, self._book.peers.values(), self._book.reach)
         window = self._mine.window(self._settings.window_runs)
         return selection.choose_run(self._mine, offered, self._book.rarity, window, self._dice)
 

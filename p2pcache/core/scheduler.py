@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from p2pcache.core import chunkset, events, view
+from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck, WantedDone
 from p2pcache.core.diary import Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
@@ -52,7 +53,7 @@ class Scheduler:
         self._settings = settings
         self._diary = diary = Diary()
         self._mine = mine = RunBook(len(run_bytes), have)
-        self._book = book = PeerBook(settings)
+        self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
         self._origin = OriginSide(
             node, mine, book, settings, dice, diary, tracker=tracker, now=now
@@ -318,6 +319,7 @@ class Scheduler:
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.told(event.nodes)
         self._origin.look_again(now)
+        self._book.placed(event.nodes, event.rack, event.site)
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.owners.failed(event.peer)

@@ -6,6 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from p2pcache.core import chunkset
+from p2pcache.core.boundaries import EVERYWHERE, Reach
 from p2pcache.core.peers import Peer
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.runbook import RunBook
@@ -44,8 +45,9 @@ def any_of(runs: int, dice: Random) -> int:
 
 
 def choose_peer(
-    peers: Iterable[Peer], wanted: int, now: float, per_peer: int, dice: Random
-) -> Choice:
+    peers: Iterable[Peer], wanted: int, now: float, per_peer: int, dice: Random,
+    reach: Reach = EVERYWHERE,
+) -> Choice:  # fmt: skip
     """The neighbour to ask next: fewest outstanding, then least loaded, then dice.
 
     Args:
@@ -54,13 +56,16 @@ def choose_peer(
         now: seconds.
         per_peer: how many requests one neighbour may owe us.
         dice: breaks ties.
+        reach: what may be asked for at a neighbour's distance.
     """
+    within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
     best_asked = best_load = ties = useful = 0
     retry_at = math.inf
     good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
     for peer in peers:
-        if not peer.have & wanted:
+        offered = peer.have & within[peer.distance]
+        if not offered:
             continue
         useful += 1
         if peer.rest_until > now:
@@ -72,8 +77,8 @@ def choose_peer(
         if peer.slow:
             # passed over unless nobody else has it, and then never more than one at a time
             if good < 0:
-                good = _quick_holders(peers)
-            if asked or not peer.have & wanted & ~good:
+                good = _quick_holders(peers, reach)
+            if asked or not offered & ~good:
                 continue
         if best is None or asked < best_asked or (asked == best_asked and peer.load < best_load):
             best, best_asked, best_load, ties = peer, asked, peer.load, 1
@@ -84,14 +89,15 @@ def choose_peer(
     return Choice(best, retry_at, useful)
 
 
-def offered_by(peer: Peer, peers: Iterable[Peer]) -> int:
-    """What to take from this neighbour: all that it has, or of a slow one what nobody else has."""
-    return peer.have & ~_quick_holders(peers) if peer.slow else peer.have
+def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> int:
+    """What to take from this neighbour: all that is in reach, or of a slow one what nobody else has."""
+    offered = peer.have & reach[peer.distance]
+    return offered & ~_quick_holders(peers, reach) if peer.slow else offered
 
 
-def _quick_holders(peers: Iterable[Peer]) -> int:
+def _quick_holders(peers: Iterable[Peer], reach: Reach) -> int:
     union = 0
     for peer in peers:
         if not peer.slow:
-            union |= peer.have
+            union |= peer.have & reach[peer.distance]
     return union

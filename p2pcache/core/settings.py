@@ -24,6 +24,7 @@ class SwarmSettings:
     slow_retry_s: float = 5.0  # a peer that was passed over so long may try again
     duplicate_after: float = 2.0  # endgame: a second request after this many expected times
     duplicate_min_s: float = 1.0  # ... and never sooner
+    cross_after_s: float = 1.0  # the next in order may bring what a bridge didn't; never sooner
     stuck_after_s: float = 4.0  # wanted run without a holder among neighbours: tell the tracker
     lease_ttl_s: float = 15.0  # as the tracker's; heartbeats renew
     fallback_grace_s: float = 5.0  # after TTL + grace without a tracker, owners may read

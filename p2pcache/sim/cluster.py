@@ -92,6 +92,7 @@ class Cluster:
         return self._begin(node)
 
     def _node(self, number: int, rate: float, have: int, place: Place) -> SimNode:
+        self.lists.rack_of[number] = place.rack
         return SimNode(
             self, number, place=place, rate=rate, run_bytes=self.run_bytes, have=have,
             settings=self.settings, uploads=self.uploads, tracker=self._tracked,

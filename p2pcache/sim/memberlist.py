@@ -15,9 +15,10 @@ class MemberList:
 
     ids: frozenset[int]
     listed: tuple[int, ...]  # the same, ascending
+    racks: dict[str, tuple[int, ...]]  # the same, by rack
 
 
-NOBODY = MemberList(frozenset(), ())
+NOBODY = MemberList(frozenset(), (), {})
 
 
 class MemberLists:
@@ -25,6 +26,7 @@ class MemberLists:
 
     def __init__(self) -> None:
         self._lists: dict[frozenset[int], MemberList] = {}
+        self.rack_of: dict[int, str] = {}  # every node that ever was, as it tells the tracker
 
     def after(self, known: MemberList, message: m.Swarm, node: int) -> MemberList:
         """What `node` knows when this message has come: the tracker's list, or its delta."""
@@ -35,5 +37,11 @@ class MemberLists:
         ids = (before | joined).difference(message.left) | {node}
         found = self._lists.get(ids)
         if found is None:
-            found = self._lists[ids] = MemberList(ids, tuple(sorted(ids)))
+            found = self._lists[ids] = self._list(ids)
         return found
+
+    def _list(self, ids: frozenset[int]) -> MemberList:
+        racks: dict[str, list[int]] = {}
+        for node in (listed := sorted(ids)):
+            racks.setdefault(self.rack_of[node], []).append(node)
+        return MemberList(ids, tuple(listed), {name: tuple(rack) for name, rack in racks.items()})

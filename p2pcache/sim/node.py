@@ -226,7 +226,7 @@ class SimNode:
             self._fetched(fetch, Outcome.UNAVAILABLE)
             return
         self._fetches[fetch] = self.net.start(
-            [self.cluster.origin, self.down],
+            [self.cluster.origin, *self.way_in],
             self.run_bytes[run],
             self._fetched,
             fetch,
@@ -278,7 +278,9 @@ class SimNode:
     def _swarm_changed(self, message: m.Swarm) -> None:
         self.members = self.cluster.lists.after(self.members, message, self.node)
         if message.joined or message.left:
-            self.post(events.Members(self.members.listed))
+            listed = self.members.listed
+            rack = self.members.racks.get(self.place.rack, ()) if self.place.rack else ()
+            self.post(events.Members(listed, rack, listed))
         self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
         if not self.scheduler.complete:
             for node in message.neighbours:

@@ -25,6 +25,6 @@ def path(a: Place, up: Link, b: Place, down: Link) -> list[Link]:
     links = [up, down]
     if b.disk is not None:
         links.append(b.disk)
-    if a.way_out is not None and b.way_in is not None and a.rack != b.rack:
+    if a.way_out is not None and b.way_in is not None and a.way_in is not b.way_in:
         links += [a.way_out, b.way_in]
     return links

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import chunkset, fallback, selection
+from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.owners import Owners
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.rarity import Rarity
@@ -185,7 +186,7 @@ def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> N
 
 
 def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
-    book = PeerBook(SETTINGS)
+    book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
         peer = book.join(node, 1, 0.0)
         assert peer is not None
@@ -200,7 +201,7 @@ def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
 
 
 def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None:
-    book = PeerBook(SETTINGS)
+    book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
         book.join(node, 1, 0.0)
     for peer in book.peers.values():

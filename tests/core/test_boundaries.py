@@ -1,0 +1,172 @@
+"""Racks and sites: one copy crosses a boundary, and nothing that is slow or dead there stops anybody."""
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pcache.core import chunkset
+from p2pcache.core.boundaries import BRIDGES, EVERYWHERE, Boundaries
+from p2pcache.core.commands import Cancel, Command, Request
+from p2pcache.core.events import Members, Outcome, PeerHas, PeerJoined, RequestEnded, Tick
+from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+
+RUNS = 300  # more than there are slots
+FULL = chunkset.full(RUNS)
+FAR = 10_000  # a node in another rack
+groups = st.sets(st.integers(1, FAR - 1), min_size=1, max_size=40).map(lambda g: tuple(sorted(g)))
+
+
+def boundaries(node: int, rack: tuple[int, ...], site: tuple[int, ...] | None = None) -> Boundaries:
+    """Of a node that knows its rack, and one node more in its site."""
+    made = Boundaries(node, RUNS)
+    site = (*rack, FAR) if site is None else site
+    made.told((*site, FAR + 1), rack, site)
+    return made
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_each_run_has_one_bridge(rack: tuple[int, ...]) -> None:
+    shares = [boundaries(node, rack).reach(0, 0)[1] & FULL for node in rack]
+    assert sum(share.bit_count() for share in shares) == RUNS
+    assert chunkset.full(RUNS) == sum(shares)
+    assert sum(map(bool, shares)) <= BRIDGES
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_what_the_rack_has_is_not_fetched_from_beyond(rack: tuple[int, ...]) -> None:
+    near = FULL // 3
+    for node in rack:
+        every, in_site, elsewhere = boundaries(node, rack).reach(near, near)
+        assert every == EVERYWHERE[0]
+        assert not (in_site | elsewhere) & near
+
+
+def test_without_labels_and_with_one_rack_there_is_no_boundary() -> None:
+    plain = Boundaries(1, RUNS)
+    plain.told((1, 2, 3), (), ())
+    assert not plain.active
+    assert plain.reach(0, 0) == EVERYWHERE
+    plain.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    assert not plain.active
+    assert {plain.distance(node) for node in (1, 2, 3, 4)} == {0}
+
+
+def test_distances() -> None:
+    one = boundaries(1, (1, 2), (1, 2, 3))
+    assert [one.distance(node) for node in (2, 3, 4)] == [0, 1, 2]
+    one.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    assert not one.active
+
+
+def test_a_site_has_one_bridge_per_run_whatever_its_racks() -> None:
+    site = tuple(range(1, 13))
+    racks = [site[i : i + 4] for i in range(0, 12, 4)]
+    shares = [boundaries(n, rack, site).reach(0, 0)[2] & FULL for rack in racks for n in rack]
+    assert sum(share.bit_count() for share in shares) == RUNS == sum(shares).bit_count()
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_who_waits_long_enough_may_cross_and_at_first_few_may(rack: tuple[int, ...]) -> None:
+    nodes = [boundaries(node, rack) for node in rack]
+    allowed = []
+    for _ in range(7):
+        for node in nodes:
+            node.look(FULL, 0)
+        allowed.append(sum((n.reach(0, 0)[1] & 1) for n in nodes))
+    size = len(rack)
+    assert allowed[:5] == [min(size, most) for most in (1, 2, 4, 8, 16)]
+    assert allowed[5:] == [size, size]
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups, st.integers(1, 6))
+def test_a_wait_that_ended_counts_no_more(rack: tuple[int, ...], looks: int) -> None:
+    one = boundaries(rack[0], rack)
+    duty = one.reach(0, 0)
+    for _ in range(looks):
+        one.look(FULL, FULL)
+    one.look(0, 0)
+    assert one.reach(0, 0) == duty
+
+
+class Desk:
+    """A scheduler of node 1, whose rack has 1 and 2; node 9 is elsewhere and has everything."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        settings = SwarmSettings(outstanding=RUNS, outstanding_few_peers=RUNS)
+        self.scheduler = Scheduler(
+            node=1, run_bytes=[1] * RUNS, have=0, settings=settings, seed=1, tracker=True, now=0.0,
+        )  # fmt: skip
+        self.asked: dict[int, tuple[int, int]] = {}  # request -> peer, run
+        self.do(Members((1, 2, 9), (1, 2), (1, 2, 9)))
+        self.do(PeerJoined(2, 0))
+        self.do(PeerJoined(9, FULL))
+
+    def do(self, event: object) -> None:
+        """One event, and what follows from it."""
+        self._note(self.scheduler.handle(event, self.now))  # type: ignore[arg-type]
+        self.scheduler.check()
+
+    def _note(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Request):
+                self.asked[command.request] = command.peer, command.run
+            assert not isinstance(command, Cancel)
+
+    def pass_time(self, until: float) -> Iterator[float]:
+        """Every wakeup until then."""
+        while (wake := self.scheduler.next_wakeup()) is not None and wake <= until:
+            self.now = max(self.now, wake)
+            self.do(Tick())
+            yield self.now
+
+    def end_all(self, of: int, outcome: Outcome) -> None:
+        """Every request to this peer ends, a moment later."""
+        self.now += 0.1
+        for number in [n for n, (peer, _) in self.asked.items() if peer == of]:
+            self.do(RequestEnded(number, outcome))
+
+    def asked_of(self, peer: int) -> set[int]:
+        """Runs that were asked of it so far."""
+        return {run for node, run in self.asked.values() if node == peer}
+
+
+def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    assert 0 < len(share) < RUNS
+    rest = set(range(RUNS)) - share
+    desk.do(PeerHas(2, chunkset.of(rest), 0))
+    assert desk.asked_of(2) == rest
+    assert desk.asked_of(9) == share
+
+
+def test_a_dead_bridge_stops_nobody() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    assert desk.asked_of(9) == share
+    for _ in desk.pass_time(10.0):  # node 2 is connected and never has anything
+        if len(desk.asked_of(9)) == RUNS:
+            break
+    assert len(desk.asked_of(9)) == RUNS
+    assert 1.0 <= desk.now <= 4.0
+
+
+def test_a_rackmate_that_grew_slow_hides_nothing() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    rest = set(range(RUNS)) - share
+    desk.do(PeerHas(2, chunkset.of(rest), 0))
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    desk.end_all(of=2, outcome=Outcome.STALLED)
+    for _ in desk.pass_time(12.0):
+        if desk.asked_of(9) == set(range(RUNS)):
+            break
+    assert desk.asked_of(9) == set(range(RUNS))
