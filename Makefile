@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines demo test check fmt lint type rules unit functional bench bench-loader gpu storm loader-arriving loader-faults sim sim-properties tracker-load soak clean help
+.PHONY: setup tools engines demo test check fmt lint type rules unit functional bench bench-loader gpu storm serving loader-arriving loader-faults sim sim-properties tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -47,6 +47,8 @@ sim-properties: setup  ## thousands of random small storms with faults that must
 bench: setup     ## loopback: one to one through two real agents beside raw sendfile, then up and down at once
 	$(BIN)/python -m loadtest.loopback
 	$(BIN)/python -m loadtest.updown
+serving: setup   ## what a storm costs the requests of an engine on the seeding node, governor off and on (root)
+	$(BIN)/python -m loadtest.serving
 loader-arriving: setup  ## loads of a model that still arrives beside plain pulls, over 1 Gbit/s links (root)
 	$(BIN)/python -m loadtest.loader_arriving --rate 1gbit --size 768MiB
 loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS=1000 SEED=1)

@@ -57,7 +57,8 @@ class Phase(NamedTuple):
     latencies: list[float]  # seconds, each from when the request was due
     shares: list[float]  # of full speed, once a second
     causes: list[str]
-    origin_bytes: int  # that the storm read from the origin: 0, the seeding node has it all
+    origin_bytes: int = 0  # that the storm read from the origin: 0, the seeding node has it all
+    seed_copies: float = 0.0  # of the model, that the seeding node sent
 
     def told(self) -> dict[str, Any]:
         """As JSON."""
@@ -66,6 +67,7 @@ class Phase(NamedTuple):
             "phase": self.name, "seconds": round(self.seconds, 2), "requests": len(self.latencies),
             "p50_ms": round(cuts[49] * 1e3, 1), "p99_ms": round(cuts[98] * 1e3, 1),
             "worst_ms": round(max(self.latencies) * 1e3, 1), "origin_bytes": self.origin_bytes,
+            "seed_copies": round(self.seed_copies, 2),
             "share_mean": round(statistics.mean(self.shares), 3) if self.shares else None,
             "share_least": min(self.shares, default=None),
             "causes": {cause: self.causes.count(cause) for cause in sorted({*self.causes} - {""})},
@@ -138,7 +140,7 @@ class Stage:
     def idle(self) -> Phase:
         """Requests while nobody pulls."""
         latencies, _ = self._requests.during(lambda: time.sleep(IDLE_S))
-        return Phase("idle", IDLE_S, latencies, [], [], 0)
+        return Phase("idle", IDLE_S, latencies, [], [])
 
     def storm(self, governor: str, ref: str) -> Phase:
         """Give the seeding node a model, then have all others pull it."""
@@ -158,7 +160,8 @@ class Stage:
             causes.append(str(state["cause"]))
 
         latencies, (seconds, origin) = self._requests.during(lambda: self._pull_all(ref, look))
-        return Phase(governor, seconds, latencies, shares, causes, origin)
+        copies = int(self._seed.client.status()["bytes"]["served"]) / self._size
+        return Phase(governor, seconds, latencies, shares, causes, origin, copies)
 
     def _pull_all(self, ref: str, look: Callable[[], None]) -> tuple[float, int]:
         began = time.monotonic()
