@@ -29,6 +29,11 @@ from p2pcache.errors import LocalProtocolError
 # then be the only uploader (0.92 of the bound with 2 and 0.90 with 8 at 16 nodes, 256 runs).
 _FIRST_CREDIT = 2
 _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
+# Leases go out in file order: what lies so far above all that we know of when the tracker dies was
+# leased to nobody. 16 are in flight, and as many more may have been read without our hearing of it.
+_BEYOND_LEASES = 48
+_SPREAD = 16  # runs by which two nodes' knowledge differs at that moment
+_RETURN_S = 0.5  # for a broken connection to be made again before the owners begin
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
 _DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
 _REST_S = 1.0  # after a failed read without a tracker; doubled each time
@@ -65,6 +70,9 @@ class OriginSide:
         self._configured = tracker
         self._up = False
         self._down_since = now if tracker else -math.inf
+        self._met = False  # the tracker that is gone was ours: we know about what it had granted
+        self._return_s = 0.0  # how long we wait for it to come back
+        self._unleased = 0  # runs (bits) that it can't have granted to anybody
         self.owners = Owners(node, settings)
         if not tracker:
             self.owners.told((node,))
@@ -95,10 +103,15 @@ class OriginSide:
         self._mine.leased |= self._mine.fetching
 
     def tracker_down(self, now: float) -> None:
-        """The tracker is gone; leases stay ours until they would have expired."""
+        """The tracker is gone; leases stay ours."""
         if self._up:
             self._up = False
             self._down_since = now
+            self._met = True
+            self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
+            mine = self._mine
+            known = mine.have | mine.leased | self._book.rarity.held
+            self._unleased = mine.full & ~chunkset.full(known.bit_length() + _BEYOND_LEASES)
 
     def granted(self, runs: int, now: float) -> None:
         """The tracker lets us read these runs."""
@@ -252,7 +265,15 @@ class OriginSide:
     # -- within -----------------------------------------------------------------------------
 
     def _alone_at(self) -> float:
-        return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
+        """When we may read what nobody else can be reading."""
+        return self._down_since + self._return_s if self._met else self._over_at()
+
+    def _over_at(self) -> float:
+        """When what the tracker granted was read, or won't be."""
+        settings = self._settings
+        if self._met:  # our neighbours have told us what came of it
+            return self._down_since + settings.owner_patience_s
+        return self._down_since + settings.lease_ttl_s + settings.fallback_grace_s
 
     @property
     def _untold(self) -> int:
@@ -284,11 +305,7 @@ class OriginSide:
     def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
         if not self.alone(now) or now < max(self._look_at, self._rest_until):
             return
-        mine = self._mine
-        busy = mine.asked | mine.fetching | mine.leased | self._rotten
-        orphans = mine.needed & ~busy & ~self._book.rarity.held
-        nearest = orphans & (chunkset.full(LOOK_AHEAD) << max(0, chunkset.first(orphans)))
-        nearest |= orphans & mine.demanded
+        nearest = self._nearest(now)
         quiet_s = min(quiet_s, now - self._alone_at())
         plan = self.owners.plan(self._in_order(nearest), self._book.peers, quiet_s, now)
         out += [Dial(node) for node in plan.dial]
@@ -297,6 +314,21 @@ class OriginSide:
             self._fetch(run, now, out)
         self._looked = now
         self._look_at = plan.wake_at if plan.wake_at > now else math.inf
+        if now < self._over_at() < self._look_at:
+            self._look_at = self._over_at()
+
+    def _nearest(self, now: float) -> int:
+        """The runs (bits) that an owner should read next."""
+        mine = self._mine
+        busy = mine.asked | mine.fetching | mine.leased | self._rotten
+        orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
+        if now < self._over_at():
+            # Another owner may have heard of a few runs more and leaves alone what is free for us:
+            # those must not hold the window.
+            orphans &= self._unleased
+            ahead = orphans & self._unleased << _SPREAD
+        first = chunkset.first(ahead or orphans)
+        return orphans & (chunkset.full(first + LOOK_AHEAD) | mine.demanded) if first >= 0 else 0
 
     def _in_order(self, runs: int) -> Iterator[int]:
         yield from chunkset.members(runs & self._mine.demanded)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from p2pcache.core import fallback
 from p2pcache.core.settings import SwarmSettings
 
-LOOK_AHEAD = 32  # runs without a holder that are looked at; so many owners work at once
+LOOK_AHEAD = (
+    48  # runs from the first without a holder on: with 32 the origin was idle for a seventh
+)
 _DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
 
 

@@ -526,26 +526,52 @@ def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() ->
     assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
 
 
-def test_a_lost_tracker_makes_the_owner_read_after_ttl_and_grace() -> None:
-    nodes = (1, 2, 3)
-    mine = {run for run in range(32) if order(run, nodes)[0] == 1}
-    desk = Desk(runs=32)
-    desk.do(Members(nodes))
+def lose_tracker(runs: int, held: int) -> Desk:
+    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
     desk.up()
     for node in (2, 3):
         desk.do(PeerJoined(node, 0))
+    desk.do(PeerHas(2, chunkset.full(held), 0))
     desk.do(TrackerDown())
-    wait = SETTINGS.lease_ttl_s + SETTINGS.fallback_grace_s
-    assert of(Fetch, desk.sleep(wait - 0.1)) == []
-    fetches = of(Fetch, desk.sleep(0.2))
-    assert fetches
+    return desk
+
+
+def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
+    """Let these reads end well, and those that follow; returns the runs."""
     read = set()
     while fetches:
         one = fetches.pop(0)
         read.add(one.run)
         fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
-    assert read == mine
+    return read
+
+
+def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(0.4)) == [], "a connection that broke is made again meanwhile"
+    fetches = of(Fetch, desk.sleep(0.4))
+    assert fetches
+    early = read_all(desk, fetches)
+    assert early
+    assert early <= beyond
+
+
+def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
+    desk = lose_tracker(runs=40, held=0)
+    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == mine
     assert of(Dial, desk.out) == []
+
+
+def test_a_tracker_that_is_back_at_once_was_not_lost() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    assert of(Fetch, desk.sleep(0.4)) == []
+    desk.up()
+    assert of(Fetch, desk.sleep(60)) == []
 
 
 def test_the_tracker_is_back_and_nothing_more_is_read_without_it() -> None:
@@ -591,7 +617,7 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
     desk.up()
     desk.do(PeerJoined(2, 0))
     desk.do(TrackerDown())
-    fetches = of(Fetch, desk.sleep(21))
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
     while fetches:
         fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
     late = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 3))

@@ -14,7 +14,7 @@ from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import Run, Storm, run
 
 SMALL = Storm(nodes=16, runs=128, check_every=23)
-WAIT_S = SwarmSettings().lease_ttl_s + SwarmSettings().fallback_grace_s
+WAIT_S = SwarmSettings().owner_patience_s  # for what may have been leased when the tracker died
 
 
 def all_complete(report: Report) -> None:
@@ -54,7 +54,7 @@ def test_one_node_alone_without_a_tracker() -> None:
 def test_a_partition_of_ten_seconds() -> None:
     report = run(SMALL, partition=(8, 8))
     all_complete(report)
-    assert report.alpha <= 1.05
+    assert report.alpha <= 1.07, "8 of 128 runs: half of the leases are cut off, and read again"
 
 
 def test_a_long_partition_costs_one_copy_per_side_at_most() -> None:
@@ -68,7 +68,7 @@ def test_a_tracker_lost_for_good() -> None:
     report = run(SMALL, no_tracker_after=0.3)
     all_complete(report)
     assert report.alpha <= 1.05
-    assert report.t_last < WAIT_S + 3 * report.t_lb
+    assert report.t_last < WAIT_S + 1.5 * report.t_lb
 
 
 def test_a_tracker_lost_for_good_and_a_node_with_it() -> None:
