@@ -92,8 +92,7 @@ def _build(
             finish(root)
         syscalls.syncfs(root)
         if rename_to is None:
-            for entry in sorted(os.listdir(root)):  # noqa: PTH208 - of a descriptor
-                os.rename(entry, entry, src_dir_fd=root, dst_dir_fd=folder)
+            _move_up(root, folder)
             os.rmdir(temporary, dir_fd=folder)
             return
         os.rename(temporary, rename_to, src_dir_fd=folder, dst_dir_fd=folder)
@@ -104,6 +103,19 @@ def _build(
         if root >= 0:
             os.close(root)
         shutil.rmtree(temporary, ignore_errors=True, dir_fd=folder)
+
+
+def _move_up(root: int, folder: int) -> None:
+    """All entries of a directory into the one above, or none: half of a model must not look like one."""
+    moved: list[str] = []
+    try:
+        for entry in sorted(os.listdir(root)):
+            os.rename(entry, entry, src_dir_fd=root, dst_dir_fd=folder)
+            moved.append(entry)
+    except BaseException:
+        for entry in moved:
+            os.rename(entry, entry, src_dir_fd=folder, dst_dir_fd=root)
+        raise
 
 
 def _enter(parent: int, name: str) -> int:

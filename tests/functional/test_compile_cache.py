@@ -44,7 +44,11 @@ def first_call(folder: Path, cache: Path) -> dict[str, Any]:
     compiler.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which("g++")} "$@"\n')
     compiler.chmod(0o755)
     calls.write_text("")
-    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "CXX": str(compiler)}
+    environ = os.environ | {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache), "CXX": str(compiler),
+        # They lie outside of the cache, 100 MB of them, and make the first compilation longer.
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True
     )

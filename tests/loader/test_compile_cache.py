@@ -14,7 +14,7 @@ from p2pcache import compile_cache
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import compilecache as cc
-from p2pcache.errors import IntegrityError, NotAllowed, NotFound, UsageError
+from p2pcache.errors import IntegrityError, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import steadycopy
 from p2pcache.io.client import AgentClient
@@ -169,6 +169,30 @@ def test_half_of_a_restore_is_done_again(stored: tuple[Path, Here], tmp_path: Pa
         assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
     assert content(target) == content(folder / "cache")
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
+
+
+def test_a_restore_that_fails_in_the_middle_leaves_nothing(
+    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place: the note is moved up first, and without the rest it would be a lie."""
+    _, here = stored
+    target = tmp_path / "c"
+    target.mkdir()
+    monkeypatch.setattr("p2pcache.io.materialise._fixed", lambda _target: True)
+    rename, calls = os.rename, []
+
+    def failing(*args: Any, **options: Any) -> None:
+        calls.append(args[0])
+        if len(calls) == 3:
+            raise OSError(5, "Input/output error")
+        rename(*args, **options)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(P2PCacheError, match="Input/output"):
+        compile_cache.restore("team/m:v1", target, **HOW, here=here)
+    assert calls[0] == cc.NOTE
+    assert names(target) == []
+    assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
 
 
 @pytest.mark.parametrize("in_place", [False, True])
