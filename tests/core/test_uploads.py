@@ -123,7 +123,7 @@ class Machine(RuleBasedStateMachine):
         self.count = 0
 
     @rule(peer=st.integers(0, 4), background=st.booleans())
-    def offer(self, peer: int, background: bool) -> None:  # noqa: FBT001 - hypothesis' way
+    def offer(self, peer: int, background: bool) -> None:
         self.count += 1
         if self.queue.offer(peer, self.count, background=background):
             self.waiting.add((peer, self.count))
