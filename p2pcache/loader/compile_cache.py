@@ -139,6 +139,11 @@ def restore(
     if _holds(target) == key:
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
     _refuse_filled(target)
+    if not _stored(here.client, ref):
+        raise NotFound(
+            f"nobody has saved {ref.short}, the compile cache for this key, yet; "
+            "'p2pcache compile-cache save' does it after the engine's first start"
+        )
     tree, _ = fetched(here, ref)
     note = _note_of(tree, ref, key)
     with _turn(target):

@@ -114,7 +114,7 @@ def test_another_key_is_another_cache(stored: tuple[Path, Here], tmp_path: Path)
         {"fields": FIELDS | {"device": "NVIDIA A100"}}, {"engine": "sglang"},
         {"extra": {"tensor_parallel_size": "2"}}, {"fields": FIELDS | {"model": "0" * 64}},
     ):  # fmt: skip
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="compile-cache save"):
             compile_cache.restore("team/m:v1", tmp_path / "c", **{**HOW, **change}, here=here)
     assert not (tmp_path / "c").exists()
 
