@@ -20,6 +20,7 @@ from p2pcache.errors import RemoteProtocolError
 
 STORY_ENTRIES = 2000  # the last few minutes of a storm, at about 100 bytes each
 STOP_S = 30.0  # after wrong origin bytes; restarting pods must not turn into an endless refetch
+DRAGGING = 2.0  # usual read times after which a lease makes room for another
 MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but not without end
 
 
@@ -227,10 +228,7 @@ class LeaseBook:
         """Take leases back that drag on, unasked: the others wait for their place in the order.
 
         Only while they are exceptions (if many drag on it is the origin), only when somebody else
-        could read them, and within the cap on second reads.
-
-        Returns:
-            Runs to revoke, by node.
+        could read them, and within the cap on second reads. Returns runs to revoke, by node.
         """
         self._looked_at = now
         late = [run for run, lease in self.leases.items() if now >= self._late_at(run, lease)]
@@ -243,10 +241,6 @@ class LeaseBook:
                 self.taken_over += 1
                 revoked.setdefault(slow, []).append(run)
         return revoked
-
-    def is_slow(self, node: int) -> bool:
-        """Whether it was found much slower at reading than the others."""
-        return self._readers.is_slow(node)
 
     def take_over(self, run: int, now: float) -> int | None:
         """Take a lease from a node that is far too slow, for somebody who is stuck without the run.
@@ -289,7 +283,7 @@ class LeaseBook:
         if self.stopped is not None or not self.free or not len(self._readers):
             return given
         candidates, skipped = self.free, 0
-        while candidates and len(self.leases) < self._settings.in_flight and skipped < MAX_SKIPPED:
+        while candidates and self._in_flight(now) < self._at_once and skipped < MAX_SKIPPED:
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
             node = self._readers.pick(self._barred(run), run, self._have)
@@ -313,7 +307,7 @@ class LeaseBook:
             # Not in the past: who is late already and stays is looked at again with the next message.
             late = (self._late_at(run, lease) for run, lease in self.leases.items())
             ends += [when for when in late if when > self._looked_at]
-        if self.free and self.stopped is None and len(self.leases) < self._settings.in_flight:
+        if self.free and self.stopped is None and len(self.leases) < self._at_once:
             rest = self._readers.next_rested()
             if rest is not None:
                 ends.append(rest)
@@ -339,6 +333,20 @@ class LeaseBook:
         self._readers.check(by_node)
 
     # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _at_once(self) -> int:
+        """How many leases may be in flight: one more for each that was read, up to the knob."""
+        # Those that share the uplink end together: with few the swarm has something to spread sooner.
+        return min(self._settings.in_flight, self._settings.first_in_flight + self.ends["done"])
+
+    def _in_flight(self, now: float) -> int:
+        """Leases that count: a few that drag on don't keep the others waiting."""
+        late = now - DRAGGING * self._readers.usual_s()
+        dragging = self._readers.measured and sum(
+            lease.since < late for lease in self.leases.values()
+        )
+        return len(self.leases) - min(dragging, int(MOST_SLOW * self._settings.in_flight))
 
     @property
     def _spare(self) -> int:

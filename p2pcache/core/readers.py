@@ -141,10 +141,6 @@ class Readers:
         if node in self._credit:
             self._convict(node, now)
 
-    def is_slow(self, node: int) -> bool:
-        """Whether its last verdict was that it is slow (it may be on parole)."""
-        return node in self._verdicts
-
     def quick_but(self, node: int) -> bool:
         """Whether anybody else works on leases who isn't slow."""
         return len(self._credit) - len(self._slow.keys() | {node}) > 0

@@ -37,6 +37,7 @@ class LeaseSettings:
 
     ttl_s: float = 15.0  # renewed by heartbeats; as long as a member's expiry
     in_flight: int = 16  # over the swarm; >= 2 x origin rate x latency / chunk on real links
+    first_in_flight: int = 4  # ... at a storm's start: all at once would all end late
     slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none
     enough_holders: int = 2  # a lease is taken back when so many nodes have the run
     stuck_factor: float = 4.0  # a lease older than this many medians may be granted again

@@ -14,6 +14,7 @@ SETTINGS = LeaseSettings()
 
 def make(runs: int = 64, **knobs: float) -> tuple[LeaseBook, dict[int, int]]:
     have: dict[int, int] = {}
+    knobs = {"first_in_flight": SETTINGS.in_flight, **knobs}
     settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
     return LeaseBook(run_count=runs, settings=settings, seed=7, have=have), have
 
@@ -34,6 +35,30 @@ def test_fair_share_in_file_order() -> None:
     assert [len(given[n]) for n in (A, B, C, D)] == [4, 4, 4, 4]
     assert all(runs == sorted(runs) for runs in given.values())
     assert book.grants(0.0) == {}
+
+
+def test_few_leases_at_first_and_one_more_for_each_that_was_read() -> None:
+    book, have = make(first_in_flight=2)
+    for node in range(1, 17):
+        book.want(node, 1)
+    given = book.grants(0.0)
+    assert sorted(given.values()) == [[0], [1]]
+    finish(book, have, next(iter(given)), 0, 0.1)
+    assert sorted(book.grants(0.1).values()) == [[2], [3]]
+
+
+def test_a_lease_that_drags_on_makes_room() -> None:
+    book, have = make(in_flight=4)
+    for node in range(1, 9):
+        book.want(node, 1)
+    book.grants(0.0)
+    for run in (2, 3):
+        finish(book, have, book.leases[run].node, run, 0.5)
+    assert sorted(book.grants(0.5).values()) == [[4], [5]]
+    assert book.grants(0.9) == {}
+    assert list(book.grants(1.1).values()) == [[6]], (
+        "two drag on, and a quarter of four don't count"
+    )
 
 
 def test_at_most_the_credit() -> None:
@@ -258,7 +283,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
     now, worst = 0.0, 0
     for _ in range(2000):
         for node, runs in book.grants(now).items():
-            assert len(book.leases) == 16
+            assert 16 <= len(book.leases) <= 20
             ends += [(now + 0.6 * dice.lognormvariate(0, 0.7), node, run) for run in runs]
         ends.sort()
         now, node, run = ends.pop(0)
@@ -333,7 +358,6 @@ def test_leases_that_drag_on_are_taken_back_unasked() -> None:
     assert book.overdue(1.9) == {}
     assert book.overdue(2.0) == slow
     book.check()
-    assert all(book.is_slow(node) for node in slow)
     again = book.grants(2.0)
     assert not slow.keys() & again.keys()
     assert {0, 1} <= {run for runs in again.values() for run in runs}

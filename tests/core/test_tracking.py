@@ -24,7 +24,7 @@ class World:
     def __init__(self, remembered: dict[str, list[int]] | None = None) -> None:
         self.now = 1000.0
         self.tracking = Tracking(
-            epoch=EPOCH, members=MemberSettings(), leases=LeaseSettings(), origin="s3://m",
+            epoch=EPOCH, members=MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
             remembered=remembered,
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []
