@@ -44,7 +44,7 @@ class Scheduler:
             seed: of the dice; same events and same seed give the same commands.
             tracker: whether one is configured at all. Without one we are the whole swarm
                 (until `Members` says otherwise) and read the origin at once; with one, nothing
-                is read before it has granted it or has been gone for long, and then only if
+                is read before it has granted it or is gone, and then only if
                 `Members` were told: a dead tracker must not become an origin storm.
             now: seconds, of the clock that `handle` is called with.
         """

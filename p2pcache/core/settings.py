@@ -27,8 +27,11 @@ class SwarmSettings:
     cross_after_s: float = 1.0  # the next in order may bring what a bridge didn't; never sooner
     stuck_after_s: float = 4.0  # wanted run without a holder among neighbours: tell the tracker
     lease_ttl_s: float = 15.0  # as the tracker's; heartbeats renew
-    fallback_grace_s: float = 5.0  # after TTL + grace without a tracker, owners may read
-    owner_patience_s: float = 8.0  # without progress for so long, the next owner in order may read
+    # Who never met the tracker knows nothing of its leases: after TTL + grace owners may read.
+    fallback_grace_s: float = 5.0
+    # Without progress for so long, the next owner in order may read; when a tracker is lost, the first one
+    # may read what had perhaps been leased.
+    owner_patience_s: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ WAITS = {
     "origin": "bytes are on their way from storage",
     "busy": "peers have what is missing, but they are busy, slow or resting",
     "lease": "no peer has what is missing: waiting for a lease, or for whoever reads it",
-    "tracker": "the tracker is gone, and until its leases have expired nobody reads storage",
+    "tracker": "the tracker is gone: nobody reads yet what it may have leased to somebody",
     "owner": "no tracker: another node owns what is missing and is to read it",
 }
 """What a pull can wait for. With several at once the one named first here is told."""
