@@ -1,9 +1,10 @@
 """Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it. Pure.
 
 A run that the own rack lacks is fetched by one member of it, the first in rendezvous order, and spreads
-inside from there; the others wait for it, and the next in order step in when it takes too long: first the
-second, then four, eight, sixteen, at last everybody. A site is crossed by the same rule among all nodes of
-the site. Nobody is told anything: all who hold the same member list come to the same order.
+inside from there; the others wait for it. When it brings far less than the other bridges, the next in order
+step in: first the second, then four, eight, sixteen, at last everybody. (Who steps in because a thin uplink
+is slow for all makes it slower: when time alone decided, 1.8 copies crossed a busy one.) A site is crossed by
+the same rule among all its nodes. Nobody is told anything: who holds the same list comes to the same order.
 """
 
 import functools
@@ -15,7 +16,10 @@ from p2pcache.core import fallback
 BRIDGES = 16  # members of a rack or site that share the work: no link notices, and lists stay short
 _SLOTS = 256  # runs are dealt to the bridges by number, modulo this: 16 shares, in small portions
 _SEAT = 1 << 32  # beyond every slot: the dice that choose the bridges aren't those that rank them
-_STEPS = BRIDGES.bit_length()  # looks at which a run waits until everybody may fetch it
+_STEPS = BRIDGES.bit_length()  # looks at which a run of a late bridge waits until all may fetch it
+_LATE_RATIO = 0.3  # of what the median bridge brings between two looks: below, others step in
+_PAROLE = 8  # looks for which the second in order does the work of a bridge that was late
+_LONG = 16  # looks at which a run waits until all may fetch it, whatever else its bridge brings
 _ALL = -1  # as bits
 
 Reach = tuple[int, int, int]
@@ -40,6 +44,13 @@ class Boundaries:
         # Per distance: runs whose first 1, 2, 4 ... we are of, and runs that waited for 1, 2, 3 ... looks.
         self._duty: list[list[int]] = [[], [], []]
         self._waited: list[list[int]] = [[], [], []]
+        self._long: list[list[int]] = [[], [], []]  # ... and for so many, brought others or not
+        self._shares: list[list[int]] = [[], [], []]  # what each bridge is the first for
+        self._paroles: list[dict[int, int]] = [
+            {},
+            {},
+            {},
+        ]  # shares of late bridges: for how many looks
         self._open = [_ALL, _ALL, _ALL]
 
     def told(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
@@ -50,7 +61,10 @@ class Boundaries:
             return
         self.active, (self._rack, self._site) = active, groups
         for distance, group in ((1, rack), (2, site)):
-            ranks = _ranks(group).get(self._node) if self.active else None
+            everybody = _ranks(group) if self.active else {}
+            ranks = everybody.get(self._node)
+            self._paroles[distance] = {}
+            self._shares[distance] = [self._share(each, 1) for each in everybody.values()]
             self._duty[distance] = [self._share(ranks, 1 << step) for step in range(_STEPS)]
             self._reopen(distance)
 
@@ -79,16 +93,35 @@ class Boundaries:
             beyond_site: that somebody elsewhere has, and nobody in our site.
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
-            steps = [runs, *(step & runs for step in self._waited[distance])]
-            self._waited[distance] = steps[: _STEPS + 1]
+            long = [runs, *(step & runs for step in self._long[distance])][:_LONG]
+            ages = runs & self._late(distance, self._long[distance], runs)
+            steps = [runs, *(step & ages for step in self._waited[distance])]
+            self._waited[distance], self._long[distance] = steps[: _STEPS + 1], long
             self._reopen(distance)
+
+    def _late(self, distance: int, before: list[int], runs: int) -> int:
+        """Runs (bits) of bridges that bring far less than the others: the rest only queues."""
+        waited = before[0] if before else 0
+        brought = {
+            share: (waited & ~runs & share).bit_count()
+            for share in self._shares[distance] if waited & share
+        }  # fmt: skip
+        limit = _LATE_RATIO * sorted(brought.values())[len(brought) // 2] if brought else 0
+        paroles = {
+            share: looks - 1 for share, looks in self._paroles[distance].items() if looks > 1
+        }
+        late = {share: _PAROLE for share, n in brought.items() if not n or n < limit}
+        self._paroles[distance] = paroles | late
+        return sum(self._paroles[distance])
 
     def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]
-        runs = duty[0]
+        runs = duty[0] | duty[1] & sum(self._paroles[distance])
         for step, waited in enumerate(self._waited[distance]):
             # What was seen waiting once only may have begun to a moment ago: nothing but our duty.
             runs |= waited & duty[step] if step < _STEPS else waited
+        if len(self._long[distance]) == _LONG:
+            runs |= self._long[distance][-1]
         self._open[distance] = runs if self.active else _ALL
 
     def _share(self, ranks: tuple[int, ...] | None, first: int) -> int:

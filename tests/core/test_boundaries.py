@@ -90,8 +90,31 @@ def test_a_wait_that_ended_counts_no_more(rack: tuple[int, ...], looks: int) -> 
     duty = one.reach(0, 0)
     for _ in range(looks):
         one.look(FULL, FULL)
-    one.look(0, 0)
+    for _ in range(8):  # bridges that were late are left out for some time
+        one.look(0, 0)
     assert one.reach(0, 0) == duty
+
+
+def test_nobody_steps_in_where_all_are_slow() -> None:
+    rack = (1, 2, 3, 4)
+    nodes = [boundaries(node, rack) for node in rack]
+    duties = [node.reach(0, 0) for node in nodes]
+    for missing in range(RUNS, 0, -60):
+        for node in nodes:
+            node.look(chunkset.full(missing) << RUNS - missing, 0)
+    assert [node.reach(0, 0) for node in nodes] == duties
+
+
+def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
+    rack = (1, 2, 3, 4)
+    nodes = {node: boundaries(node, rack) for node in rack}
+    duties = {node: one.reach(0, 0)[1] & FULL for node, one in nodes.items()}
+    for missing in (RUNS, RUNS - 60):  # of all shares but the first one's
+        waiting = chunkset.full(missing) << RUNS - missing | duties[1]
+        for one in nodes.values():
+            one.look(waiting, 0)
+    relief = [nodes[node].reach(0, 0)[1] & duties[1] for node in (2, 3, 4)]
+    assert sum(relief) == duties[1], "each of its runs has exactly one other bridge now"
 
 
 class Desk:
