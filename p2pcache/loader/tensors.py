@@ -80,7 +80,8 @@ def flat_bytes(target: Any) -> Any:
     """A torch tensor as its bytes, on its own device; None where strides forbid it."""
     if not target.is_contiguous():
         return None
-    return target.detach().reshape(-1).view(import_torch().uint8)
+    # a dimension of length 1 may have any stride and still be contiguous, but not be viewed as bytes
+    return target.detach().as_strided((target.numel(),), (1,)).view(import_torch().uint8)
 
 
 def framework_of(target: object) -> Framework:

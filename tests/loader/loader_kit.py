@@ -77,7 +77,8 @@ def write_index(folder: Path, weight_map: dict[str, str]) -> None:
 
 def torch_bytes(tensor: torch.Tensor) -> bytes:
     """What lies in memory."""
-    return bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    flat = tensor.detach().cpu().contiguous()
+    return bytes(flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 class SlowSource(DirectorySource):

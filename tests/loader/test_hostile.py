@@ -139,6 +139,17 @@ def test_targets_that_cannot_be_written(model: tuple[Path, dict[str, bytes]]) ->
             p2pcache.load_into({"t3": target}, model[0], filter="t3")
 
 
+def test_a_target_of_one_element_with_a_stride(tmp_path: Path) -> None:
+    body = write(tmp_path / "m.safetensors", [Spec("one", "BF16", (1,))])
+    room = torch.zeros(2, dtype=torch.bfloat16)
+    target = room[::2]
+    assert target.is_contiguous()  # torch says so
+    assert target.stride() == (2,)
+    p2pcache.load_into({"one": target}, tmp_path)
+    assert torch_bytes(room)[:2] == body["one"]
+    assert torch_bytes(room)[2:] == b"\0\0"
+
+
 def test_a_closed_model_says_so(model: tuple[Path, dict[str, bytes]]) -> None:
     opened = p2pcache.safe_open(model[0])
     part = opened.get_slice("t1")
