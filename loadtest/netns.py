@@ -62,7 +62,10 @@ class Host:
 
 
 class Fabric:
-    """The bridge and its hosts. Use as a context manager; leaving it removes everything."""
+    """The bridges and their hosts. Use as a context manager; leaving it removes everything.
+
+    Hosts are on the bridge in the middle, or on that of a rack, which a shaped uplink joins to it.
+    """
 
     def __init__(self) -> None:
         """Take the lock and clear away what dead runs left.
@@ -87,6 +90,7 @@ class Fabric:
         self._lock.flush()
         self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
         self.hosts: dict[str, Host] = {}
+        self._racks = 0
 
     @property
     def work(self) -> Path:
@@ -95,25 +99,46 @@ class Fabric:
 
     def __enter__(self) -> Self:
         _ip("netns", "add", self._bridge)
-        for command in (
-            ["link", "add", "br0", "type", "bridge", "forward_delay", "0"],
-            ["link", "set", "br0", "up"],
-        ):
-            _ip("-n", self._bridge, *command)
+        self._add_bridge("br0")
         return self
+
+    def _add_bridge(self, name: str) -> None:
+        _ip("-n", self._bridge, "link", "add", name, "type", "bridge", "forward_delay", "0")
+        _ip("-n", self._bridge, "link", "set", name, "up")
+
+    def add_rack(self, rate_bytes_s: float) -> int:
+        """Make a rack: a bridge with an uplink to the one in the middle; its number, from 1 on.
+
+        Args:
+            rate_bytes_s: both directions of the uplink.
+        """
+        self._racks += 1
+        rack = self._racks
+        self._add_bridge(f"br{rack}")
+        _ip("-n", self._bridge, "link", "add", f"out{rack}", "type", "veth",
+            "peer", "name", f"in{rack}")  # fmt: skip
+        for device, bridge in ((f"out{rack}", f"br{rack}"), (f"in{rack}", "br0")):
+            _ip("-n", self._bridge, "link", "set", "dev", device, "master", bridge, "up")
+            self._limit(self._bridge, device, rate_bytes_s)
+        return rack
+
+    def left_racks_bytes(self) -> int:
+        """Bytes that left all racks by their uplinks so far, with all headers."""
+        return sum(self._sent(self._bridge, f"out{rack + 1}") for rack in range(self._racks))
 
     def __exit__(self, *_: object) -> None:
         _clear(os.getpid(), self._work)
         self._lock_path.unlink(missing_ok=True)
         self._lock.close()
 
-    def add(self, name: str, *, rate_bytes_s: float = 0, group: int = 0) -> Host:
+    def add(self, name: str, *, rate_bytes_s: float = 0, group: int = 0, rack: int = 0) -> Host:
         """Make a host, its link to the bridge, and the shapers of both directions.
 
         Args:
             name: short; also the name of its port on the bridge.
             rate_bytes_s: both directions; 0: unshaped.
             group: hosts of different groups can be cut apart.
+            rack: as `add_rack` numbered it; 0: in the middle.
         """
         namespace = f"{PREFIX}-{os.getpid()}-{name}"
         address = f"{SUBNET}.{group}.{len(self.hosts) + 1}"
@@ -121,7 +146,7 @@ class Fabric:
         _ip("netns", "add", namespace)
         _ip("link", "add", "eth0", "netns", namespace, "type", "veth",
             "peer", "name", name, "netns", self._bridge)  # fmt: skip
-        _ip("-n", self._bridge, "link", "set", "dev", name, "master", "br0", "up")
+        _ip("-n", self._bridge, "link", "set", "dev", name, "master", f"br{rack}", "up")
         _ip("-n", namespace, "address", "add", f"{address}/16", "dev", "eth0")
         _ip("-n", namespace, "link", "set", "lo", "up")
         _ip("-n", namespace, "link", "set", "eth0", "up")
@@ -136,13 +161,21 @@ class Fabric:
         """Set the rate of both directions of a host's link."""
         host.rate_bytes_s = rate_bytes_s
         for namespace, device in ((host.namespace, "eth0"), (self._bridge, host.port)):
-            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
-                 "rate", f"{round(rate_bytes_s * 8)}bit", "burst", str(BURST_BYTES),
-                 "latency", f"{QUEUE_S * 1000:.0f}ms")  # fmt: skip
+            self._limit(namespace, device, rate_bytes_s)
+
+    @staticmethod
+    def _limit(namespace: str, device: str, rate_bytes_s: float) -> None:
+        _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
+             "rate", f"{round(rate_bytes_s * 8)}bit", "burst", str(BURST_BYTES),
+             "latency", f"{QUEUE_S * 1000:.0f}ms")  # fmt: skip
 
     def sent_bytes(self, host: Host) -> int:
         """Bytes that left a shaped host's interface so far, with all headers, from its qdisc."""
-        text = _run("tc", "-n", host.namespace, "-s", "-j", "qdisc", "show", "dev", "eth0")
+        return self._sent(host.namespace, "eth0")
+
+    @staticmethod
+    def _sent(namespace: str, device: str) -> int:
+        text = _run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device)
         entries: list[dict[str, Any]] = json.loads(text)
         return int(next(e["bytes"] for e in entries if e.get("root")))
 

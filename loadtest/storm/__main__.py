@@ -84,6 +84,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     say(f"{plan.nodes} nodes pull {format_bytes(size_bytes)}; the bound is {t_lb:.1f} s")
     acts = [act for fault in trouble.faults for act in fault.acts(arena, t_lb)]
     late = any(fault.late for fault in trouble.faults)
+    crossed = arena.fabric.left_racks_bytes()
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     result = race(
         arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
@@ -93,7 +94,8 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     )  # fmt: skip
     after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     read = OriginBytes(after.server - before.server, after.interface - before.interface)
-    return Report(plan, trouble, links, result, read, size_bytes)
+    crossed = arena.fabric.left_racks_bytes() - crossed
+    return Report(plan, trouble, links, result, read, size_bytes, left_racks=crossed)
 
 
 def _compare(arena: Arena, report: Report, source: Path) -> None:
@@ -119,6 +121,9 @@ def _plan(options: argparse.Namespace) -> Plan:
         rivals=tuple(dict.fromkeys(options.rival)),
         faults=tuple(options.fault),
         seed=options.seed,
+        racks=options.racks,
+        uplink=parse_rate(options.uplink or options.rate),
+        labelled=not options.unlabelled,
         logs=options.logs,
         agent_flags=tuple(f for flag in options.agent_flag for f in flag.split(" ", 1)),
     )
@@ -140,6 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, default=8, metavar="N", help="agents [8]")
     add("--rate", default="50mbit", help="each node's link, both directions [50mbit]")
     add("--origin-rate", metavar="RATE", help="the origin's link [as --rate]")
+    add("--racks", type=int, default=0, metavar="K", help="spread the nodes over so many racks, each a bridge "
+        "with an uplink; the table gets beta")  # fmt: skip
+    add("--uplink", metavar="RATE", help="of each rack, both directions [as --rate]")
+    add(
+        "--unlabelled",
+        action="store_true",
+        help="don't tell the agents their racks: beta without a policy",
+    )
     add("--size", default="128MiB", help="the model [128MiB: 512 chunks]")
     add(
         "--rival",

@@ -1,6 +1,7 @@
 """The stage of a storm: an S3 server, a tracker and N agents, each in its own namespace."""
 
 import contextlib
+import math
 import sys
 from pathlib import Path
 from typing import Self
@@ -54,8 +55,12 @@ class Arena:
         self.work = self.fabric.work
         self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
         self.tracker_host = self.fabric.add("tracker", group=LEFT)
+        for _ in range(plan.racks):
+            self.fabric.add_rack(plan.uplink)
         self.node_hosts = [
-            self.fabric.add(f"n{n}", rate_bytes_s=plan.rate, group=self._group(n))
+            self.fabric.add(
+                f"n{n}", rate_bytes_s=plan.rate, group=self._group(n), rack=plan.rack_of(n)
+            )
             for n in range(plan.nodes)
         ]
         self.origin = OriginServer(self.origin_host, self.work / "origin", proxy=self._proxy)
@@ -91,13 +96,17 @@ class Arena:
         tracker = f"http://{self.tracker_host.address}:{TRACKER_PORT}"
         flags = ["--listen", f"{host.address}:{AGENT_PORT}", "--tracker", tracker,
                  "--cluster-key-file", str(self._key), "--min-free-bytes", "0",
-                 *self.plan.agent_flags]  # fmt: skip
+                 *self._label(number), *self.plan.agent_flags]  # fmt: skip
         name = f"n{number}"
         agent = Agent(name, self.work / name, flags, environ=self.environ, prefix=host.prefix)
         if number in self._liars:
             place = agent.command.index("p2pcache.cli.main")
             agent.command[place] = "loadtest.liar"
         return agent
+
+    def _label(self, node: int) -> list[str]:
+        rack = self.plan.rack_of(node)
+        return ["--rack", f"rack-{rack}"] if rack and self.plan.labelled else []
 
     def start(self) -> None:
         """Start tracker and agents, and wait until each has met the tracker and opened the origin."""
@@ -141,7 +150,8 @@ class Arena:
         hosts = self.node_hosts
         node = goodput(hosts[0], [hosts[1]]) if len(hosts) > 1 else goodput(self.origin_host, hosts)
         flows = max(1, min(len(hosts), round(self.plan.origin_rate / self.plan.rate)))
-        return Links(node=node, origin=goodput(self.origin_host, hosts[:flows]))
+        uplink = goodput(hosts[0], [hosts[-1]]) if self.plan.racks > 1 else math.inf
+        return Links(node=node, origin=goodput(self.origin_host, hosts[:flows]), uplink=uplink)
 
 
 def say(text: str) -> None:

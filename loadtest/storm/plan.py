@@ -23,7 +23,14 @@ class Plan:
     faults: tuple[str, ...] = ()
     seed: int = 0
     agent_flags: tuple[str, ...] = ()
+    racks: int = 0  # the nodes are spread over so many; 0: one flat network
+    uplink: float = 0.0  # of each rack
+    labelled: bool = True  # the agents are told their racks
     logs: str = ""  # directory that gets every daemon's log; "": they go away
+
+    def rack_of(self, node: int) -> int:
+        """Which rack a node is in, from 1 on; 0: there are none."""
+        return 1 + node * self.racks // self.nodes if self.racks else 0
 
     @property
     def chunk_bytes(self) -> int:
@@ -43,6 +50,7 @@ class Links:
 
     node: float  # one flow between two nodes: u and d
     origin: float  # B_o
+    uplink: float = math.inf  # one flow between two racks
 
 
 def lower_bound_s(
@@ -69,4 +77,5 @@ def lower_bound_s(
 def bound_s(plan: Plan, links: Links, size_bytes: int, count: int) -> float:
     """T_LB of `count` equal nodes of this plan on measured links."""
     rates = [links.node] * count
-    return lower_bound_s(size_bytes, plan.chunk_bytes, rates, rates, links.origin)
+    downs = [min(links.node, links.uplink)] * count  # each byte enters each rack at least once
+    return lower_bound_s(size_bytes, plan.chunk_bytes, downs, rates, links.origin)

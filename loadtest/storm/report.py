@@ -1,5 +1,6 @@
 """A storm's result: judged, as JSON, and as a table that a person understands."""
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class Report:
     origin: OriginBytes
     size_bytes: int  # F: distinct bytes of the model, as pushed
     rivals: dict[str, Score] = field(default_factory=dict)
+    left_racks: int = 0  # bytes that left racks by their uplinks, with all headers
 
     @property
     def counted(self) -> list[Outcome]:
@@ -78,6 +80,12 @@ class Report:
         """Bytes read from the origin per byte of the model."""
         return self.origin.server / self.size_bytes
 
+    @property
+    def beta(self) -> float | None:
+        """Bytes between racks per byte of the model and further rack, with headers; None: no racks."""
+        further = self.plan.racks - 1
+        return self.left_racks / (self.size_bytes * further) if further > 0 else None
+
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes."""
         t_last, t_median, t_lb = self.t_last, self.t_median, self.t_lb
@@ -89,6 +97,7 @@ class Report:
             "eta_median": round(t_lb / t_median, 4) if t_median else None,
             "alpha": round(self.alpha, 5),
             "alpha_interface": round(self.origin.interface / self.size_bytes, 5),
+            "beta": _round(self.beta),
             "t_last": _round(t_last),
             "t_median": _round(t_median),
             "t_lb": _round(t_lb),
@@ -102,6 +111,9 @@ class Report:
             "chunks": -(-self.plan.size_bytes // self.plan.chunk_bytes),
             "goodput_node": round(self.links.node),
             "goodput_origin": round(self.links.origin),
+            "goodput_uplink": round(self.links.uplink)
+            if math.isfinite(self.links.uplink)
+            else None,
             "plan": asdict(self.plan),
             "counted_nodes": [o.node for o in self.counted],
             "nodes": [asdict(o) for o in self.race.outcomes],
@@ -126,6 +138,11 @@ class Report:
             f"CPU     {data['cpu_busy']:8.0%}     {void}; {data['cpu_s_per_gb']} CPU-s per GB received",
             f"memory  {data['rss_anon_mib']:5} MiB    RssAnon, at most, of any agent",
         ]
+        if self.beta is not None:
+            lines.insert(
+                -2,
+                f"beta    {self.beta:8.4f}     bytes between racks / (model * (racks - 1)), with headers",
+            )
         lines += self._rivals()
         failures = self.failures()
         lines += ["", *(f"WRONG: {f}" for f in failures)] if failures else ["", "all as it must be"]

@@ -101,3 +101,21 @@ def test_the_naive_rival_stays_affordable() -> None:
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_every_fault_says_what_it_does(name: str) -> None:
     assert FAULTS[name].help
+
+
+def test_a_thin_uplink_bounds_a_storm_over_racks() -> None:
+    plan = Plan(nodes=7, rate=6.25e6, origin_rate=6.25e6, size_bytes=128 * MIB, racks=2, uplink=3e6)
+    assert [plan.rack_of(n) for n in range(7)] == [1, 1, 1, 1, 2, 2, 2]
+    assert {PLAN.rack_of(n) for n in range(8)} == {0}
+    thin = Links(node=6e6, origin=6e6, uplink=3e6)
+    expected = 128 * MIB / 3e6 + 3 * 256 * 1024 / 6e6
+    assert bound_s(plan, thin, 128 * MIB, 7) == pytest.approx(expected)
+
+
+def test_beta_counts_what_left_the_racks() -> None:
+    assert report().beta is None
+    plan = Plan(nodes=6, rate=6.25e6, origin_rate=6.25e6, size_bytes=128 * MIB, racks=3, uplink=3e6)
+    storm = report(plan)
+    storm.left_racks = 256 * MIB
+    assert storm.as_json()["beta"] == 1.0
+    assert "beta" in storm.as_text()

@@ -58,6 +58,21 @@ def test_links_carry_what_they_are_shaped_to() -> None:
 
 
 @needs_root
+def test_what_leaves_a_rack_goes_through_its_uplink_and_is_counted() -> None:
+    with Fabric() as fabric:
+        racks = [fabric.add_rack(RATE / 4) for _ in range(2)]
+        first, mate, other = (
+            fabric.add(f"n{n}", rate_bytes_s=RATE, rack=rack)
+            for n, rack in enumerate((racks[0], racks[0], racks[1]))
+        )
+        assert goodput(first, [mate], measure_s=0.5) > 0.8 * RATE
+        inside = fabric.left_racks_bytes()
+        assert inside < RATE / 20
+        assert goodput(first, [other], measure_s=0.5) < 0.3 * RATE
+        assert fabric.left_racks_bytes() - inside > RATE / 16
+
+
+@needs_root
 def test_a_cut_separates_groups_and_heals() -> None:
     with Fabric() as fabric:
         left, right, core = (fabric.add(n, group=g) for n, g in (("l", 1), ("r", 2), ("c", 0)))
