@@ -61,10 +61,6 @@ gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside it
 	$(BIN)/python -m pytest -q -rs -m gpu
 	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_gpu
-gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (needs torch with CUDA)
-	$(BIN)/python -m pytest -q -rs -m gpu
-	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
-	$(BIN)/python -m loadtest.bench_gpu
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of its own (AGENTS=10000 SECONDS=60)
