@@ -180,13 +180,19 @@ class Readers:
             return None
         everybody_slow = len(self._slow) == len(self._credit)
         for bag in self._ready[: self._share()]:
+            spare: int | None = None  # on parole: or the last run of all may be one that it sits on
             for node in bag.draw(self._rng, SAMPLE):
                 if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
                     continue
                 if not self._wanted.get(node, ALL) >> run & 1:
                     continue
-                if everybody_slow or node not in self._slow:
+                if node in self._slow and not everybody_slow:
+                    continue
+                if node not in self._verdicts:
                     return node
+                spare = node if spare is None else spare
+            if spare is not None:
+                return spare
         return None
 
     def next_rested(self) -> float | None:

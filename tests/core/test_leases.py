@@ -363,6 +363,14 @@ def test_leases_that_drag_on_are_taken_back_unasked() -> None:
     assert {0, 1} <= {run for runs in again.values() for run in runs}
 
 
+def test_a_slow_node_on_parole_reads_only_what_nobody_else_has_room_for() -> None:
+    book, have = make(100)
+    drag(book, have, late=1)
+    ((slow, _),) = book.overdue(2.0).items()
+    assert book.grants(1000.0)[slow] == [30], "the last of sixteen: there are fifteen others"
+    book.check()
+
+
 def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
     book, have = make(100)
     drag(book, have, late=5)
