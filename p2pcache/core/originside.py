@@ -32,7 +32,7 @@ _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always stream
 # Leases go out in file order: what lies so far above all that we know of when the tracker dies was
 # leased to nobody. 16 are in flight, and as many more may have been read without our hearing of it.
 _BEYOND_LEASES = 48
-_SPREAD = 16  # runs by which two nodes' knowledge differs at that moment
+_SPREAD = 32  # runs by which two nodes' knowledge differs at that moment
 _RETURN_S = 0.5  # for a broken connection to be made again before the owners begin
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
 _DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
