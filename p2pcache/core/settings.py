@@ -45,6 +45,9 @@ class LeaseSettings:
     enough_holders: int = 2  # a lease is taken back when so many nodes have the run
     stuck_factor: float = 4.0  # a lease older than this many medians may be granted again
     rescue_cap: float = 0.04  # share of runs granted again while a live node has them
+    unasked_cap: float = (
+        0.008  # share of runs taken from readers that drag on: alpha stays under 1.01
+    )
     mismatches_to_stop: int = 2  # nodes that must see wrong origin bytes before leases stop
 
 

@@ -351,14 +351,14 @@ def drag(book: LeaseBook, have: dict[int, int], *, late: int, runs: int = 16) ->
 
 
 def test_leases_that_drag_on_are_taken_back_unasked() -> None:
-    book, have = make(100)
+    book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=2)
     slow = {book.leases[run].node: [run] for run in (0, 1)}
-    assert book.next_wakeup() == pytest.approx(2.0), "four usual reads after the grant"
-    assert book.overdue(1.9) == {}
-    assert book.overdue(2.0) == slow
+    assert book.next_wakeup() == pytest.approx(3.0), "six usual reads after the grant"
+    assert book.overdue(2.9) == {}
+    assert book.overdue(3.0) == slow
     book.check()
-    again = book.grants(2.0)
+    again = book.grants(3.0)
     assert not slow.keys() & again.keys()
     assert {0, 1} <= {run for runs in again.values() for run in runs}
 
@@ -366,7 +366,7 @@ def test_leases_that_drag_on_are_taken_back_unasked() -> None:
 def test_a_slow_node_on_parole_reads_only_what_nobody_else_has_room_for() -> None:
     book, have = make(100)
     drag(book, have, late=1)
-    ((slow, _),) = book.overdue(2.0).items()
+    ((slow, _),) = book.overdue(3.0).items()
     assert book.grants(1000.0)[slow] == [30], "the last of sixteen: there are fifteen others"
     book.check()
 
@@ -376,13 +376,13 @@ def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
     drag(book, have, late=5)
     assert book.overdue(1000.0) == {}
     wake = book.next_wakeup()
-    assert wake is None or wake != pytest.approx(2.0), "or it would be looked at without end"
+    assert wake is None or wake != pytest.approx(3.0), "or it would be looked at without end"
 
 
 def test_what_is_taken_back_unasked_is_capped() -> None:
-    book, have = make(50)  # four in a hundred: two
+    book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=3)
-    assert sum(map(len, book.overdue(2.0).values())) == 2
+    assert sum(map(len, book.overdue(3.0).values())) == 2
     assert book.overdue(1000.0) == {}
 
 

@@ -433,7 +433,7 @@ def test_a_lease_that_drags_on_is_moved_unasked() -> None:
     run = world.granted(1)[0]
     world.wait(0.5, alive=(1, 2))
     world.done(2, *world.granted(2))
-    world.wait(2.0, alive=(1, 2))
+    world.wait(3.0, alive=(1, 2))
     assert world.got(1, m.Revoke) == [m.Revoke(X, (run,))]
     world.say(2, m.LeaseReport(X, EPOCH, returned=tuple(world.granted(2))))
     assert run in world.granted(2)
