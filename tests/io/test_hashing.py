@@ -153,17 +153,22 @@ def test_a_file_that_changes_meanwhile(folder: Path) -> None:
     (folder / "b.bin").write_bytes(b"other")
     with pytest.raises(UsageError, match=r"b\.bin changed while it was read"):
         hashing._Indexing(found, None).run(1)
-    stop = threading.Event()
+    os.truncate(
+        folder / "a.bin", 128 * MB
+    )  # 8 MB were hashed between two appends, on a quiet machine
+    stop, begun = threading.Event(), threading.Event()
 
     def append() -> None:
         with (folder / "a.bin").open("ab") as file:
             while not stop.is_set():
                 file.write(b"x" * 10)
                 file.flush()
+                begun.set()
                 time.sleep(0.0005)
 
     writer = threading.Thread(target=append)
     writer.start()
+    begun.wait()
     try:
         with pytest.raises(UsageError, match=r"a\.bin changed"):
             index_directory(folder)
