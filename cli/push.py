@@ -11,13 +11,12 @@ from p2pcache.cli.connect import Loaded, client_options, find_agent
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import emit
 from p2pcache.cli.progress import Event, Reporter, make_reporter
-from p2pcache.cli.upload import Indexed, Straight, Target, ThroughAgent
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import encode
+from p2pcache.cli.upload import Straight, Target, ThroughAgent
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.hashing import Progress, index_directory
+from p2pcache.io.hashing import Progress
+from p2pcache.io.sending import indexed
 
 TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
 
@@ -55,17 +54,12 @@ def push(
     began = time.monotonic()
     with closing(reporter):
         target.check(wanted)
-        indexed = _index(directory, reporter)
-        done = target.push(wanted, indexed, reporter, force=force)
+        found = indexed(directory, _telling(reporter))
+        done = target.push(wanted, found, reporter, force=force)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
     if not as_json:
-        emit(f"{wanted.short}@blake3:{indexed.layout.digest}")
-
-
-def _index(directory: Path, reporter: Reporter) -> Indexed:
-    manifest, sources = index_directory(directory, progress=_telling(reporter))
-    return Indexed(Layout(manifest), encode(manifest), sources)
+        emit(f"{wanted.short}@blake3:{found.layout.digest}")
 
 
 def _telling(reporter: Reporter) -> Callable[[Progress], None]:

@@ -2,32 +2,19 @@
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from p2pcache.cli.progress import Event, Reporter
-from p2pcache.cli.watched import Stopped, Watched
-from p2pcache.core.layout import Layout
+from p2pcache.cli.watched import Watched
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import disk_errors
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo, PushResult
-
-SEND_THREADS = 4  # blobs at once to the agent, which proves and writes each on its own thread
-
-
-class Indexed(NamedTuple):
-    """A directory that was hashed."""
-
-    layout: Layout
-    encoded: bytes  # its manifest
-    sources: dict[str, Path]  # the file behind each path of the model
+from p2pcache.io.sending import Indexed, Sending
 
 
 class Target(Protocol):
@@ -52,11 +39,9 @@ class ThroughAgent:
 
     def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
         """Send what its cache lacks, then let it upload."""
-        offer = self._client.offer(indexed.encoded)
         sending = Sending(self._client, indexed)
-        missing = [str(item["blob"]) for item in offer.get("missing", [])]
-        total = sum(sending.size(blob) for blob in missing)
-        watched = Watched[None](lambda tell: sending.run(missing, lambda sent: tell(sent, total)))
+        total = sending.bytes
+        watched = Watched[None](lambda tell: sending.run(lambda sent: tell(sent, total)))
         for sent, _ in watched.progress():
             reporter.update(
                 {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
@@ -124,55 +109,3 @@ class Straight:
             "event": "done", "ref": ref.short, "digest": result.digest, "bytes": layout.manifest.size_bytes,
             "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
         }  # fmt: skip
-
-
-class Sending:
-    """Blobs on their way to the agent, a few at a time."""
-
-    def __init__(self, client: AgentClient, indexed: Indexed) -> None:
-        layout = indexed.layout
-        self._client = client
-        self._digest = layout.digest
-        self._lock = threading.Lock()
-        self._failed = threading.Event()
-        self._sent = 0
-        self._files = {
-            layout.blobs[number].id: (indexed.sources[path], layout.blobs[number].size)
-            for path, number in layout.blob_of_file.items()
-        }
-
-    def size(self, blob: str) -> int:
-        """Bytes of a blob.
-
-        Raises:
-            NotFound: the agent asked for something that isn't of this model.
-        """
-        if blob not in self._files:
-            raise NotFound(f"the agent asks for blob {blob[:64]!a}, which this model doesn't have")
-        return self._files[blob][1]
-
-    def run(self, blobs: list[str], tell: Callable[[int], None]) -> None:
-        """Send them all; `tell` gets the bytes sent so far, and may raise to stop. The first error wins."""
-
-        def count(size: int) -> None:
-            with self._lock:
-                self._sent += size
-            if self._failed.is_set():
-                raise Stopped
-            tell(self._sent)
-
-        def send(blob: str) -> None:
-            path, size = self._files[blob]
-            try:
-                count(0)
-                with disk_errors(str(path)), path.open("rb") as file:
-                    self._client.put_blob(self._digest, blob, file, size, count)
-            except BaseException:
-                self._failed.set()
-                raise
-
-        with ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="send") as pool:
-            futures = [pool.submit(send, blob) for blob in blobs]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise next((e for e in errors if not isinstance(e, Stopped)), errors[0])

@@ -4,12 +4,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from p2pcache.io.errand import Stopped
+
 R = TypeVar("R")
 LOOK_S = 0.25  # as often as an agent tells its progress
-
-
-class Stopped(Exception):
-    """Raised inside the work, from its progress callback, when nobody waits for it any more."""
 
 
 class Watched(Generic[R]):

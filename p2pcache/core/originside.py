@@ -67,7 +67,6 @@ class OriginSide:
         self._settings = settings
         self._dice = dice
         self._diary = diary
-        self._configured = tracker
         self._up = False
         self._down_since = now if tracker else -math.inf
         self._met = False  # the tracker that is gone was ours: we know about what it had granted

@@ -30,7 +30,8 @@ class Readers:
     """The nodes that work on leases, and how each fares.
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
-    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only.
+    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_usual_s` follows from
+    `_recent`.
     """
 
     def __init__(self, settings: LeaseSettings, rng: random.Random) -> None:
@@ -42,6 +43,7 @@ class Readers:
         self._ready: list[Bag] = [Bag()]
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
+        self._usual_s = 1.0  # kept: each look at each lease asks for it
         self._slow: dict[int, float] = {}
         self._verdicts: dict[int, int] = {}  # how often in a row a node was found slow
         self._resting: dict[int, float] = {}
@@ -121,6 +123,7 @@ class Readers:
         self._failures.pop(node, None)
         self._resting.pop(node, None)
         self._recent.append(took_s)
+        self._usual_s = max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
         count, total_s = self._paces.get(node, (0.0, 0.0))
         count, total_s = self._paces[node] = FADE * count + 1, FADE * total_s + took_s
         usual = self.usual_s()
@@ -164,9 +167,7 @@ class Readers:
 
     def usual_s(self) -> float:
         """The median of recent lease times in seconds, and never under the noise."""
-        if not self._recent:
-            return 1.0
-        return max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
+        return self._usual_s
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""

@@ -10,6 +10,10 @@ from p2pcache.errors import TimedOut
 T = TypeVar("T")
 
 
+class Stopped(Exception):
+    """Raised inside the work, from its progress callback, when nobody waits for it any more."""
+
+
 class Errand(Generic[T]):
     """Started when made. The thread is never joined: one that hangs dies with the process."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from p2pcache.core import compilecache as cc
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import encode
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
@@ -32,8 +30,8 @@ from p2pcache.ids import Ref
 from p2pcache.io import machine
 from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import disk_errors
-from p2pcache.io.hashing import index_directory
 from p2pcache.io.materialise import materialise, unfinished
+from p2pcache.io.sending import Sending, indexed
 from p2pcache.io.steadycopy import steady_copy
 from p2pcache.loader.resolve import Here, connect
 from p2pcache.loader.snapshot import fetched
@@ -321,20 +319,9 @@ def _passing(name: str) -> bool:
 
 def _push(client: AgentClient, ref: Ref, folder: Path, *, force: bool) -> int:
     """Through the agent, which goes on to serve it; the bytes of the model."""
-    manifest, sources = index_directory(folder)
-    layout = Layout(manifest)
-    files = {
-        layout.blobs[number].id: (sources[path], layout.blobs[number].size)
-        for path, number in layout.blob_of_file.items()
-    }
-    for item in client.offer(encode(manifest)).get("missing", []):
-        blob = str(item.get("blob", ""))
-        if blob not in files:
-            raise NotFound(f"the agent asks for blob {blob[:64]!a}, which this cache doesn't have")
-        path, size = files[blob]
-        with disk_errors(str(path)), path.open("rb") as file:
-            client.put_blob(layout.digest, blob, file, size, lambda _: None)
-    with contextlib.closing(client.push(ref.short, layout.digest, force=force)) as events:
+    found = indexed(folder)
+    Sending(client, found).run(lambda _: None)
+    with contextlib.closing(client.push(ref.short, found.layout.digest, force=force)) as events:
         if any(event["event"] == "done" for event in events):
-            return manifest.size_bytes
+            return found.layout.manifest.size_bytes
     raise P2PCacheError("the agent ended without a last event; save again")

@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from types import EllipsisType, TracebackType
-from typing import Any, Self
+from types import EllipsisType
+from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.catalog import Deadline
+from p2pcache.loader.closing import Closing
 from p2pcache.loader.dtypes import Framework
 from p2pcache.loader.header import TensorInfo
 from p2pcache.loader.memory import Block, fresh
@@ -22,7 +22,7 @@ _THREADS = 2  # of one large tensor's reads
 Index = int | slice | EllipsisType
 
 
-class OpenModel:
+class OpenModel(Closing):
     """Made by `safe_open`; use `with`, or `close`. Any number of threads may ask at once."""
 
     def __init__(
@@ -39,17 +39,6 @@ class OpenModel:
         self._busy = 0  # calls of `bring`
         self._closed = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Let go of the files. Tensors stay valid. More than once does no harm."""
         with self._idle:
@@ -61,10 +50,6 @@ class OpenModel:
         if pool is not None:
             pool.shutdown()
         self._session.source.close()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # __init__ failed
-            self.close()
 
     def keys(self) -> list[str]:
         """The names of all tensors, in order of file and offset."""

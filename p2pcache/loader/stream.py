@@ -5,14 +5,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.backend import Backend, CudaBackend, known_device
 from p2pcache.loader.catalog import Catalog, Deadline
+from p2pcache.loader.closing import Closing
 from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy
 from p2pcache.loader.into import Placement
 from p2pcache.loader.memory import Budget, HostPool
@@ -46,7 +45,7 @@ class Session:
     deadline: Deadline
 
 
-class TensorStream:
+class TensorStream(Closing):
     """Iterator of (name, tensor), in the order in which the bytes come. Close it, or use `with`."""
 
     def __init__(self, session: Session, pipeline: Pipeline, budget: Budget) -> None:
@@ -86,21 +85,6 @@ class TensorStream:
             raise StopIteration
         self.report.tensors += 1
         return self._ready.popleft()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # __init__ failed
-            self.close()
 
     def close(self) -> None:
         """Stop the load, if it isn't at its end, and log the line. More than once does no harm."""

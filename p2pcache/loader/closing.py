@@ -1,0 +1,29 @@
+"""What holds files and threads lets go of them at the end of a `with`, and when it is forgotten."""
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class Closing(ABC):
+    """`close` ends it: called once or many times, or by nobody."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go. More than once does no harm."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ failed
+            self.close()
