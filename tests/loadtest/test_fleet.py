@@ -73,8 +73,8 @@ async def test_hosts_pull_at_once(tmp_path: Path, origin: Path) -> None:
             assert [node["code"] for node in data["nodes"]] == [0, 0, 0]
             assert data["t_lb"] == pytest.approx(SIZE / 25e6, rel=0.1)
             assert (
-                0 < data["eta"]
-            )  # --rate is what the caller claims: these links are not held to it
+                data["eta"] > 0
+            )  # above 1 it may be: --rate is a claim, these links aren't shaped
             assert data["nodes"][1]["report"]["phases"]
             told = read(tmp_path / "r.json")
             assert (told.what, told.curves[1].name) == ("fleet", "n-b")
