@@ -26,7 +26,7 @@ class ChunkSource(Protocol):
 
 
 class ChunkWriter(Protocol):
-    """One incoming copy of one chunk. `put` may run on another thread than `update`."""
+    """One incoming copy of one chunk. Calls come from any thread, one at a time."""
 
     def update(self, data: memoryview) -> None:
         """Hash, in stream order."""

@@ -1,7 +1,7 @@
 """The receiving side of all connections: a few threads over one epoll.
 
-A readable connection wakes one thread (EPOLLONESHOT), which reads, parses, hashes and hands on,
-then arms it again. The event loop sees whole control frames and ends of chunks, never payload.
+A readable connection wakes one thread (EPOLLONESHOT), which reads, parses and hands on to those that
+hash and write, then arms it again. The event loop sees whole control frames and ends of chunks, never payload.
 A connection that sent control frames is armed only after the loop has handled them, so a flood
 fills the peer's buffers, not ours.
 """
@@ -20,7 +20,7 @@ from p2pcache.io.peers.connection import Connection, Reading
 from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.reception import Reception
 from p2pcache.io.peers.wire import HEADER, HEADER_BYTES, Frame, Kind, check_header
-from p2pcache.io.peers.workers import Inbox, Slice, SlicePool, Workers
+from p2pcache.io.peers.workers import MAX_WAITING, Inbox, Slice, SlicePool, Workers
 
 TURN_BYTES = 8 << 20  # then the next connection has its turn
 # BUSY and REFUSED each end a request of ours, which limits them already. A REQUEST that is served
@@ -45,7 +45,7 @@ class Pump:
         Args:
             inbox: the way to the loop.
             threads: how many.
-            writers: threads that write received bytes.
+            writers: threads that hash and write received bytes.
             down: the rate of what is received.
             disk: the rate of what is written, shared with the reads of the origin.
         """
@@ -53,7 +53,7 @@ class Pump:
         self._writers = writers
         self._down = down
         self._disk = disk
-        self._slices = SlicePool()
+        self._slices = SlicePool(threads + MAX_WAITING)
         self._connections: dict[int, Connection] = {}
         self._stopped = False
         self._epoll = select.epoll()

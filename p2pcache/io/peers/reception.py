@@ -1,7 +1,8 @@
-"""A chunk on its way in: hashed as it arrives, written beside that, then proved."""
+"""A chunk on its way in: received by one thread, hashed and written by another, then proved."""
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from p2pcache.core.events import Outcome
@@ -49,14 +50,14 @@ class Incoming:
 class Reception:
     """One DATA frame being received.
 
-    The receiving thread hashes; writes go to other threads where these aren't behind, so that a
-    single connection uses two cores (fresh file pages cost more than network and hash together).
-    Whoever finishes last, proves.
+    The receiving thread only receives: hashing and writing are for other threads, one at a time and
+    in the order of the stream, so that a single connection uses two cores, and the next chunk is
+    on its way meanwhile. Whoever finishes last, proves.
     """
 
     __slots__ = (
-        "_incoming", "_length", "_lock", "_offset", "_shares", "_verdict", "_writer", "_writers",
-        "remaining",
+        "_incoming", "_length", "_lock", "_offset", "_parts", "_shares", "_verdict", "_working", "_writer",
+        "_writers", "remaining",
     )  # fmt: skip
 
     def __init__(self, incoming: Incoming, chunk: int, length: int, writers: Workers) -> None:
@@ -65,8 +66,10 @@ class Reception:
         self._length = length
         self._writers = writers
         self._offset = 0
+        self._parts: deque[tuple[int, memoryview, Slice]] = deque()  # received, not yet stored
         self._lock = threading.Lock()
-        self._shares = 1  # the receiving thread's own, and one per write under way
+        self._working = False  # a writing thread is at the parts, or about to be
+        self._shares = 1  # the receiving thread's own, and one while `_working`
         self._verdict = Outcome.DONE
         self._writer: ChunkWriter | None = None
         if incoming.dropped:
@@ -81,7 +84,7 @@ class Reception:
         if self._incoming.dropped and self._verdict is Outcome.DONE:
             self._verdict = Outcome.CANCELLED
         if self._writer is not None:
-            self._take(self._writer, part, held)
+            self._take(part, held)
         self._offset += len(part)
         self.remaining -= len(part)
         if not self.remaining:
@@ -92,36 +95,47 @@ class Reception:
         self._verdict = Outcome.CANCELLED
         self._share_done()
 
-    def _take(self, writer: ChunkWriter, part: memoryview, held: Slice) -> None:
+    def _take(self, part: memoryview, held: Slice) -> None:
+        with self._lock:
+            idle = not self._working
+            inline = idle and len(part) < INLINE_BYTES
+            if not inline:
+                held.hold()
+                self._parts.append((self._offset, part, held))
+                if idle:
+                    self._working = True
+                    self._shares += 1
+        if inline:
+            self._store(self._offset, part)
+        elif idle:
+            self._writers.submit(self._work)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._parts:
+                    self._working = False
+                    break
+                offset, part, held = self._parts.popleft()
+            try:
+                self._store(offset, part)
+            finally:
+                held.release()
+        self._share_done()
+
+    def _store(self, offset: int, part: memoryview) -> None:
+        writer = self._writer
+        if writer is None:
+            return
         try:
             if self._verdict is Outcome.DONE:
                 writer.update(part)
-                self._put(writer, part, held)
+                writer.put(offset, part)
             else:  # let go of the chunk now: what is left of the payload may take long
                 self._writer = None
                 writer.abort()
         except (P2PCacheError, OSError) as error:
             self._fail(error)
-
-    def _put(self, writer: ChunkWriter, part: memoryview, held: Slice) -> None:
-        offset = self._offset
-        if len(part) < INLINE_BYTES or self._writers.behind:
-            writer.put(offset, part)
-            return
-
-        def job() -> None:
-            try:
-                writer.put(offset, part)
-            except (P2PCacheError, OSError) as error:
-                self._fail(error)
-            finally:
-                held.release()
-                self._share_done()
-
-        held.hold()
-        with self._lock:
-            self._shares += 1
-        self._writers.submit(job)
 
     def _share_done(self) -> None:
         with self._lock:

@@ -20,7 +20,9 @@ RECORD_BYTES = 16384 + 256 + 5  # RFC 8446: plaintext, what encryption may add, 
 READ_BYTES = 256 << 10  # ciphertext taken from the kernel at once
 BATCH_BYTES = 128 << 10  # encrypted at once; OpenSSL keeps a buffer of that size per connection
 
-_scratch = SlicePool()  # ciphertext on its way in, plaintext of files on its way out
+# Ciphertext on its way in, plaintext of files on its way out; one for each thread that can be at it: 12
+# that upload and 4 that receive.
+_scratch = SlicePool(16)
 
 
 class Secure:

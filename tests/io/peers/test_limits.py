@@ -66,7 +66,7 @@ def test_frames_over_the_burst_are_refused() -> None:
 
 
 def test_a_slice_comes_back_after_its_last_holder() -> None:
-    pool = SlicePool()
+    pool = SlicePool(2)
     first = pool.take()
     first.hold()
     first.release()
