@@ -2,19 +2,23 @@
 
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.core.events import Outcome
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import encode
 from p2pcache.ids import Ref
 from p2pcache.io.hashing import index_directory
 from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 
 
@@ -35,6 +39,21 @@ async def client(app: AgentApp, *, path: str = "") -> AsyncIterator[aiohttp.Clie
     connector = aiohttp.UnixConnector(path or app.settings.socket)
     async with aiohttp.ClientSession("http://agent", connector=connector) as session:
         yield session
+
+
+class HeldReads:
+    """Reads of the origin that begin, and wait until they are let go: "not yet" without a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go = threading.Event()
+        self.begun: list[int] = []  # runs
+
+        def held(repo: OriginRepo, layout: Layout, store: Any, run: int, **more: Any) -> Outcome:
+            self.begun.append(run)
+            self.let_go.wait(60)
+            return fetch_run(repo, layout, store, run, **more)
+
+        monkeypatch.setattr("p2pcache.agent.parts.fetch_run", held)
 
 
 async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:

@@ -66,9 +66,11 @@ async def test_resumes_where_it_was_cut_off(tmp_path: Path) -> None:
     size = 12_000_000
     origin = tmp_path / "origin"
     push(origin, make_model(tmp_path / "long", {"w": random.Random(1).randbytes(size)}), "long")
-    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=4_000_000) as app:
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=1_000_000) as app:
         async with client(app) as session, session.post("/v1/pull", json={"ref": "long"}) as answer:
-            await asyncio.sleep(1.0)
+            async with asyncio.timeout(30):
+                while not any(swarm.bytes_done for swarm in app.downloads.swarms.values()):
+                    await asyncio.sleep(0.02)
             answer.close()
         had = app.downloads.swarms[next(iter(app.downloads.swarms))].bytes_done
         assert 0 < had < size

@@ -68,16 +68,18 @@ async def test_a_failed_pull_says_why(tmp_path: Path, origin: Path) -> None:
 
 
 async def test_a_running_pull_says_what_it_waits_for(tmp_path: Path, origin: Path) -> None:
-    slow = {"upload_bytes_per_s": 3_000_000}
     async with tracker(origin) as hub:
         url = f"http://{hub.address}"
         async with (
-            agent(tmp_path, "a", tracker=url, **slow) as a,
+            agent(tmp_path, "a", tracker=url, governor="off") as a,
             agent(tmp_path, "b", tracker=url) as b,
         ):
             assert (await pull(a, "team/m:v1"))["event"] == "done"
+            a.net.limit(250_000, 1)  # until everything below was seen
             pulling = asyncio.gather(pull(b, "team/m:v1"))
-            await asyncio.sleep(1.0)
+            async with asyncio.timeout(60):
+                while not any(swarm.bytes_done for swarm in b.downloads.swarms.values()):
+                    await asyncio.sleep(0.05)
             status, found = await explain(b)
             assert (status, found["state"]) == (200, "running")
             now = found["now"]
@@ -93,6 +95,7 @@ async def test_a_running_pull_says_what_it_waits_for(tmp_path: Path, origin: Pat
             text = await said(b)
             assert "waits for: bytes are on their way from peers" in text
             assert a.advertise in text
+            a.net.limit(0, 4)
             (done,) = await pulling
             assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
             assert done["report"]["waited"]["peers"] > 0.5

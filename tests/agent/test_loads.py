@@ -14,7 +14,7 @@ import pytest
 from p2pcache.agent.app import AgentApp
 from p2pcache.core import chunkset
 from p2pcache.io.arriving import Board
-from tests.agent.kit import agent, client, make_model, pull, push
+from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 SIZE = 6_000_000
 DATA = random.Random(3).randbytes(SIZE)
@@ -82,22 +82,26 @@ async def demand(session: aiohttp.ClientSession, **body: Any) -> tuple[int, dict
 
 async def ready(app: AgentApp, digest: str, runs: int) -> int:
     swarm = app.downloads.swarms[digest]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while runs & ~swarm.have_runs():
             await asyncio.sleep(0.02)
     return swarm.have_runs()
 
 
-async def test_demanded_runs_come_first(tmp_path: Path, origin: Path) -> None:
+async def test_demanded_runs_come_first(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(monkeypatch)
     async with (
-        agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=2_000_000) as app,
+        agent(tmp_path, origin=origin.as_uri()) as app,
         client(app) as session,
         load(session) as (first, _),
     ):
         last = first["runs"] - 1
         assert (await demand(session, load=first["load"], runs=[[last, last + 1]]))[0] == 200
-        have = await ready(app, first["digest"], 1 << last)
-        assert have.bit_count() < first["runs"] - 4
+        reads.let_go.set()
+        await ready(app, first["digest"], chunkset.full(first["runs"]))
+    assert reads.begun.index(last) < first["runs"] - 4
 
 
 async def test_only_what_is_needed_is_fetched_until_somebody_wants_all(
@@ -114,14 +118,14 @@ async def test_only_what_is_needed_is_fetched_until_somebody_wants_all(
             assert await ready(app, first["digest"], wanted) == wanted
             await asyncio.sleep(0.2)
             assert app.downloads.swarms[first["digest"]].have_runs() == wanted
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while app.downloads.running:  # it ends by itself, with no error
                 await asyncio.sleep(0.02)
         done = await pull(app, "team/m:v1")
         assert done["event"] == "done"
         assert app.metrics.totals()["origin"] == SIZE + 2
         rows: list[dict[str, Any]] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(rows) < 2:  # written a moment after the client heard of it
                 async with session.get("/v1/history") as answer:
                     rows = (await answer.json())["history"]

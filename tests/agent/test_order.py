@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads import Download
-from tests.agent.kit import agent, client, make_model, pull, push
+from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 RATE = 12_000_000  # bytes per second of the origin
 SIZES = {"warm": 24_000_000, "now": 2_000_000}  # far more than what is read at the same time
@@ -22,7 +24,7 @@ def models(tmp: Path) -> Path:
 
 
 async def running(app: AgentApp, count: int) -> list[Download]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(app.downloads.running) < count or not all(
             one.swarm.scheduler for one in app.downloads.running.values()
         ):
@@ -36,42 +38,50 @@ async def finished(app: AgentApp, name: str, ended: list[str], **body: Any) -> N
     ended.append(name)
 
 
-async def test_the_background_waits_while_somebody_else_gets_on(tmp_path: Path) -> None:
-    origin, ended = models(tmp_path), list[str]()
+async def test_the_background_waits_while_somebody_else_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         (behind,) = await running(app, 1)
         assert behind.swarm.digest in app.net._behind
         now = asyncio.gather(finished(app, "now", ended))
         await running(app, 2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while behind.swarm.scheduler is None or behind.swarm.scheduler.wanted:
                 await asyncio.sleep(0.01)
         async with client(app) as session, session.get("/v1/explain?ref=t/warm:v1") as answer:
             assert "in the background" in (await answer.json())["now"]["waits"]
+        reads.let_go.set()
         await now
         await warm
         assert ended == ["now", "warm"]
         assert behind.swarm.complete
 
 
-async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(tmp_path: Path) -> None:
-    origin, ended = models(tmp_path), list[str]()
+async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         (download,) = await running(app, 1)
         now = asyncio.gather(finished(app, "warm", ended))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while download.swarm.digest in app.net._behind:
                 await asyncio.sleep(0.01)
+        reads.let_go.set()
         await asyncio.gather(warm, now)
         async with client(app) as session, session.get("/v1/status") as answer:
             assert (await answer.json())["pulls"] == []
 
 
-async def test_a_stuck_pull_holds_nobody_back(tmp_path: Path) -> None:
+async def test_a_stuck_pull_holds_nobody_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its origin reads hang: after a while the background goes on beside it."""
-    origin, ended = models(tmp_path), list[str]()
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         await running(app, 1)
@@ -81,4 +91,5 @@ async def test_a_stuck_pull_holds_nobody_back(tmp_path: Path) -> None:
         order = app.api._pulls._order
         order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
         assert not order._others_get_on()
+        reads.let_go.set()
         await asyncio.gather(warm, now)

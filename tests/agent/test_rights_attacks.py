@@ -137,12 +137,12 @@ async def test_one_client_can_t_take_all_places(tmp_path: Path, origin: Path) ->
 
 
 async def test_rates_slow_down_and_then_refuse(tmp_path: Path) -> None:
-    async with guarded(tmp_path, limits=limits(dear=(20, 5))) as app:
+    async with guarded(tmp_path, limits=limits(dear=(10, 5))) as app:
         async with over_tcp(app, token(Scope.PULL, name="quick")) as session:
             began = time.monotonic()
             for _ in range(15):  # one after the other: slowed down, never refused
                 assert (await ask(session, "GET", "/v1/models"))[0] == 200
-            assert 0.3 < time.monotonic() - began < 5
+            assert time.monotonic() - began > 0.7
             ends = await asyncio.gather(*(ask(session, "GET", "/v1/models") for _ in range(60)))
             assert {status for status, _ in ends} == {200, 429}
         async with over_tcp(app, token(Scope.PULL, name="other")) as session:
@@ -242,7 +242,7 @@ async def test_path_tricks_in_raw_requests(tmp_path: Path) -> None:
                 writer.write(
                     line + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 )
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     first = await reader.readline()
                 writer.close()
                 assert int(first.split()[1]) in (400, 403, 404, 405), (line, first)
@@ -260,7 +260,7 @@ async def test_smuggling_and_giant_headers(tmp_path: Path) -> None:
         ):
             reader, writer = await asyncio.open_unix_connection(app.settings.socket)
             writer.write(head)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 first = await reader.readline()
             writer.close()
             assert first.split()[1].startswith(b"4"), (head[:60], first)

@@ -17,7 +17,7 @@ from p2pcache.io.auth import NO_KEY
 from p2pcache.io.tls import Tls
 
 M = TypeVar("M")
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 class FakeAgent:

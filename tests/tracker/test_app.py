@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -59,7 +60,7 @@ async def test_a_restart_in_a_storm_repeats_no_read(tmp_path: Path, *, notes: bo
     everybody = {agent.node for agent in agents}
     state_dir = str(tmp_path) if notes else ""
     for agent in agents:
-        agent.read_s = 0.02
+        agent.read_s = 0.1  # 25 rounds of 12: the storm isn't over when the tracker stops
         agent.credit = 2
     async with tracker(state_dir=state_dir) as app:
         async with members(agents, app.address):
@@ -67,17 +68,23 @@ async def test_a_restart_in_a_storm_repeats_no_read(tmp_path: Path, *, notes: bo
                 await agent.enter(X, 300)
             for agent in agents:
                 await agent.until(lambda a=agent: a.known.get(X) == everybody)  # type: ignore[misc]
+            await agents[0].until(lambda: sum(len(a.origin_reads) for a in agents) > 12)
         address = app.address
     before = sum(len(a.origin_reads) for a in agents)
     assert 12 < before < 300
     for agent in agents:
+        agent.read_s = 0.02
         agent.reading.clear()  # the fake stops reading when its connection breaks
     async with tracker(listen=address, state_dir=state_dir) as app, members(agents, app.address):
         assert app.address == address
-        await agents[0].until(lambda: sum(len(a.origin_reads) for a in agents) >= 300)
-        await asyncio.sleep(0.3)
-        proved = [run for a in agents for run in range(300) if a.have[X] >> run & 1]
-        assert sorted(proved) == list(range(300))
+
+        def proved() -> list[int]:
+            return sorted(run for a in agents for run in range(300) if a.have[X] >> run & 1)
+
+        async with asyncio.timeout(30):
+            while len(proved()) < 300:
+                await asyncio.sleep(0.02)
+        assert proved() == list(range(300))
         extra = sum(len(a.origin_reads) for a in agents) - 300
         assert extra <= 16  # what was in flight
 
@@ -136,14 +143,16 @@ async def test_stopping_is_quick_with_members_and_a_hanging_origin(
 ) -> None:
     from p2pcache.io.origins.repo import OriginRepo
 
-    monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: time.sleep(3))
+    answers = threading.Event()
+    monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: answers.wait(60))
     async with contextlib.AsyncExitStack() as outer:
         async with tracker(tmp_path) as app:
             agent = await outer.enter_async_context(FakeAgent(1).member(app.address))
             await agent.send(m.Ask(1, "resolve", "a:b"))
             await agent.ask("status")
             began = time.monotonic()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 30
+        answers.set()
 
 
 def test_a_taken_port_is_a_clear_error() -> None:

@@ -107,13 +107,13 @@ async def test_moved_also_overtakes_a_read_under_way(
     def slow(self: OriginRepo, ref: Ref) -> TagRecord:
         found = inside(self, ref)
         begun.set()
-        go.wait(5)
+        go.wait(60)
         return found
 
     monkeypatch.setattr(OriginRepo, "get_tag", slow)
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
         early = asyncio.get_running_loop().create_task(app.catalog.tag(REF))
-        await asyncio.to_thread(begun.wait, 5)
+        await asyncio.to_thread(begun.wait, 30)
         second, _ = publish(tmp_path, files=2)
         await agent.ask("moved", str(REF))
         go.set()
@@ -149,19 +149,23 @@ async def test_without_an_origin() -> None:
 async def test_a_lost_origin_is_told_quickly_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gives_up = threading.Event()
+
     def hang(self: OriginRepo, ref: Ref) -> TagRecord:
-        time.sleep(0.5)
+        gives_up.wait(60)
         raise OriginUnavailable("nobody there")
 
     monkeypatch.setattr(OriginRepo, "get_tag", hang)
     monkeypatch.setattr(catalog, "TAG_WAIT_S", 0.1)
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
-        began = time.monotonic()
         with pytest.raises(OriginUnavailable):
             await agent.ask("resolve", str(REF))
-        assert time.monotonic() - began < 0.4
-        await asyncio.sleep(0.6)
-        status, body = await get(app.address, "/readyz")
+        assert not gives_up.is_set()  # nobody waited for storage to give up
+        gives_up.set()
+        async with asyncio.timeout(30):
+            while (said := await get(app.address, "/readyz"))[0] == 200:
+                await asyncio.sleep(0.02)
+        status, body = said
         assert status == 503
         assert "nobody there" in body["reasons"][0]
 
@@ -169,14 +173,16 @@ async def test_a_lost_origin_is_told_quickly_and_shown(
 async def test_while_storage_is_away_nobody_waits_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: time.sleep(2))
+    answers = threading.Event()
+    monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: answers.wait(60))
+    monkeypatch.setattr(catalog, "TAG_WAIT_S", 60.0)
     monkeypatch.setattr(catalog, "TROUBLE_WAIT_S", 0.05)
     async with tracker(tmp_path) as app:
         app.catalog.trouble = OriginUnavailable("503")
-        began = time.monotonic()
-        with pytest.raises(OriginUnavailable):
-            await app.catalog.tag(REF)
-        assert time.monotonic() - began < 0.5
+        async with asyncio.timeout(30):
+            with pytest.raises(OriginUnavailable):
+                await app.catalog.tag(REF)
+        answers.set()
 
 
 async def test_one_corrupt_manifest_is_not_a_lost_origin(tmp_path: Path) -> None:
