@@ -81,7 +81,7 @@ class Swarm:
         if wanted != c.ALL:  # first, before anything else is asked for
             self._post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
-            self._post(e.PeerJoined(node, have))
+            self._post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
         if self.neighbours.members:
             self._post(self.neighbours.event())
         if parts.link is None:
@@ -252,7 +252,7 @@ class Swarm:
         """We may request from this neighbour."""
         self.neighbours.joined[node] = have
         self.neighbours.has(node, have)
-        self._post(e.PeerJoined(node, have))
+        self._post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
 
     def peer_left(self, node: int) -> None:
         """We may no longer."""

@@ -36,6 +36,7 @@ class PeerJoined:
 
     peer: int
     have: int  # bits over runs
+    rtt_s: float = 0.0  # the least that a round trip to it takes; 0: not known
 
 
 @dataclass(slots=True)

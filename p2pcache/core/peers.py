@@ -10,6 +10,7 @@ from p2pcache.core.boundaries import Boundaries, Reach
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.view import PeerView
+from p2pcache.core.way import Way
 
 _FADE = 0.8  # weight of the past per ended request: the last five or so requests decide
 _MEDIAN_OF = 3  # peers that must have been measured before one of them can be called slow
@@ -21,9 +22,11 @@ class Peer:
     """One connected neighbour that we can ask for runs."""
 
     __slots__ = ("asked", "clock", "distance", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
-                 "rest_until", "slow", "stalls")  # fmt: skip
+                 "rest_until", "slow", "stalls", "way")  # fmt: skip
 
-    def __init__(self, node: int, have: int, now: float, distance: int = 0) -> None:
+    def __init__(
+        self, node: int, have: int, now: float, distance: int = 0, rtt_s: float = 0.0
+    ) -> None:
         self.node = node
         self.distance = distance  # as `Boundaries` has it
         self.have = have  # bits over runs, as it told us
@@ -36,11 +39,13 @@ class Peer:
         self.slow = False
         self.stalls = 0  # in a row
         self.refusals = 0  # BUSY in a row
+        self.way = Way(rtt_s, now)  # between it and us
 
     def owes(self, now: float) -> None:
         """A request goes out to it."""
         if not self.asked:
             self.clock = now
+            self.way.idle_until(now)
         self.asked += 1
 
     def paid(self, nbytes: int, now: float) -> None:
@@ -49,6 +54,7 @@ class Peer:
         self.rated_bytes = self.rated_bytes * _FADE + nbytes
         self.rated_s = self.rated_s * _FADE + now - self.clock
         self.clock = now
+        self.way.carried(nbytes, now)
         if nbytes:
             self.stalls = self.refusals = 0
 
@@ -87,12 +93,12 @@ class PeerBook:
         self.barred: dict[int, int] = {}  # sent us wrong bytes, of which run: never asked again
         self.slow_count = 0
 
-    def join(self, node: int, have: int, now: float) -> Peer | None:
-        """A neighbour connected (again); None if it is barred."""
+    def join(self, node: int, have: int, now: float, rtt_s: float = 0.0) -> Peer | None:
+        """A neighbour connected (again), a round trip of so many seconds away; None if it is barred."""
         self.leave(node)
         if node in self.barred:
             return None
-        peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node))
+        peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node), rtt_s)
         self.rarity.add(have)
         self._noted(peer, have)
         return peer

@@ -59,6 +59,8 @@ class PeerSide:
         self._next_request = 1
         self._live = 0  # live requests
         self._live_bytes = 0
+        self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
+        self._ahead = 0  # runs that the ways to all neighbours hold
         self._per_peer = settings.outstanding_few_peers
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._typical_s = math.inf  # median of `_durations`
@@ -112,6 +114,8 @@ class PeerSide:
         peer, counters = asked.peer, self._diary.counters
         if outcome is Outcome.DONE:
             peer.paid(self._run_bytes[asked.run], now)
+            if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
+                self._ahead = sum(p.way.runs for p in self._book.peers.values())
             self._durations.append(now - asked.started)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
             peer.paid(0, now)
@@ -162,7 +166,7 @@ class PeerSide:
     def _room(self) -> bool:
         settings = self._settings
         return (
-            self._live < settings.outstanding
+            self._live < settings.outstanding + self._ahead
             and self._live_bytes < settings.outstanding_bytes
             and not self.halted
         )
@@ -174,7 +178,7 @@ class PeerSide:
         if peer.rest_until > now:
             self.look_at = min(self.look_at, peer.rest_until)
             return
-        limit = 1 if peer.slow else self._per_peer
+        limit = 1 if peer.slow else self._per_peer + peer.way.runs
         while peer.asked < limit and self._room:
             run = self._run_from(peer)
             if run < 0:
@@ -187,6 +191,7 @@ class PeerSide:
         if now >= self._review_at:
             self._review_at = now + _REVIEW_S
             self._book.review(now)
+            self._ahead = sum(p.way.runs for p in self._book.peers.values())
             self._typical_s = median(self._durations) or math.inf
         settings = self._settings
         while self._room:

@@ -188,7 +188,7 @@ class Scheduler:
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
         self._origin.owners.joined(event.peer)
-        peer = self._book.join(event.peer, event.have & self._mine.full, now)
+        peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
         if peer is not None and peer.have & self._mine.missing:
             self._progress_at = now
             self._peers.look_at = now

@@ -54,7 +54,7 @@ def choose_peer(
         peers: all neighbours.
         wanted: bits of the runs to ask for, not empty.
         now: seconds.
-        per_peer: how many requests one neighbour may owe us.
+        per_peer: how many requests one neighbour may owe us, beyond those that the way to it holds.
         dice: breaks ties.
         reach: what may be asked for at a neighbour's distance.
     """
@@ -72,7 +72,7 @@ def choose_peer(
             retry_at = min(retry_at, peer.rest_until)
             continue
         asked = peer.asked
-        if asked >= per_peer:
+        if asked >= per_peer + peer.way.runs:
             continue
         if peer.slow:
             # passed over unless nobody else has it, and then never more than one at a time

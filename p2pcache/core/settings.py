@@ -16,6 +16,9 @@ class SwarmSettings:
     # bite below 12 runs of 16 MiB: 64 MiB cost 16 nodes at 25 GbE 0.30 of the bound (simulated).
     outstanding_bytes: int = 256 * MiB
     outstanding_few_peers: int = 6  # with fewer than 3 useful peers: keeps a fast link full
+    # ... and, to each peer and over all, as many more as the way holds (bandwidth x delay), up to so many:
+    # with the others they stay under the 64 that a server takes on one connection.
+    ahead_per_peer: int = 40
     origin_fetches: int = 8  # leases that one node works on at once
     have_interval_s: float = 0.05  # batch of have-deltas: 20-100 ms cost no time, much CPU saved
     busy_backoff_s: float = 0.035  # 20-50 ms measured

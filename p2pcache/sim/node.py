@@ -149,7 +149,7 @@ class SimNode:
         self.askable[other_id] = other
         self.known[other_id] = other.have
         other.inbound(self)
-        self.post(events.PeerJoined(other_id, other.have))
+        self.post(events.PeerJoined(other_id, other.have, 2 * self.cluster.latency_s))
 
     def inbound(self, asker: "SimNode") -> None:
         """Somebody may request from us; we dial back if we want something too."""

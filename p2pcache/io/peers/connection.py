@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -59,6 +60,11 @@ class Reading:
 
 
 _serials = itertools.count(1)
+
+# Of `struct tcp_info` in <linux/tcp.h>: `tcpi_min_rtt`, microseconds.
+_MIN_RTT_AT = 148
+_INFO_BYTES = _MIN_RTT_AT + 4
+_NO_RTT = 0xFFFFFFFF
 
 
 class Connection:
@@ -189,6 +195,18 @@ class Connection:
         if not drained and not self._armed_writer:
             self._armed_writer = True
             self._loop.add_writer(self.fd, self._writable)
+
+    @property
+    def rtt_s(self) -> float:
+        """The least that a round trip has taken lately, as the kernel saw it; 0: not known."""
+        try:
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        except OSError:
+            return 0.0
+        if len(info) < _INFO_BYTES:
+            return 0.0
+        (least_us,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
+        return least_us * 1e-6 if least_us != _NO_RTT else 0.0
 
     @property
     def backlog(self) -> bool:

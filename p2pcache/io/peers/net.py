@@ -238,6 +238,12 @@ class PeerNet:
 
     # -- facts -----------------------------------------------------------------------------------
 
+    def rtt_s(self, node: int) -> float:
+        """How long a round trip to a joined node takes at least; 0: not known."""
+        requester = self._live.requesters.get(node)
+        connection = requester.connection if requester is not None else None
+        return connection.rtt_s if connection is not None else 0.0
+
     @property
     def load(self) -> int:
         """Uploads active and waiting."""

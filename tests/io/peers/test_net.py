@@ -293,3 +293,12 @@ async def test_nothing_leaks() -> None:
     assert open_files() == before
     names = [thread.name for thread in threading.enumerate()]
     assert len([n for n in names if not n.startswith("asyncio")]) <= threads, names
+
+
+async def test_the_kernel_tells_how_far_a_peer_is() -> None:
+    async with node(1) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        assert client.net.rtt_s(1) == 0.0  # not dialled yet
+        await dialled(client, port, server)
+        assert 0 < client.net.rtt_s(1) < 1.0
