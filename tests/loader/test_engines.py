@@ -144,6 +144,13 @@ def test_sglang_settings() -> None:
         sglang.from_environment({"P2PCACHE_SGLANG_TIMEOUT_S": "soon"})
 
 
+@pytest.mark.parametrize("page", ["vllm", "sglang"])
+def test_the_pages_name_the_limit_that_holds(page: str) -> None:
+    lines = (ROOT / "docs" / "engines" / f"{page}.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("|") and "memory_limit" in line.lower()]
+    assert EngineSettings().memory_limit == row.split("|")[2].strip(' `"')
+
+
 @pytest.mark.parametrize(
     "told",
     [{"rev": "x"}, {"ref": 3}, {"ref": "../x"}, {"memory_limit": 1.5}, {"memory_limit": "lots"},
