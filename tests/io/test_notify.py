@@ -54,8 +54,16 @@ async def test_ready_status_stopping(manager: Manager) -> None:
 
 async def test_the_watchdog_is_fed_at_half_its_limit_by_the_loop(manager: Manager) -> None:
     with Notifier(manager.address, watchdog_s=0.2):
-        await asyncio.sleep(0.55)
-        assert 4 <= manager.heard().count("WATCHDOG=1") <= 7
+        at, gaps = time.monotonic(), list[float]()
+        async with asyncio.timeout(30):
+            # On a busy machine single ones are late, so one in time tells how often it is meant.
+            while len(gaps) < 5 or min(gaps[1:]) > 0.15:
+                await asyncio.sleep(0.002)
+                fed, now = manager.heard().count("WATCHDOG=1"), time.monotonic()
+                assert fed <= 1 + (now - at) / 0.1
+                if fed:
+                    gaps.append(now - at)
+                    at = now
         time.sleep(0.4)  # a loop that hangs ...
         assert manager.heard() == []  # ... is silent for longer than the limit
         await asyncio.sleep(0.15)

@@ -1,11 +1,14 @@
 """What the kernel says about this host: made-up counters, and this machine's own."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from p2pcache.errors import UsageError
+from p2pcache.io import pressure
 from p2pcache.io.pressure import Pressure
 
 DEV = """Inter-|   Receive                                                |  Transmit
@@ -47,45 +50,60 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def looked(pressure: Pressure, host: Host) -> tuple[float, float]:
-    """Stall share and link use over a stretch with 0.1 s of stalls and 12.5 MB sent."""
-    pressure.look()
-    began = time.monotonic()
-    time.sleep(0.25)
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock that looks are taken by; it stands still by itself."""
+    now = [1000.0]
+    monkeypatch.setattr(pressure, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
+
+
+def looked(looker: Pressure, host: Host, later: Callable[[float], None]) -> tuple[float, float]:
+    """Stall share and link use over 0.25 s with 0.1 s of stalls and 12.5 MB sent."""
+    looker.look()
+    later(0.25)
     host.set(0.1, 0, 12_500_000)
-    sample = pressure.look()
-    passed = time.monotonic() - began
+    sample = looker.look()
     assert sample.cpu == sample.io == sample.memory
     assert sample.cpu is not None
     assert sample.link is not None
-    return sample.cpu * passed, sample.link * passed
+    return sample.cpu, sample.link
 
 
-def test_stalls_and_links_are_shares_of_the_time_and_of_the_rate(host: Host) -> None:
-    stalled_s, full_s = looked(host.pressure(), host)
-    assert stalled_s == pytest.approx(0.1, rel=0.1)
-    assert full_s == pytest.approx(0.1, rel=0.1)  # at 125 MB/s; the veth's 10 Gbit/s are made up
+def test_stalls_and_links_are_shares_of_the_time_and_of_the_rate(
+    host: Host, later: Callable[[float], None]
+) -> None:
+    stalled, full = looked(host.pressure(), host, later)
+    assert stalled == pytest.approx(0.4)
+    assert full == pytest.approx(0.4)  # at 125 MB/s; the veth's 10 Gbit/s are made up
 
 
-def test_the_operator_knows_the_link_better(host: Host) -> None:
-    _, full_s = looked(host.pressure(link_bytes_per_s=25_000_000), host)
-    assert full_s == pytest.approx(0.5, rel=0.1)
+def test_the_operator_knows_the_link_better(host: Host, later: Callable[[float], None]) -> None:
+    _, full = looked(host.pressure(link_bytes_per_s=25_000_000), host, later)
+    assert full == pytest.approx(2.0)
 
 
-def test_the_first_look_and_one_too_soon_say_nothing(host: Host) -> None:
-    pressure = host.pressure()
-    assert pressure.look() == (None, None, None, None, None, 0, 0, 125e6)
-    assert pressure.look().cpu is None
-    assert pressure.missing == []
+def test_the_first_look_and_one_too_soon_say_nothing(
+    host: Host, later: Callable[[float], None]
+) -> None:
+    looker = host.pressure()
+    assert looker.look() == (None, None, None, None, None, 0, 0, 125e6)
+    later(0.01)
+    assert looker.look().cpu is None
+    assert looker.missing == []
 
 
 def test_a_kernel_without_psi_leaves_links_and_says_so(host: Host) -> None:
     for kind in ("cpu", "io", "memory"):
         (host.proc / "pressure" / kind).unlink()
     (host.sys / "class" / "net" / "eth0" / "speed").write_text("-1\n")
-    pressure = host.pressure()
-    pressure.look()
-    assert [text.partition(":")[0] for text in pressure.missing] == [
+    looker = host.pressure()
+    looker.look()
+    assert [text.partition(":")[0] for text in looker.missing] == [
         "no stall figures (cpu, io, memory)", "the link's rate is unknown",
     ]  # fmt: skip
 
@@ -103,9 +121,9 @@ def test_a_cgroup_that_is_none_or_lies_elsewhere_is_refused() -> None:
 
 
 def test_this_machine_has_counters() -> None:
-    pressure = Pressure(link_bytes_per_s=1_000_000_000)
-    pressure.look()
+    looker = Pressure(link_bytes_per_s=1_000_000_000)
+    looker.look()
     time.sleep(0.25)
-    sample = pressure.look()
+    sample = looker.look()
     assert sample.link is None or sample.link >= 0
     assert sample.cpu is None or 0 <= sample.cpu <= 1

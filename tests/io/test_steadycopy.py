@@ -3,7 +3,9 @@
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,50 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steadycopy, "SETTLE_S", 0.1)
 
 
-def copy(source: Path, target: Path, patience_s: float = 5) -> dict[str, int]:
+class Writer(threading.Thread):
+    """Writes again and again; whoever copies finds something new after each of its pauses."""
+
+    def __init__(self, write: Callable[[int], None], rounds: int) -> None:
+        super().__init__()
+        self.written = 0
+        self.rounds = rounds
+        self._write = write
+
+    def run(self) -> None:
+        while self.written < self.rounds:
+            self._write(self.written)
+            self.written += 1
+            time.sleep(0.02)
+
+    def pause(self, seconds: float) -> None:
+        before = self.written
+        time.sleep(seconds)
+        while self.written == before < self.rounds:
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Writer]]:
+    """Starts one; it ends with the test."""
+    started = []
+
+    def start(write: Callable[[int], None], rounds: int) -> Writer:
+        writer = Writer(write, rounds)
+        clock = SimpleNamespace(
+            sleep=writer.pause, monotonic=time.monotonic, monotonic_ns=time.monotonic_ns
+        )
+        monkeypatch.setattr(steadycopy, "time", clock)
+        writer.start()
+        started.append(writer)
+        return writer
+
+    yield start
+    for writer in started:
+        writer.rounds = 0
+        writer.join()
+
+
+def copy(source: Path, target: Path, patience_s: float = 60) -> dict[str, int]:
     target.mkdir(exist_ok=True)
     skip = lambda name: name.endswith(".lock")  # noqa: E731
     return steadycopy.steady_copy(source, target, skip=skip, patience_s=patience_s)
@@ -41,42 +86,31 @@ def test_files_and_inner_links_with_their_times(tmp_path: Path) -> None:
     assert not (tmp_path / "t" / "sub" / "empty").exists()
 
 
-def test_it_waits_for_a_writer_to_end(tmp_path: Path) -> None:
+def test_it_waits_for_a_writer_to_end(tmp_path: Path, writing: Callable[..., Writer]) -> None:
     source = make(tmp_path / "s")
 
-    def write() -> None:
-        for round_ in range(12):
-            (source / "new.tmp").write_bytes(bytes([round_]) * 5000)
-            (source / "new.tmp").replace(source / "a.so")
-            (source / f"more{round_}").write_bytes(b"x")
-            time.sleep(0.05)
+    def write(number: int) -> None:
+        (source / "new.tmp").write_bytes(bytes([number]) * 5000)
+        (source / "new.tmp").replace(source / "a.so")
+        (source / f"more{number}").write_bytes(b"x")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    time.sleep(0.02)
+    writing(write, rounds=12)
     times = copy(source, tmp_path / "t")
-    writer.join()
     assert (tmp_path / "t" / "a.so").read_bytes() == bytes([11]) * 5000
     assert {f"more{n}" for n in range(12)} <= set(times)
     assert "new.tmp" not in {path.name for path in (tmp_path / "t").iterdir()}
 
 
-def test_a_writer_that_never_ends(tmp_path: Path) -> None:
-    source, stop = make(tmp_path / "s"), threading.Event()
+def test_a_writer_that_never_ends(tmp_path: Path, writing: Callable[..., Writer]) -> None:
+    source = make(tmp_path / "s")
 
-    def write() -> None:
-        while not stop.wait(0.01):
-            with (source / "a.so").open("ab") as file:
-                file.write(b"x")
+    def write(_: int) -> None:
+        with (source / "a.so").open("ab") as file:
+            file.write(b"x")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        with pytest.raises(TimedOut, match="idle"):
-            copy(source, tmp_path / "t", patience_s=0.5)
-    finally:
-        stop.set()
-        writer.join()
+    writing(write, rounds=1_000_000)
+    with pytest.raises(TimedOut, match="idle"):
+        copy(source, tmp_path / "t", patience_s=0.5)
 
 
 def test_what_can_not_be_a_cache(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from p2pcache.io.tls import Tls
 
 KEY = Secret(b"k" * 32)
 TLS: Tls | None = None  # of all nodes that aren't given one; set while a test runs in mTLS mode
-# Deadlines in tenths of a second, so that tests of them are quick.
+# Short deadlines, so that tests of them are quick, and honest peers keep them on a busy machine.
 QUICK = PeerLimits(
-    handshake_s=0.4, stall_s=0.4, ping_s=0.4, idle_s=2.0, request_s=1.0, ban_s=0.5, half_open=16
+    handshake_s=1.5, stall_s=1.0, ping_s=0.5, idle_s=8.0, request_s=2.0, ban_s=2.0, half_open=16
 )
 
 
@@ -166,18 +166,18 @@ class Port:
         self.told.append(what)
         self._changed.set()
 
-    async def until(self, condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Wait for something that comes with a callback."""
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def heard(self, *what: object, timeout_s: float = 5.0) -> None:
+    async def heard(self, *what: object, timeout_s: float = 30.0) -> None:
         """Wait until told exactly this."""
         await self.until(lambda: what in self.told, timeout_s)
 
-    async def end(self, request: int, timeout_s: float = 10.0) -> Outcome:
+    async def end(self, request: int, timeout_s: float = 30.0) -> Outcome:
         """Wait for the end of a request."""
         await self.until(lambda: request in self.ends, timeout_s)
         return self.ends[request][0]
@@ -228,6 +228,13 @@ async def node(
         await one.net.stop(drain_s=0)
         for port in one.ports:
             port.store.file.close()
+
+
+async def uploading(server: Node) -> None:
+    """Until somebody's request has arrived there."""
+    async with asyncio.timeout(30):
+        while not server.net.load:
+            await asyncio.sleep(0.005)
 
 
 def open_files() -> int:

@@ -27,7 +27,7 @@ class RawPeer:
         with contextlib.suppress(ConnectionError):
             await self.writer.drain()
 
-    async def frame(self, kind: Kind | None = None, timeout_s: float = 5.0) -> Frame:
+    async def frame(self, kind: Kind | None = None, timeout_s: float = 30.0) -> Frame:
         """The next frame (of a kind: others are skipped)."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -38,7 +38,7 @@ class RawPeer:
                 if kind is None or frame.kind == kind:
                     return frame
 
-    async def is_dropped(self, timeout_s: float = 5.0) -> list[int]:
+    async def is_dropped(self, timeout_s: float = 30.0) -> list[int]:
         """Read until the other side hangs up; the kinds of frames that came before."""
         kinds: list[int] = []
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):

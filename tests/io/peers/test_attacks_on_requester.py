@@ -75,7 +75,7 @@ async def test_a_server_that_says_nothing(client: Node) -> None:
     port = client.swarm(MODEL)
     async with raw.evil_server(lambda peer: asyncio.sleep(60)) as address:
         client.net.dial(DIGEST, 1, address)
-        await port.heard("failed", 1, timeout_s=2)
+        await port.heard("failed", 1)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_no_answer_at_all_ends_the_request_only(client: Node) -> None:
         await dialled(client, port, address)
         client.net.request(DIGEST, 5, 1, 0)
         # It answers no PING either, but bytes of ours keep nothing alive: only request_s ends it.
-        assert await port.end(5, timeout_s=3) is Outcome.STALLED
+        assert await port.end(5) is Outcome.STALLED
         await cancelled.wait()
         client.net.request(DIGEST, 6, 1, 0)
         assert await port.end(6) is Outcome.DONE

@@ -7,6 +7,7 @@ import asyncio
 import resource
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -21,7 +22,7 @@ from p2pcache.io.peers import net, wire
 from p2pcache.io.peers.limits import PeerLimits
 from p2pcache.io.peers.wire import Kind
 from tests.io.peers import raw
-from tests.io.peers.kit import KEY, QUICK, Node, make_model, node, open_files
+from tests.io.peers.kit import KEY, QUICK, Node, make_model, node, open_files, uploading
 
 MODEL = make_model([262_144, 262_144, 100, 300_000, 50_000, 50_000])
 LAYOUT = MODEL.layout
@@ -98,8 +99,8 @@ async def test_silence_and_slow_hellos_run_into_the_deadline(server: Node) -> No
                 await asyncio.sleep(0.05)
 
         dripping = asyncio.ensure_future(drip())  # noqa: TID251
-        await silent.is_dropped(timeout_s=2)
-        await slow.is_dropped(timeout_s=2)
+        await silent.is_dropped()
+        await slow.is_dropped()
         dripping.cancel()
         await asyncio.gather(dripping, return_exceptions=True)
     await still_serves(server)
@@ -113,7 +114,7 @@ async def test_frames_before_the_handshake_is_over(server: Node) -> None:
     ):
         async with await raw.challenged(server) as peer:
             await peer.send(early)
-            assert Kind.WELCOME not in await peer.is_dropped(timeout_s=2)
+            assert Kind.WELCOME not in await peer.is_dropped()
     await still_serves(server)
 
 
@@ -128,11 +129,12 @@ async def test_a_thousand_connections_that_say_nothing(server: Node) -> None:
         if len(sockets) % 50 == 0:
             await asyncio.sleep(0)
     await still_serves(server)
-    await asyncio.sleep(QUICK.handshake_s * 1.5)
+    async with asyncio.timeout(30):
+        while open_files() > before + 2 + len(sockets) or server.net.stats.connections:
+            await asyncio.sleep(0.05)
     for sock in sockets:
         sock.close()
     assert open_files() <= before + 2
-    assert server.net.stats.connections == 0
 
 
 async def test_out_of_descriptors_it_waits_instead_of_spinning(
@@ -142,12 +144,13 @@ async def test_out_of_descriptors_it_waits_instead_of_spinning(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(server.where) as waiting:  # in the backlog: the loop is here
         resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
+        began = time.monotonic()
         try:
             await asyncio.sleep(0.25)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         refusals = [r for r in caplog.records if "can't accept" in r.message]
-        assert 1 <= len(refusals) <= 4
+        assert 1 <= len(refusals) <= 2 + (time.monotonic() - began) / 0.1
         await asyncio.sleep(0.1)
         await still_serves(server)
 
@@ -191,10 +194,10 @@ BAD_FRAMES = {
 async def test_bad_frames_are_dropped_and_their_sender_refused(server: Node, name: str) -> None:
     async with await raw.joined(server, MODEL, 7) as peer:
         await peer.send(BAD_FRAMES[name])
-        assert Kind.DATA not in await peer.is_dropped(timeout_s=2)
+        assert Kind.DATA not in await peer.is_dropped()
     async with await raw.challenged(server) as again:
         await again.send(raw.hello(again.challenge, 7))
-        assert await again.is_dropped(timeout_s=2) in ([Kind.BYE], [])
+        assert await again.is_dropped() in ([Kind.BYE], [])
     assert server.net.stats.violations == 1
     assert server.net.load == 0
 
@@ -202,7 +205,7 @@ async def test_bad_frames_are_dropped_and_their_sender_refused(server: Node, nam
 async def test_a_reused_request_number(server: Node) -> None:
     async with await raw.joined(server, MODEL, 7) as peer:
         await peer.send(*[wire.request(0, 1, 0, 1)] * 3)
-        await peer.is_dropped(timeout_s=2)
+        await peer.is_dropped()
     await still_serves(server)
 
 
@@ -222,7 +225,7 @@ async def test_too_many_streams() -> None:
         server.swarm(MODEL, full=True)
         async with await raw.member(server, 7) as peer:
             await peer.send(*[raw.join(MODEL, stream=i) for i in range(4)])
-            assert (await peer.is_dropped(timeout_s=2)).count(Kind.JOINED) == 3
+            assert (await peer.is_dropped()).count(Kind.JOINED) == 3
 
 
 async def test_a_chunk_that_is_not_here_is_refused() -> None:
@@ -250,7 +253,7 @@ async def test_a_chunk_that_vanishes_is_refused(server: Node) -> None:
 async def test_a_flood_of_haves(server: Node) -> None:
     async with await raw.joined(server, MODEL, 7) as peer:
         await peer.send(wire.have(0, 1, LAYOUT.run_count, 0) * 3000)
-        await peer.is_dropped(timeout_s=3)
+        await peer.is_dropped()
     await still_serves(server)
 
 
@@ -270,9 +273,8 @@ async def test_who_never_reads_loses_its_slot(server: Node) -> None:
     async with await raw.joined(server, big, 7) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await peer.send(*[wire.request(0, i, i, 1) for i in range(4)])
-        await asyncio.sleep(0.05)
-        assert server.net.load > 0
-        async with asyncio.timeout(3):
+        await uploading(server)
+        async with asyncio.timeout(30):
             while server.net.load:
                 await asyncio.sleep(0.05)
         await still_serves(server)
@@ -286,7 +288,7 @@ async def test_pings_whose_answers_nobody_reads() -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.transport.set_write_buffer_limits(1 << 16)
         pings = wire.pack(Kind.PING) * 4096
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while server.net.stats.connections:
                 peer.writer.write(pings)
                 await asyncio.sleep(0.01)
@@ -327,9 +329,9 @@ async def test_garbage_of_every_kind(server: Node) -> None:
         peer = await (raw.joined(server, MODEL, number) if greeted else raw.connect(server))
         await peer.send(garbage)
         peer.writer.write_eof()
-        await peer.is_dropped(timeout_s=3)
+        await peer.is_dropped()
         await peer.close()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         while server.net.stats.connections or server.net.load:
             await asyncio.sleep(0.02)
     await still_serves(server, 5000)

@@ -12,7 +12,7 @@ from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import UsageError
 from p2pcache.io.peers.limits import PeerLimits
-from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files
+from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files, uploading
 
 MIXED = [1, 5, 300_000, 262_144, 262_144, 70_000, 12, 13, 1_000_000]
 MODEL = make_model(MIXED)
@@ -184,10 +184,10 @@ async def test_a_model_that_we_remove_ends_its_requests() -> None:
         port = client.swarm(MODEL)
         await dialled(client, port, server)
         client.net.request(DIGEST, 1, 1, RUNS - 1)
-        await asyncio.sleep(0.05)
+        await uploading(server)
         client.net.remove_swarm(DIGEST)
         assert await port.end(1) is Outcome.CANCELLED
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while server.net.load:
                 await asyncio.sleep(0.02)
 
@@ -208,15 +208,15 @@ async def test_who_is_dropped_is_refused_for_a_while() -> None:
 
 @pytest.mark.slow
 async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
-    limits = PeerLimits(ping_s=0.1, idle_s=0.4)
+    limits = PeerLimits(ping_s=0.1, idle_s=1.5)
     async with node(1, limits=limits) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await dialled(client, port, server)
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.0)
         assert server.net.stats.connections == 1
         client.net._live.pump.remove(client.net._live.requesters[1].connection)  # type: ignore[arg-type]
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while server.net.stats.connections:
                 await asyncio.sleep(0.02)
 
@@ -234,21 +234,21 @@ async def test_a_cap_holds_and_is_used(up: int | None, down: int | None) -> None
         await fetch(client, port, server)
         seconds = time.monotonic() - start
         check(MODEL, port)
-        # 50 ms of burst; the receiver's kernel buffers take some more.
-        assert 0.7 * sum(MIXED) / 4e6 < seconds < 3 * sum(MIXED) / 4e6
+        # 50 ms of burst; the receiver's kernel buffers take some more. A busy machine is slower.
+        assert 0.7 * sum(MIXED) / 4e6 < seconds < 20 * sum(MIXED) / 4e6
 
 
 # -- the end --------------------------------------------------------------------------------------
 
 
 async def test_who_leaves_finishes_its_uploads() -> None:
-    async with node(1, up=2_000_000) as server, node(2) as client:
+    async with node(1, up=300_000) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await dialled(client, port, server)
         client.net.request(DIGEST, 1, 1, RUNS - 1)
-        await asyncio.sleep(0.05)
-        stopping = server.net.stop(drain_s=5)
+        await uploading(server)
+        stopping = server.net.stop(drain_s=30)
         asked_late = asyncio.get_running_loop().call_later(
             0.05, client.net.request, DIGEST, 2, 1, 0
         )
@@ -260,15 +260,15 @@ async def test_who_leaves_finishes_its_uploads() -> None:
 
 
 async def test_the_drain_has_a_limit() -> None:
-    async with node(1, up=100_000) as server, node(2) as client:
+    async with node(1, up=5_000) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await dialled(client, port, server)
         client.net.request(DIGEST, 1, 1, RUNS - 1)
-        await asyncio.sleep(0.05)
+        await uploading(server)
         start = time.monotonic()
         await server.net.stop(drain_s=0.1)
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 15
         assert await port.end(1) is Outcome.LOST
 
 
