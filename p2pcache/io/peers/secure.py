@@ -22,7 +22,7 @@ BATCH_BYTES = 128 << 10  # encrypted at once; OpenSSL keeps a buffer of that siz
 
 # Ciphertext on its way in, plaintext of files on its way out; one for each thread that can be at it: 12
 # that upload and 4 that receive.
-_scratch = SlicePool(16)
+_scratch = SlicePool(16, READ_BYTES)
 
 
 class Secure:
