@@ -81,7 +81,8 @@ class PeerBook:
 
     Invariants (`check`): `rarity` counts exactly the have-sets of `peers`; no barred node is a
     peer; `asked` of a peer is the number of live requests to it (checked by the scheduler); with
-    boundaries, what a fit peer has is in `_near` of its distance and beyond.
+    boundaries, what a fit peer has is in `_near` of its distance and beyond, and `_in_rack` counts
+    exactly the have-sets of those in our rack (without boundaries it is `rarity`).
     """
 
     def __init__(self, settings: SwarmSettings, boundaries: Boundaries) -> None:
@@ -90,6 +91,7 @@ class PeerBook:
         self._near = [0, 0, 0]  # runs that a fit peer has in our rack, our site, anywhere
         self.peers: dict[int, Peer] = {}
         self.rarity = Rarity()
+        self._in_rack = self.rarity
         self.barred: dict[int, int] = {}  # sent us wrong bytes, of which run: never asked again
         self.slow_count = 0
 
@@ -99,7 +101,7 @@ class PeerBook:
         if node in self.barred:
             return None
         peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node), rtt_s)
-        self.rarity.add(have)
+        self._count(peer, have)
         self._noted(peer, have)
         return peer
 
@@ -107,7 +109,7 @@ class PeerBook:
         """A neighbour is gone; None if it wasn't one."""
         peer = self.peers.pop(node, None)
         if peer is not None:
-            self.rarity.remove(peer.have)
+            self._discount(peer, peer.have)
             self.slow_count -= peer.slow
             self._survey()
         return peer
@@ -122,7 +124,7 @@ class PeerBook:
         fresh = runs & ~peer.have
         if fresh:
             peer.have |= fresh
-            self.rarity.add(fresh)
+            self._count(peer, fresh)
             self._noted(peer, fresh)
         return fresh
 
@@ -130,7 +132,7 @@ class PeerBook:
         """A neighbour turned out not to have these runs."""
         gone = runs & peer.have
         peer.have &= ~gone
-        self.rarity.remove(gone)
+        self._discount(peer, gone)
         self._survey()
 
     def placed(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
@@ -138,12 +140,21 @@ class PeerBook:
         self._boundaries.told(nodes, rack, site)
         for peer in self.peers.values():
             peer.distance = self._boundaries.distance(peer.node)
+        self._in_rack = Rarity() if self._boundaries.active else self.rarity
+        for peer in self.peers.values() if self._boundaries.active else ():
+            if not peer.distance:
+                self._in_rack.add(peer.have)
         self._survey()
 
     @property
     def bounded(self) -> bool:
         """Whether anybody is beyond a boundary."""
         return self._boundaries.active
+
+    @property
+    def scarcity(self) -> Rarity:
+        """How many hold each run where most of us may ask for it: what the rack has once is rare there."""
+        return self._in_rack
 
     @property
     def reach(self) -> Reach:
@@ -162,6 +173,16 @@ class PeerBook:
         """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
         near, site, anywhere = self._near
         self._boundaries.look(needed & site & ~near, needed & anywhere & ~site)
+
+    def _count(self, peer: Peer, runs: int) -> None:
+        self.rarity.add(runs)
+        if self._boundaries.active and not peer.distance:
+            self._in_rack.add(runs)
+
+    def _discount(self, peer: Peer, runs: int) -> None:
+        self.rarity.remove(runs)
+        if self._boundaries.active and not peer.distance:
+            self._in_rack.remove(runs)
 
     def _noted(self, peer: Peer, runs: int) -> None:
         if self._boundaries.active and not peer.slow and not peer.stalls:
@@ -211,14 +232,15 @@ class PeerBook:
 
     def check(self) -> None:
         """Assert the invariants."""
-        counted = Rarity()
+        counted, near = Rarity(), Rarity()
         for peer in self.peers.values():
             counted.add(peer.have)
+            near.add(0 if peer.distance else peer.have)
             assert peer.node not in self.barred
             assert peer.asked >= 0
-        ours = self.rarity.planes
-        assert ours[: len(counted.planes)] == counted.planes, "counts differ from have-sets"
-        assert not any(ours[len(counted.planes) :])
+        for kept, seen in ((self.rarity, counted), (self._in_rack, near)):
+            assert kept.planes[: len(seen.planes)] == seen.planes, "counts differ from have-sets"
+            assert not any(kept.planes[len(seen.planes) :])
         assert self.slow_count == sum(p.slow for p in self.peers.values())
         for peer in self.peers.values() if self.bounded else ():
             assert peer.distance == self._boundaries.distance(peer.node)

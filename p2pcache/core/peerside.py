@@ -301,7 +301,7 @@ class PeerSide:
     def _run_from(self, peer: Peer) -> int:
         offered = selection.offered_by(peer, self._book.peers.values(), self._book.reach)
         window = self._mine.window(self._settings.window_runs)
-        return selection.choose_run(self._mine, offered, self._book.rarity, window, self._dice)
+        return selection.choose_run(self._mine, offered, self._book.scarcity, window, self._dice)
 
     def _ask(
         self, peer: Peer, run: int, now: float, out: list[Command], *, twin: bool = False

@@ -120,9 +120,9 @@ def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
 class Desk:
     """A scheduler of node 1, whose rack has 1 and 2; node 9 is elsewhere and has everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, outstanding: int = RUNS) -> None:
         self.now = 0.0
-        settings = SwarmSettings(outstanding=RUNS, outstanding_few_peers=RUNS)
+        settings = SwarmSettings(outstanding=outstanding, outstanding_few_peers=RUNS)
         self.scheduler = Scheduler(
             node=1, run_bytes=[1] * RUNS, have=0, settings=settings, seed=1, tracker=True, now=0.0,
         )  # fmt: skip
@@ -168,6 +168,19 @@ def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> No
     desk.do(PeerHas(2, chunkset.of(rest), 0))
     assert desk.asked_of(2) == rest
     assert desk.asked_of(9) == share
+
+
+def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> None:
+    desk = Desk(outstanding=1)
+    rack, beyond = (1, 2, 3), (7, 8, 9)
+    desk.do(Members((*rack, *beyond), rack, (*rack, *beyond)))
+    rare, other = sorted({*range(RUNS)} - desk.asked_of(9))[:2]
+    for node in beyond[:2]:
+        desk.do(PeerJoined(node, 1 << rare))
+    desk.do(PeerJoined(3, 1 << other))
+    desk.do(PeerHas(2, 1 << other | 1 << rare, 0))
+    desk.end_all(of=9, outcome=Outcome.LOST)
+    assert desk.asked_of(2) == {rare}
 
 
 def test_a_dead_bridge_stops_nobody() -> None:
