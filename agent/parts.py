@@ -13,6 +13,7 @@ from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.events import Outcome, Source
 from p2pcache.core.layout import Layout
+from p2pcache.core.settings import SwarmSettings
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
@@ -23,7 +24,8 @@ from p2pcache.io.tasks import Tasks, Threads
 from p2pcache.io.tls import Tls
 
 OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
-ORIGIN_THREADS = 16  # S3 gives about 100 MB/s a connection; leases bound the rest
+# S3 gives about 100 MB/s a connection; leases bound the rest. As many as one swarm reads at most.
+ORIGIN_THREADS = SwarmSettings().origin_fetches + SwarmSettings().origin_ahead
 
 
 class OriginReads:
@@ -43,25 +45,31 @@ class OriginReads:
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
-    ) -> Outcome:
-        """Read, prove and store one run; never raises for what the origin does."""
+    ) -> tuple[Outcome, float]:
+        """Read, prove and store one run; never raises for what the origin does.
+
+        Returns:
+            How it ended, and how long the quickest answer took to its first byte (0: none came).
+        """
         # A lease that comes while the origin is being opened must not be given back as failed.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self.settled.wait()
         repo = self.repo
         if repo is None:
-            return Outcome.UNAVAILABLE
+            return Outcome.UNAVAILABLE, 0.0
+        answers: list[float] = []
 
         def read() -> Outcome:
             return fetch_run(
                 repo, layout, store, run,
                 on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
+                on_answer=answers.append,
             )  # fmt: skip
 
         self._reading += 1
         try:
-            return await self._threads.run(read)
+            return await self._threads.run(read), min(answers, default=0.0)
         finally:
             self._reading -= 1
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.recorded import end_recording, make_scheduler
-from p2pcache.agent.trouble import hopeless
+from p2pcache.agent.trouble import disk_failed, hopeless
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
@@ -24,7 +24,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.reports import to_tracker, wish
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.errors import NoSpace, OriginChanged, P2PCacheError
+from p2pcache.errors import OriginChanged, P2PCacheError
 from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
@@ -368,9 +368,11 @@ class Swarm:
 
     async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
         scheduler = self.scheduler
-        outcome = e.Outcome.FAILED
+        outcome, waited_s = e.Outcome.FAILED, 0.0
         try:
-            outcome = await self._parts.origin.fetch(self.layout, self.store, run, cancelled)
+            outcome, waited_s = await self._parts.origin.fetch(
+                self.layout, self.store, run, cancelled
+            )
         except Exception:  # a bug must end the fetch, not leave the run in flight for ever
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
@@ -382,7 +384,7 @@ class Swarm:
         if outcome is e.Outcome.FAILED:
             self._disk_failed()
         if self.scheduler is scheduler:
-            self._post(e.FetchEnded(fetch, outcome))
+            self._post(e.FetchEnded(fetch, outcome, waited_s))
 
     def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
         self.traffic[source] += nbytes
@@ -394,7 +396,4 @@ class Swarm:
 
     def _disk_failed(self) -> None:
         _cached, free = self._parts.store.usage()
-        self.on_failed(NoSpace(
-            f"writing to the cache failed with {free} bytes free on its disk; free some space "
-            "(p2pcache prune) and pull again: it resumes"
-        ))  # fmt: skip
+        self.on_failed(disk_failed(free))

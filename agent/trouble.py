@@ -2,7 +2,7 @@
 
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.core.events import Outcome
-from p2pcache.errors import OriginUnavailable, P2PCacheError, Unreachable
+from p2pcache.errors import NoSpace, OriginUnavailable, P2PCacheError, Unreachable
 
 HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
 
@@ -29,3 +29,11 @@ def hopeless(
     if link is not None and not link.connected:
         why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
     return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
+
+
+def disk_failed(free_bytes: int) -> NoSpace:
+    """The cache's disk took no more, with so many bytes free as it says."""
+    return NoSpace(
+        f"writing to the cache failed with {free_bytes} bytes free on its disk; free some space "
+        "(p2pcache prune) and pull again: it resumes"
+    )

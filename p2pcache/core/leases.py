@@ -330,7 +330,7 @@ class LeaseBook:
     def _at_once(self) -> int:
         """How many leases may be in flight: one more for each that was read, up to the knob."""
         # Those that share the uplink end together: with few the swarm has something to spread sooner.
-        return min(self._settings.in_flight, self._settings.first_in_flight + self.ends["done"])
+        return min(self._readers.at_once, self._settings.first_in_flight + self.ends["done"])
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""

@@ -1,7 +1,7 @@
 """The origin's side of one swarm on one node: leases, reads in flight, and life without a tracker."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -16,6 +16,7 @@ from p2pcache.core.commands import (
     LeaseReport,
     OriginCorrupt,
 )  # fmt: skip
+from p2pcache.core.depth import Depth
 from p2pcache.core.diary import Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.owners import LOOK_AHEAD, Owners
@@ -59,9 +60,10 @@ class OriginSide:
     """
 
     def __init__(
-        self, node: int, mine: RunBook, book: PeerBook, settings: SwarmSettings, dice: Random,
-        diary: Diary, *, tracker: bool, now: float,
+        self, node: int, run_bytes: Sequence[int], mine: RunBook, book: PeerBook,
+        settings: SwarmSettings, dice: Random, diary: Diary, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
+        self._depth = Depth(run_bytes, settings, now)
         self._mine = mine
         self._book = book
         self._settings = settings
@@ -152,8 +154,17 @@ class OriginSide:
             del self.waiting[run]
         self._cancel(runs & self._mine.fetching, out)
 
-    def ended(self, fetch: int, outcome: Outcome, now: float, out: list[Command]) -> int:
+    def ended(
+        self, fetch: int, outcome: Outcome, now: float, out: list[Command], waited_s: float = 0.0
+    ) -> int:
         """A `Fetch` ended; returns its run, which the caller proves if it is DONE.
+
+        Args:
+            fetch: which one.
+            outcome: how.
+            now: seconds.
+            out: commands are added here.
+            waited_s: for its first byte; 0: not known.
 
         Raises:
             LocalProtocolError: no such fetch is in flight.
@@ -162,10 +173,12 @@ class OriginSide:
         if reading is None:
             raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
         bit = 1 << reading.run
+        self._depth.answered(waited_s)
         self._diary.note(now, reading.run, f"origin: {outcome.name.lower()}")
         if outcome is Outcome.DONE:
             self._failures = 0
             self._reads_done += 1
+            self._depth.read(reading.run, now)
             if self._up or self._mine.leased & bit:
                 self._report.done |= bit
         elif outcome is Outcome.MISMATCH:
@@ -209,7 +222,8 @@ class OriginSide:
         """Leases that we can work on at once."""
         if self.halted or not self._mine.needed:
             return 0
-        return min(self._settings.origin_fetches, _FIRST_CREDIT + self._reads_done)
+        usual = min(self._settings.origin_fetches, _FIRST_CREDIT + self._reads_done)
+        return usual + self._depth.ahead
 
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read, without a tracker."""
@@ -238,7 +252,7 @@ class OriginSide:
     def next_wakeup(self) -> float:
         """When `act` has something to do by itself; inf if never."""
         wake = math.inf
-        if self.waiting and len(self.readings) < self._settings.origin_fetches:
+        if self.waiting and len(self.readings) < self._depth.reads:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
         if self._up and self._mine.demanded and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
@@ -259,7 +273,7 @@ class OriginSide:
         assert len(live) == len(set(live)), "a run is read twice at once"
         assert chunkset.of(live) == mine.fetching
         assert chunkset.of(self.waiting) == mine.leased & ~mine.fetching
-        assert len(live) <= max(self._settings.origin_fetches, _MIN_SHARE)
+        assert len(live) <= max(self._depth.most, _MIN_SHARE)
 
     # -- within -----------------------------------------------------------------------------
 
@@ -294,7 +308,7 @@ class OriginSide:
         elsewhere = self._book.good_holders()
         patience_s = self._settings.stuck_after_s
         for run in self._in_order(chunkset.of(self.waiting)):
-            if len(self.readings) >= self._settings.origin_fetches:
+            if len(self.readings) >= self._depth.reads:
                 return
             if elsewhere >> run & 1 and now < self.waiting[run] + patience_s:
                 continue
@@ -308,7 +322,7 @@ class OriginSide:
         quiet_s = min(quiet_s, now - self._alone_at())
         plan = self.owners.plan(self._in_order(nearest), self._book.peers, quiet_s, now)
         out += [Dial(node) for node in plan.dial]
-        room = max(_MIN_SHARE, self._settings.origin_fetches // max(1, self.owners.share))
+        room = max(_MIN_SHARE, self._depth.reads // max(1, self.owners.share))
         for run in plan.read[: max(0, room - len(self.readings))]:
             self._fetch(run, now, out)
         self._looked = now
@@ -334,6 +348,8 @@ class OriginSide:
         yield from chunkset.members(runs & ~self._mine.demanded)
 
     def _fetch(self, run: int, now: float, out: list[Command]) -> None:
+        if not self.readings:
+            self._depth.idle_until(now)
         number = self._next_fetch
         self._next_fetch += 1
         self.readings[number] = Reading(run, now)

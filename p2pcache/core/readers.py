@@ -31,13 +31,14 @@ class Readers:
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_usual_s` follows from
-    `_recent`.
+    `_recent`; `_ahead` is what credits exceed the usual one by.
     """
 
     def __init__(self, settings: LeaseSettings, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
         self._credit: dict[int, int] = {}
+        self._ahead = 0  # credit beyond the usual one, over all nodes
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
@@ -67,14 +68,22 @@ class Readers:
     def set_credit(self, node: int, credit: int) -> None:
         """How many leases at once the node works on; at most what the whole swarm may have."""
         self._unready(node)
+        settings = self._settings
+        self._ahead -= self._beyond(node)
         if credit > 0:
-            self._credit[node] = min(credit, self._settings.in_flight)
+            self._credit[node] = min(credit, settings.in_flight + settings.most_ahead)
         else:
             self._credit.pop(node, None)
             self._wanted.pop(node, None)
             self._slow.pop(node, None)
             self._resting.pop(node, None)
+        self._ahead += self._beyond(node)
         self._ready_again(node)
+
+    @property
+    def at_once(self) -> int:
+        """Leases that may be in flight over the swarm: the usual ones and what the ways hold."""
+        return self._settings.in_flight + min(self._ahead, self._settings.most_ahead)
 
     def set_wanted(self, node: int, wanted: int) -> None:
         """The node has use for these runs only (bits, or ALL)."""
@@ -203,6 +212,7 @@ class Readers:
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
+        assert self._ahead == sum(map(self._beyond, self._credit))
         for count, bag in enumerate(self._ready):
             bag.check()
             want = {
@@ -218,7 +228,10 @@ class Readers:
         # What the slow ones don't read falls to the others: with a share over all, three slow nodes
         # of eight left the origin's link idle for a third of a measured storm.
         fit = len(self._credit) - len(self._slow)
-        return ceil(self._settings.in_flight / (fit or len(self._credit) or 1))
+        return ceil(self.at_once / (fit or len(self._credit) or 1))
+
+    def _beyond(self, node: int) -> int:
+        return max(0, self._credit.get(node, 0) - self._settings.usual_credit)
 
     def _unready(self, node: int) -> None:
         count = len(self.runs_of(node))

@@ -1,4 +1,4 @@
-"""How much lies between a sender and us: bandwidth times delay, in runs. Pure.
+"""How much lies between a sender (a peer, or the origin) and us: bandwidth times delay, in runs. Pure.
 
 What is asked for must cover it, or the sender waits for our next request: 6 runs of 256 KiB kept
 0.46 of a 25 Gbit/s link busy at a round trip of 1 ms, and 0.12 of 1 Gbit/s at 100 ms.
@@ -13,7 +13,7 @@ class Way:
     depth grows with every one until the link is full.
     """
 
-    __slots__ = ("_bytes", "_came", "_since", "rtt_s", "runs")
+    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "rtt_s", "runs")
 
     def __init__(self, rtt_s: float, now: float) -> None:
         """Nothing has come yet; a round trip takes `rtt_s` seconds at least (0: not known)."""
@@ -21,20 +21,32 @@ class Way:
         self.runs = 0  # whole runs that it holds: as many more should be asked for
         self._bytes = 0.0  # the same, measured last
         self._came = 0  # bytes since `_since`
-        self._since = now
+        self._since = self._heard_at = now
+
+    def answered(self, seconds: float) -> None:
+        """An answer took so long (0: not known): a round trip takes no longer."""
+        if seconds > 0:
+            self.rtt_s = min(self.rtt_s or seconds, seconds)
 
     def idle_until(self, now: float) -> None:
-        """Nothing was asked for until now: that time says nothing."""
-        self._came = 0
-        self._since = now
+        """Nothing was asked for until now: that time says nothing, unless the pause was short.
+
+        What is asked for together ends together where the way is long: then a moment without
+        anything asked for is the rule.
+        """
+        if now > self._heard_at + self.rtt_s:
+            self._came = 0
+            self._since = now
 
     def carried(self, nbytes: int, now: float) -> None:
         """So many bytes came."""
         self._came += nbytes
+        self._heard_at = now
         took_s = now - self._since
         if 0 < self.rtt_s <= took_s:
             self._bytes = self._came * self.rtt_s / took_s
-            self.idle_until(now)
+            self._came = 0
+            self._since = now
 
     def measure(self, run_bytes: float, most: int) -> bool:
         """See how many runs of so many bytes it holds, `most` at most; returns whether that changed."""

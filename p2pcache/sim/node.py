@@ -231,12 +231,13 @@ class SimNode:
             self._fetched,
             fetch,
             Outcome.DONE,
+            2 * self.cluster.origin_latency_s,
         )
 
-    def _fetched(self, fetch: int, outcome: Outcome) -> None:
+    def _fetched(self, fetch: int, outcome: Outcome, waited_s: float = 0.0) -> None:
         if self._fetches.pop(fetch, 0) == 0:
             return
-        self.post(events.FetchEnded(fetch, outcome))
+        self.post(events.FetchEnded(fetch, outcome, waited_s))
 
     def _on_cancel_fetch(self, command: commands.CancelFetch) -> None:
         if command.fetch not in self._fetches:

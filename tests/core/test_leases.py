@@ -69,6 +69,22 @@ def test_at_most_the_credit() -> None:
     assert book.grants(0.0) == {A: [3]}
 
 
+def test_who_reads_more_at_once_makes_room_for_all() -> None:
+    book, _ = make(runs=400, first_in_flight=400)
+    usual = SETTINGS.usual_credit
+    book.want(A, usual + 20)
+    assert len(book.grants(0.0)[A]) == usual + 20
+    book.check()
+    book.want(B, usual + 20)
+    assert len(book.grants(0.0)[B]) == usual + 20
+    book.want(B, 0)  # what it reads goes on, and its share is gone
+    assert book.grants(0.0) == {}
+    book.want(A, 1 << 40)  # a member may say what it likes
+    book.grants(0.0)
+    assert len(book.leases) == SETTINGS.in_flight + SETTINGS.most_ahead
+    book.check()
+
+
 def test_a_finished_lease_makes_room() -> None:
     book, have = make()
     book.want(A, 1)

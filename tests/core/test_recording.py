@@ -17,10 +17,11 @@ from p2pcache.io.recorder import settings_of
 BITS = st.integers(0, 1 << 20_000)  # a large model's sets: no decimal of Python's is as long
 NODES = st.integers(0, (1 << 64) - 1)
 SMALL = st.integers(0, 1 << 40)
+SECONDS = st.floats(0, 60)
 EVENTS = st.one_of(
-    st.builds(e.PeerJoined, NODES, BITS), st.builds(e.PeerLeft, NODES),
+    st.builds(e.PeerJoined, NODES, BITS, SECONDS), st.builds(e.PeerLeft, NODES),
     st.builds(e.PeerHas, NODES, BITS, SMALL), st.builds(e.RequestEnded, SMALL, st.sampled_from(e.Outcome)),
-    st.builds(e.FetchEnded, SMALL, st.sampled_from(e.Outcome)),
+    st.builds(e.FetchEnded, SMALL, st.sampled_from(e.Outcome), SECONDS),
     st.builds(e.RunsProved, BITS, st.sampled_from(e.Source)), st.builds(e.RunsLost, BITS),
     st.builds(e.LeaseGranted, BITS, SMALL), st.builds(e.LeaseRevoked, BITS),
     st.builds(e.TrackerUp, NODES), st.builds(e.TrackerDown), st.builds(e.DialFailed, NODES),

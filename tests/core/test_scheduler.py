@@ -399,6 +399,19 @@ def test_never_more_reads_than_the_credit() -> None:
     assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == SETTINGS.origin_fetches
 
 
+def test_a_long_way_to_the_origin_takes_more_reads() -> None:
+    desk = Desk(runs=1000)
+    desk.up()
+    desk.do(LeaseGranted(desk.full, 5))
+    for _ in range(20):  # whatever is asked for together comes a tenth of a second later
+        desk.now += 0.1
+        for number in list(desk.s._origin.readings):
+            desk.do(FetchEnded(number, Outcome.DONE, 0.1))
+    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
+    assert len(desk.s._origin.readings) == desk.s.credit == most
+    assert of(LeaseCredit, desk.out)[-1].credit == most
+
+
 @pytest.mark.parametrize(
     ("outcome", "report"),
     [

@@ -104,11 +104,11 @@ class Machine(RuleBasedStateMachine):
             case _:
                 pass
 
-    @rule(peer=nodes, have=bits)
-    def joins(self, peer: int, have: int) -> None:
+    @rule(peer=nodes, have=bits, rtt_s=st.sampled_from([0.0, 0.01, 0.5]))
+    def joins(self, peer: int, have: int, rtt_s: float) -> None:
         self.has[peer] = have
         self.dials.discard(peer)
-        self.do(PeerJoined(peer, have))
+        self.do(PeerJoined(peer, have, rtt_s))
 
     @rule(peer=nodes, runs=bits, load=st.integers(0, 8))
     def has_more(self, peer: int, runs: int, load: int) -> None:
@@ -134,11 +134,14 @@ class Machine(RuleBasedStateMachine):
             assert self.s.have >> request.run & 1
 
     @precondition(lambda self: self.fetches)
-    @rule(pick=st.integers(0, 99), outcome=st.sampled_from([Outcome.DONE] * 6 + SAD))
-    def fetch_ends(self, pick: int, outcome: Outcome) -> None:
+    @rule(
+        pick=st.integers(0, 99), outcome=st.sampled_from([Outcome.DONE] * 6 + SAD),
+        waited_s=st.sampled_from([0.0, 0.01, 0.5]),
+    )  # fmt: skip
+    def fetch_ends(self, pick: int, outcome: Outcome, waited_s: float) -> None:
         number = sorted(self.fetches)[pick % len(self.fetches)]
         del self.fetches[number]
-        self.do(FetchEnded(number, outcome))
+        self.do(FetchEnded(number, outcome, waited_s))
 
     @rule(runs=bits)
     def lease(self, runs: int) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -71,6 +72,12 @@ class _Read:
     on_bytes: Callable[[int], None]
     cancelled: Callable[[], bool]
     limiter: Limiter | None
+    on_answer: Callable[[float], None]
+    asked_at: float = 0.0  # a request is out, and no byte has come; 0: none is
+
+
+def _nobody_asks(_seconds: float) -> None:
+    """How long the first byte took is of no interest."""
 
 
 def fetch_run(
@@ -82,6 +89,7 @@ def fetch_run(
     on_bytes: Callable[[int], None],
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
+    on_answer: Callable[[float], None] = _nobody_asks,
 ) -> Outcome:
     """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
 
@@ -96,12 +104,13 @@ def fetch_run(
         on_bytes: told the bytes read from the origin, as they come.
         cancelled: looked at between slices and between retries.
         limiter: cap on the origin's bandwidth.
+        on_answer: told the seconds that each request took to its first byte.
 
     Returns:
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
         CANCELLED, or FAILED (our own disk).
     """
-    read = _Read(repo, layout, store, on_bytes, cancelled, limiter)
+    read = _Read(repo, layout, store, on_bytes, cancelled, limiter, on_answer)
     try:
         for chunks in _pieces(layout, store.missing_chunks(run)):
             _fetch_piece(read, chunks)
@@ -148,6 +157,7 @@ def _open(read: _Read, chunks: list[int]) -> Body:
     place = read.layout.places(chunks[0])[0]
     length = sum(read.layout.lengths[chunk] for chunk in chunks)
     blob = read.layout.blobs[place.blob].id
+    read.asked_at = time.monotonic()
     return read.repo.open_blob(blob, place.offset, length, read.cancelled)
 
 
@@ -174,7 +184,11 @@ def _fill(read: _Read, body: Body, view: memoryview) -> None:
     while done < len(view):
         if read.cancelled():
             raise Abandoned("cancelled")
-        count = body.readinto(view[done:])
+        # The first byte alone: a whole slice would hide how long the way is.
+        count = body.readinto(view[done : done + 1] if read.asked_at else view[done:])
+        if read.asked_at:
+            read.on_answer(time.monotonic() - read.asked_at)
+            read.asked_at = 0.0
         assert count > 0, "a body ends when its range does"
         done += count
     read.on_bytes(done)
