@@ -1,16 +1,16 @@
 """One model's way onto this node: resolve, manifest, space, swarm, publish. Shared by its clients."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection
 
+from p2pcache.agent.download import Download
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.swarm import Swarm
-from p2pcache.core import commands as c
-from p2pcache.core import events as e
 from p2pcache.core import manifest as manifests
 from p2pcache.core.compilecache import permit_programs
 from p2pcache.core.events import Source
@@ -18,7 +18,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.timeline import Timeline
-from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Conflict, NoSpace, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.tasks import Turns
@@ -30,124 +30,6 @@ PART_END_S = (
 )
 SHOWN_S = 5.0  # clients show a finished model at once; then its time is complete, and noted
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
-RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
-
-
-class Download:
-    """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
-
-    def __init__(
-        self, ref: Ref, swarm: Swarm, timeline: Timeline, started: float, started_unix: float, *,
-        whole: bool,
-    ) -> None:  # fmt: skip
-        self.ref = ref
-        self.swarm = swarm
-        self.timeline = timeline
-        self.noted = False  # in the history
-        self.whole = whole  # somebody wants all of it
-        self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
-        self._urgent = 0  # what loaders waited for before the swarm was asked for anything
-        self.started = started  # monotonic
-        self.started_unix = started_unix
-        self.clients = 0
-        self.bytes_before = swarm.bytes_done
-        self._traffic_before = dict(swarm.traffic)
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._samples: list[tuple[float, int]] = []
-
-    @property
-    def bytes_total(self) -> int:
-        """Distinct bytes of the model."""
-        return self.swarm.layout.total_bytes
-
-    @property
-    def wanted(self) -> int:
-        """Runs that somebody wants (bits)."""
-        union = 0
-        for runs in self._wishes.values():
-            union |= runs
-        return c.ALL if self.whole else union
-
-    def wish(self, who: str, runs: int) -> None:
-        """A loader needs these runs, too."""
-        before = self._wishes.get(who, 0)
-        if runs & ~before:
-            self._wishes[who] = before | runs
-            self._tell_wanted()
-
-    def forget_wish(self, who: str) -> None:
-        """A loader has left."""
-        if self._wishes.pop(who, 0):
-            self._tell_wanted()
-
-    def demand(self, runs: int) -> None:
-        """A loader waits for these runs (bits)."""
-        if self.swarm.scheduler is None:
-            self._urgent |= runs
-        self.swarm.wish(e.Demanded(runs))
-
-    def start(self) -> None:
-        """Ask for what is wanted, what loaders wait for first."""
-        self.swarm.start(self.wanted)
-        if self._urgent:
-            self.swarm.wish(e.Demanded(self._urgent))
-
-    def want_whole(self) -> None:
-        """Somebody wants all of it now."""
-        self.whole = True
-        self.swarm.wish(e.Wanted(c.ALL))
-
-    def _tell_wanted(self) -> None:
-        if not self.whole:
-            self.swarm.wish(e.Wanted(self.wanted))
-
-    def fail(self, error: P2PCacheError) -> None:
-        """End it badly, once."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
-            self.ended.exception()  # heard, even when no client is left
-
-    def finish(self) -> None:
-        """End it well, once."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    @property
-    def error(self) -> P2PCacheError | None:
-        """What it ended with; None: well, or not yet."""
-        error = self.ended.exception() if self.ended.done() else None
-        return error if isinstance(error, P2PCacheError) else None
-
-    def sources(self) -> dict[str, int]:
-        """Bytes that this fetch took, by source."""
-        before, now = self._traffic_before, self.swarm.traffic
-        return {
-            "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
-            "bytes_peers": now[Source.PEER] - before[Source.PEER],
-            "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
-        }
-
-    def report(self, now: float) -> dict[str, object]:
-        """Where the time goes or went, as docs/api.md has it."""
-        return {"bytes": self.bytes_total, **self.sources(), **self.timeline.report(now)}
-
-    def progress(self, now: float) -> dict[str, object]:
-        """How far it is, as docs/api.md has it."""
-        return {
-            "bytes_done": self.swarm.bytes_done, "bytes_total": self.bytes_total, **self.sources(),
-            "peers": self.swarm.peer_count, "rate": round(self.rate(now)),
-        }  # fmt: skip
-
-    def rate(self, now: float) -> float:
-        """Bytes per second over the last few seconds."""
-        done = self.swarm.bytes_done
-        self._samples.append((now, done))
-        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
-            self._samples.pop(0)
-        begin, had = self._samples[0]
-        if now - begin < 0.2:
-            return (done - self.bytes_before) / max(0.2, now - self.started)
-        return (done - had) / (now - begin)
 
 
 class Downloads:
@@ -165,6 +47,7 @@ class Downloads:
         self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
         self._unnoted: set[Download] = set()  # done, and not in the history yet
+        self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
         """Serve what the cache holds from earlier lives, partial models included."""
@@ -208,6 +91,7 @@ class Downloads:
         if digest in self.running:
             raise Conflict("the model is being pulled right now; stop the pull or wait for it")
         swarm = self.swarms.pop(digest, None)
+        self._names.pop(digest, None)
         if swarm is not None:
             swarm.pause()
             self._parts.net.remove_swarm(digest)
@@ -278,8 +162,20 @@ class Downloads:
             self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
             return download
 
+    def called(self, ref: Ref, digest: str, generation: int) -> None:
+        """Remember that a tag means this model: it is set when the model is complete.
+
+        Who asked for the tag may have left by then. Engines do: they look at the configuration of a
+        tag, and load what it meant by the digest.
+        """
+        if ref.digest is None:
+            self._names.setdefault(digest, {})[ref] = generation
+
     async def publish(self, download: Download, ref: Ref, generation: int) -> str:
-        """Make the finished model visible under `ref`; returns its path below the models directory."""
+        """Make the finished model visible under `ref`; returns its path below the models directory.
+
+        So are the tags that others asked for, unless they have moved on meanwhile.
+        """
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # only a tag has a generation
         async with self._opening.of(swarm.digest):
@@ -288,12 +184,20 @@ class Downloads:
                     await asyncio.to_thread(swarm.store.flush)
                     self.reached(download.timeline, "flush")
                 path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                names = self._names.pop(swarm.digest, {})
+                await asyncio.to_thread(self._publish_names, swarm, names)
                 self.reached(download.timeline, "publish")
             finally:
                 self._note(download)
             if not download.clients:
                 await asyncio.to_thread(swarm.store.hide_arriving)
             return path
+
+    def _publish_names(self, swarm: Swarm, names: dict[Ref, int]) -> None:
+        for ref, generation in names.items():
+            if generation >= self._parts.store.generation_seen(ref):
+                with contextlib.suppress(NoSpace):  # the model is here all the same
+                    swarm.store.publish(ref, generation)
 
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
         """Make some files visible, whose chunks are here; returns their path below the models directory."""

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.download import Download
+from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.serving import Serving

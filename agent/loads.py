@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
-from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.download import Download
+from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.pulls import Pulls
 from p2pcache.agent.streams import Events, while_waiting

@@ -3,7 +3,8 @@
 import asyncio
 import weakref
 
-from p2pcache.agent.downloads import TICK_S, Download, Downloads
+from p2pcache.agent.download import Download
+from p2pcache.agent.downloads import TICK_S, Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.core import events as e
 

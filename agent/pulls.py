@@ -5,7 +5,8 @@ import contextlib
 import time
 
 from p2pcache.agent.bodies import PullRequest
-from p2pcache.agent.downloads import Download, Downloads
+from p2pcache.agent.download import Download
+from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.order import Order
 from p2pcache.agent.resolver import Resolved, Resolver
@@ -111,6 +112,7 @@ class Pulls:
             download = await self._downloads.begin(
                 ref, resolved.digest, whole=whole, timeline=timeline
             )
+            self._downloads.called(ref, resolved.digest, resolved.generation)
             self._order.asked(download, background=background)
             return resolved, download
 

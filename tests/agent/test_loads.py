@@ -168,3 +168,42 @@ async def test_what_is_unknown_or_too_large_is_told_at_once(tmp_path: Path, orig
         # A part of it needs no room for all of it.
         async with session.post("/v1/load", json={"ref": "team/m:v1", "needed": True}) as answer:
             assert json.loads(await answer.content.readline())["event"] == "resolved"
+
+
+async def test_a_model_keeps_the_tag_that_somebody_asked_for(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine looks at its ref's configuration, then loads what that meant: by its digest."""
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
+        async with load(session) as (first, _):
+            pass
+        async with load(session, ref=f"team/m:v1@blake3:{first['digest']}") as (_, lines):
+            reads.let_go.set()
+            assert [event["event"] async for event in lines][-1] == "done"
+        async with session.get("/v1/models") as answer:
+            (row,) = (await answer.json())["models"]
+        assert row["refs"] == ["team/m:v1"]
+        origin.rename(tmp_path / "gone")
+        small = await pull(app, "team/m:v1", exclude=["weights.bin"])
+        assert small["event"] == "done"  # the server's next start, while storage is away
+
+
+async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(monkeypatch)
+    async with (
+        agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app,
+        client(app) as session,
+    ):
+        async with load(session) as (first, _):
+            pass
+        async with load(session, ref=f"team/m:v1@blake3:{first['digest']}") as (_, lines):
+            other = push(origin, make_model(tmp_path / "two", {"config.json": b"{}"}), "team/m:v1")
+            reads.let_go.set()
+            assert (await pull(app, "team/m:v1"))["event"] == "done"
+            assert [event["event"] async for event in lines][-1] == "done"
+        async with session.get("/v1/models") as answer:
+            refs = {row["digest"]: row["refs"] for row in (await answer.json())["models"]}
+        assert refs == {other.digest: ["team/m:v1"], first["digest"]: []}

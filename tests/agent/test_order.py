@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.downloads import Download
+from p2pcache.agent.download import Download
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 RATE = 12_000_000  # bytes per second of the origin
