@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.events import Outcome
-from p2pcache.io.peers.reception import INLINE_BYTES, Incoming, Reception
+from p2pcache.io.peers.reception import INLINE_BYTES, INLINE_CHUNK_BYTES, Incoming, Reception
 from p2pcache.io.peers.workers import Slice, SlicePool, Workers
 from tests.io.peers.kit import FileStore, FileWriter, Model, make_model
 
-LENGTHS = [3 * INLINE_BYTES + 5, 2 * INLINE_BYTES, INLINE_BYTES // 2]
+LENGTHS = [INLINE_CHUNK_BYTES + 5, INLINE_CHUNK_BYTES + 1, INLINE_CHUNK_BYTES]
 MODEL = make_model(LENGTHS)
 
 
