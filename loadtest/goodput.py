@@ -16,8 +16,18 @@ MEASURE_S = 2.5  # with 1 % of error from the buffers at either end
 CONNECT_S = 5.0
 
 
-def goodput(sender: Host, receivers: Sequence[Host], measure_s: float = MEASURE_S) -> float:
-    """Bytes per second that one flow from `sender` to each receiver carries, all flows together."""
+def goodput(
+    sender: Host, receivers: Sequence[Host], measure_s: float = MEASURE_S,
+    warm_up_s: float = WARM_UP_S,
+) -> float:  # fmt: skip
+    """Bytes per second that one flow from `sender` to each receiver carries, all flows together.
+
+    Args:
+        sender: where they begin.
+        receivers: where they end.
+        measure_s: how long it is counted.
+        warm_up_s: and how long not, before.
+    """
     listeners = [in_namespace(host, partial(_listen, host)) for host in receivers]
     flows = [in_namespace(sender, partial(_connect, host)) for host in receivers]
     accepted = [listener.accept()[0] for listener in listeners]
@@ -29,7 +39,7 @@ def goodput(sender: Host, receivers: Sequence[Host], measure_s: float = MEASURE_
     ]
     for thread in threads:
         thread.start()
-    time.sleep(WARM_UP_S)
+    time.sleep(warm_up_s)
     before, start = sum(counts), time.monotonic()
     time.sleep(measure_s)
     after, end = sum(counts), time.monotonic()

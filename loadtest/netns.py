@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from loadtest.delay import TUN, DelayLine, open_tun
+
 T = TypeVar("T")
 
 PREFIX = "p2pstorm"
@@ -67,8 +69,12 @@ class Fabric:
     Hosts are on the bridge in the middle, or on that of a rack, which a shaped uplink joins to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, delay_s: float = 0.0) -> None:
         """Take the lock and clear away what dead runs left.
+
+        Args:
+            delay_s: from any host to any other, one way; 0: the bridge's own. With it there is no
+                bridge, no racks, and few packets a second (`loadtest.delay`).
 
         Raises:
             FabricError: not root, or the tools are missing.
@@ -89,6 +95,8 @@ class Fabric:
         self._lock.write(f"{self._work}\n")
         self._lock.flush()
         self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
+        self._delay_s = delay_s
+        self._line: DelayLine | None = None
         self.hosts: dict[str, Host] = {}
         self._racks = 0
 
@@ -100,6 +108,8 @@ class Fabric:
     def __enter__(self) -> Self:
         _ip("netns", "add", self._bridge)
         self._add_bridge("br0")
+        if self._delay_s:
+            self._line = DelayLine(self._delay_s)
         return self
 
     def _add_bridge(self, name: str) -> None:
@@ -112,6 +122,8 @@ class Fabric:
         Args:
             rate_bytes_s: both directions of the uplink.
         """
+        if self._line is not None:
+            raise FabricError("racks are made of bridges; with a delay there is none")
         self._racks += 1
         rack = self._racks
         self._add_bridge(f"br{rack}")
@@ -127,6 +139,8 @@ class Fabric:
         return sum(self._sent(self._bridge, f"out{rack + 1}") for rack in range(self._racks))
 
     def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.close()
         _clear(os.getpid(), self._work)
         self._lock_path.unlink(missing_ok=True)
         self._lock.close()
@@ -144,9 +158,7 @@ class Fabric:
         address = f"{SUBNET}.{group}.{len(self.hosts) + 1}"
         host = Host(namespace, name, address, rate_bytes_s)
         _ip("netns", "add", namespace)
-        _ip("link", "add", "eth0", "netns", namespace, "type", "veth",
-            "peer", "name", name, "netns", self._bridge)  # fmt: skip
-        _ip("-n", self._bridge, "link", "set", "dev", name, "master", f"br{rack}", "up")
+        self._plug_in(host, rack)
         _ip("-n", namespace, "address", "add", f"{address}/16", "dev", "eth0")
         _ip("-n", namespace, "link", "set", "lo", "up")
         _ip("-n", namespace, "link", "set", "eth0", "up")
@@ -157,11 +169,25 @@ class Fabric:
             self.shape(host, rate_bytes_s)
         return host
 
+    def _plug_in(self, host: Host, rack: int) -> None:
+        if self._line is not None:
+            try:
+                self._line.add(host.address, in_namespace(host, lambda: open_tun("eth0")))
+            except OSError as error:
+                raise FabricError(f"a delay needs TUN devices ({TUN}): {error}") from error
+            return
+        _ip("link", "add", "eth0", "netns", host.namespace, "type", "veth",
+            "peer", "name", host.port, "netns", self._bridge)  # fmt: skip
+        _ip("-n", self._bridge, "link", "set", "dev", host.port, "master", f"br{rack}", "up")
+
     def shape(self, host: Host, rate_bytes_s: float) -> None:
         """Set the rate of both directions of a host's link."""
         host.rate_bytes_s = rate_bytes_s
-        for namespace, device in ((host.namespace, "eth0"), (self._bridge, host.port)):
-            self._limit(namespace, device, rate_bytes_s)
+        self._limit(host.namespace, "eth0", rate_bytes_s)
+        if self._line is not None:
+            self._line.shape(host.address, rate_bytes_s)
+        else:
+            self._limit(self._bridge, host.port, rate_bytes_s)
 
     @staticmethod
     def _limit(namespace: str, device: str, rate_bytes_s: float) -> None:

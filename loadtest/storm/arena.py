@@ -51,7 +51,7 @@ class Arena:
 
     def _build(self) -> None:
         plan = self.plan
-        self.fabric = self._stack.enter_context(Fabric())
+        self.fabric = self._stack.enter_context(Fabric(plan.delay_s))
         self.work = self.fabric.work
         self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
         self.tracker_host = self.fabric.add("tracker", group=LEFT)
@@ -117,10 +117,10 @@ class Arena:
             agent.wait_ready(READY_S)
         wait_until(lambda: all(agent.ready() for agent in self.agents), READY_S)
 
-    def push(self, size_bytes: int, ref: str = REF) -> Path:
+    def push(self, size_bytes: int, ref: str = REF, seed: int | None = None) -> Path:
         """Make a model and push it from the origin's own host, past the shaper; its directory."""
         source = self.work / f"model-{ref.replace('/', '-').replace(':', '-')}"
-        make_model(source, size_bytes, shards=1, seed=self.plan.seed)
+        make_model(source, size_bytes, shards=1, seed=self.plan.seed if seed is None else seed)
         self.command(self.origin_host, "push", str(source), ref, "--quiet")
         return source
 

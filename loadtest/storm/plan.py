@@ -26,6 +26,7 @@ class Plan:
     racks: int = 0  # the nodes are spread over so many; 0: one flat network
     uplink: float = 0.0  # of each rack
     labelled: bool = True  # the agents are told their racks
+    delay_s: float = 0.0  # between any two hosts, one way
     logs: str = ""  # directory that gets every daemon's log; "": they go away
 
     def rack_of(self, node: int) -> int:
