@@ -101,7 +101,7 @@ class Bench:
         found = self._run(self._job("arena", bytes=nbytes))
         return [
             {"section": "arena", "name": f"{name.removesuffix('_s')}, {nbytes // MiB} MiB",
-             "gb_per_s": round(nbytes / GB / seconds, 2)}
+             "gb_per_s": round(nbytes / GB / seconds, 4)}
             for name, seconds in found.items()
         ]  # fmt: skip
 

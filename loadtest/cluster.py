@@ -1,7 +1,9 @@
 """A whole cluster of real processes on loopback: tracker, agents, and the command line against them."""
 
+import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -20,7 +22,7 @@ from p2pcache.io.client import AgentClient
 
 COMMAND_S = 60.0  # a command of a test that takes longer hangs
 HEALTH_S = 1.0
-MEMBERS_S = 15.0  # clients of S3 take a second of CPU to import
+MEMBERS_S = 60.0  # clients of S3 take a second of CPU to import, and CI machines are busy
 
 
 class Agent(Daemon):
@@ -251,12 +253,18 @@ def write_key(path: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback TCP ports that nobody listened on a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(s.getsockname()[1]) for s in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Distinct loopback TCP ports that nobody listened on a moment ago.
+
+    They lie below the kernel's range of outgoing ports, so that no connection takes one meanwhile.
+    """
+    found: list[int] = []
+    dice = random.Random()  # processes that start together must not try the same ones
+    while len(found) < count:
+        port = dice.randrange(22_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in found:
+                found.append(port)
+    return found
 
 
 def healthy(url: str) -> bool:

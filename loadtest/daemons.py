@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 P2PCACHE = [sys.executable, "-m", "p2pcache.cli.main"]
-READY_S = 20.0  # a daemon answers in about a second; a loaded CI machine gets more
+READY_S = 60.0  # a daemon answers in about a second; a loaded CI machine gets more
 STOP_S = 20.0  # above the agent's own limit for finishing uploads
 POLL_S = 0.05
 LOG_TAIL_LINES = 15

@@ -87,4 +87,4 @@ def test_the_second_node_does_not_compile(
     log.info("first call %.2f s, from the cache %.2f s", cold["seconds"], warm["seconds"])
     assert (warm["misses"], warm["compiled"]) == (0, 0)
     assert warm["hits"] == cold["misses"]
-    assert warm["seconds"] < 0.6 * cold["seconds"]
+    # How much sooner that is depends on what else the machine does; that nothing is compiled doesn't.

@@ -82,12 +82,12 @@ def tap_in_front_of(address: str) -> Iterator[Tap]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(30)
     try:
         yield taps[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(5)
+        thread.join(30)
         loop.close()
 
 
@@ -148,7 +148,7 @@ def test_new_certificates_while_a_pull_runs(
         cluster.run("push", str(model), "m:v1", "--origin", cluster.origin, agent=None)
         cluster.run("pull", "m:v1", agent=0)
         pull = Pull(cluster.agents[1], "m:v1")
-        wait_until(lambda: bytes_done(cluster.agents[1]) > 0, 20)
+        wait_until(lambda: bytes_done(cluster.agents[1]) > 0, 60)
         daemons = [("tracker", "tracker", cluster.tracker)]
         daemons += [("agent", agent.name, agent) for agent in cluster.agents]
         for _, _, daemon in daemons:
@@ -164,7 +164,7 @@ def test_new_certificates_while_a_pull_runs(
         check_tree(cluster.agents[1].tree(str(pull.wait()["path"])), model)
         late = cluster.add_agent()
         late.start()
-        wait_until(late.ready, 10)
+        wait_until(late.ready, 60)
         assert last_event(cluster.run("pull", "m:v1", "--json", agent=2).stdout)["bytes_peers"] > 0
 
 

@@ -36,7 +36,7 @@ class Manager:
             except BlockingIOError:
                 return self.heard
 
-    def wait(self, pattern: str, limit_s: float = 20) -> None:
+    def wait(self, pattern: str, limit_s: float = 60) -> None:
         """Wait until a message matches."""
         wait_until(lambda: any(re.search(pattern, text) for text in self.listen()), limit_s)
 
@@ -82,9 +82,10 @@ def test_a_tracker_tells_its_manager(tmp_path: Path, manager: Manager) -> None:
 
 def check_the_watchdog(manager: Manager, daemon: Daemon) -> None:
     """Fed at half its limit; a daemon that is stopped feeds it no more, and again when it goes on."""
-    before = manager.listen().count("WATCHDOG=1")
-    time.sleep(2 * WATCHDOG_S)
-    assert 3 <= manager.listen().count("WATCHDOG=1") - before <= 6
+    before, began = manager.listen().count("WATCHDOG=1"), time.monotonic()
+    wait_until(lambda: manager.listen().count("WATCHDOG=1") - before >= 3, 60)
+    fed, passed = manager.listen().count("WATCHDOG=1") - before, time.monotonic() - began
+    assert fed <= 2 + passed / (WATCHDOG_S / 2)
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         manager.listen()
@@ -103,7 +104,7 @@ def test_a_daemon_that_the_watchdog_kills_leaves_traces(tmp_path: Path) -> None:
     )
     agent.start()
     os.kill(agent.pid, signal.SIGABRT)
-    assert agent.await_end(10) == -signal.SIGABRT
+    assert agent.await_end(60) == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in agent.log()
     assert "most recent call first" in agent.log()
 
@@ -112,7 +113,7 @@ def test_a_manager_that_cannot_be_understood_is_a_usage_error(tmp_path: Path) ->
     done = subprocess.run(
         [*P2PCACHE, "agent", "--cache-dir", str(tmp_path / "c"), "--socket", str(tmp_path / "s")],
         env=clean_environ(tmp_path) | {"NOTIFY_SOCKET": "vsock:2:1"},
-        capture_output=True, text=True, timeout=20,
+        capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
     assert "NOTIFY_SOCKET" in done.stderr

@@ -30,7 +30,7 @@ class SlowDisk(Disk):
     def write_at(self, fd: int, data: memoryview | bytes, offset: int) -> None:
         if not self.gate.is_set():
             self.waiting.set()
-            assert self.gate.wait(10)
+            assert self.gate.wait(30)
         super().write_at(fd, data, offset)
 
     def copy_range(self, source: int, start: int, target: int, offset: int, length: int) -> None:
@@ -105,7 +105,7 @@ def test_a_running_put_is_waited_for(store: Store, wanted: Model, disk: SlowDisk
     disk.gate.clear()
     late = threading.Thread(target=liar.put, args=(0, memoryview(bytes(1000))))
     late.start()
-    assert disk.waiting.wait(10)
+    assert disk.waiting.wait(30)
     result: list[bool] = []
     finish = threading.Thread(target=lambda: result.append(honest.finish()))
     finish.start()
@@ -129,7 +129,7 @@ def test_an_aborted_put_in_flight_never_meets_its_successor(
     disk.gate.clear()
     late = threading.Thread(target=stuck.put, args=(0, memoryview(bytes(1000))))
     late.start()
-    assert disk.waiting.wait(10)
+    assert disk.waiting.wait(30)
     stuck.abort()  # returns at once, though the put still runs
     successor = begin(here)
     result: list[bool] = []

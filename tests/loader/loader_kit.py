@@ -223,8 +223,18 @@ class FakeAsyncBackend:
 
 
 @contextmanager
-def soon(seconds: float = 10.0) -> Iterator[None]:
+def soon(seconds: float = 60.0) -> Iterator[None]:
     """The block must end in time."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds
+
+
+def reader_threads() -> list[str]:
+    """Those that are left; one that was told to end needs a moment for it."""
+    deadline = time.monotonic() + 30
+    while True:
+        names = [t.name for t in threading.enumerate() if t.name.startswith("p2pcache")]
+        if not names or time.monotonic() > deadline:
+            return names
+        time.sleep(0.01)

@@ -17,7 +17,7 @@ import p2pcache
 from p2pcache.errors import InvalidHeader, P2PCacheError, TimedOut, UsageError
 from p2pcache.loader import api
 from p2pcache.loader.source import DirectorySource
-from tests.loader.loader_kit import Spec, soon, torch_bytes, write, write_raw
+from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
 MiB = 1 << 20
 
@@ -25,10 +25,6 @@ MiB = 1 << 20
 @pytest.fixture
 def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return tmp_path, write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (MiB,)) for i in range(16)])  # fmt: skip
-
-
-def reader_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("p2pcache")]
 
 
 @pytest.mark.parametrize("shape", ["[0,2305843009213693952,2305843009213693952]",
@@ -233,13 +229,13 @@ def stuck(
 
 def test_a_read_that_is_stuck_does_not_hold_up_a_close(stuck: StuckSource) -> None:
     stream = p2pcache.iter_tensors("m")
-    with soon(5):
+    with soon():
         stream.close()
     assert reader_threads() == []
 
 
 def test_a_read_that_is_stuck_is_under_the_time_limit(stuck: StuckSource) -> None:
-    with soon(5), pytest.raises(TimedOut):
+    with soon(), pytest.raises(TimedOut):
         p2pcache.load("m", timeout_s=0.2)
 
 
@@ -256,7 +252,7 @@ def test_an_open_model_can_be_closed_while_somebody_waits(stuck: StuckSource) ->
     thread = threading.Thread(target=ask)
     thread.start()
     time.sleep(0.05)
-    with soon(5):
+    with soon():
         opened.close()
         thread.join()
     assert len(errors) == 1
@@ -266,5 +262,5 @@ def test_an_agent_that_never_answers_is_under_the_time_limit(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "a.sock"))
         silent.listen()
-        with soon(5), pytest.raises(TimedOut):
+        with soon(), pytest.raises(TimedOut):
             p2pcache.load("team/m:v1", agent=f"unix://{tmp_path}/a.sock", timeout_s=0.3)

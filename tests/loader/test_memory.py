@@ -120,7 +120,7 @@ def test_the_budget_blocks_and_lets_go() -> None:
     thread.join(0.05)
     assert thread.is_alive()
     budget.release(100)
-    thread.join(5)
+    thread.join(30)
     assert found == [True]
     stop.set()
     assert not budget.acquire(10, stop.is_set)

@@ -65,7 +65,7 @@ def test_an_empty_ring_waits_and_can_be_stopped() -> None:
     thread.join(0.15)
     assert thread.is_alive()
     stop.set()
-    thread.join(5)
+    thread.join(30)
     assert found == [None]
     ring.give_back(slot)
     assert ring.acquire(never) is slot

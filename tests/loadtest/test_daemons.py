@@ -38,7 +38,7 @@ def test_who_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     stubborn.start()
     begin = time.monotonic()
     assert stubborn.stop(limit_s=0.3) == -signal.SIGKILL
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
 
 
 def test_a_daemon_that_ends_says_its_log(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_children_die_with_a_killed_harness(tmp_path: Path) -> None:
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     comm = Path(f"/proc/{pid}/comm")
-    wait_until(lambda: comm.read_text() == "sleep\n", 5)  # until then its leash isn't tied
+    wait_until(lambda: comm.read_text() == "sleep\n", 30)  # until then its leash isn't tied
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -69,7 +69,7 @@ def test_children_die_with_a_killed_harness(tmp_path: Path) -> None:
             return True
         return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
 
-    wait_until(gone, 5)
+    wait_until(gone, 30)
 
 
 def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

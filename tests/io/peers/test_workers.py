@@ -22,8 +22,8 @@ def test_an_idle_worker_holds_nothing_of_its_last_job() -> None:
     gone = threading.Event()
     weakref.finalize(job, gone.set)
     workers.submit(job)
-    assert job.done.wait(5)
+    assert job.done.wait(30)
     del job
     gc.collect()
-    assert gone.wait(5)
+    assert gone.wait(30)
     workers.stop()
