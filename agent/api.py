@@ -280,8 +280,8 @@ class Api:
         with Entry(caller.who, "rm", model=str(ref)) as entry, failures:
             self._downloads.refuse_while_pulled(ref)
             digest = await self._queries.local_digest(ref)
-            tags = await asyncio.to_thread(self._store.tags_of, digest)
-            if ref.digest is not None or len(tags) <= 1:
+            names = await asyncio.to_thread(self._store.names_of, digest)
+            if ref.digest is not None or len(names) <= 1:
                 await self._downloads.forget(digest)
                 freed = await asyncio.to_thread(self._store.remove_model, digest)
             else:

@@ -212,7 +212,10 @@ class Downloads:
             encoded = await self._resolver.manifest(digest)
         layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
-        return await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        if ref.digest is None:
+            await asyncio.to_thread(store.ask, ref, digest)
+        return model
 
     async def _run(self, download: Download) -> None:
         """Drive one fetch to its end: local copies first, then the swarm, flushing as bytes come."""

@@ -17,8 +17,8 @@ from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.errors import NotFound, Unreachable
 from p2pcache.ids import Ref, format_node
+from p2pcache.io.facts import ModelInfo, Pruned
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.store import ModelInfo, Pruned
 
 PROGRESS_S = 0.25
 
@@ -204,10 +204,7 @@ class Queries:
 
     async def _known(self, ref: Ref) -> ModelInfo:
         store = self._parts.store
-        digest = ref.digest
-        if digest is None:
-            tag = await asyncio.to_thread(store.tag_of, ref)
-            digest = tag.digest if tag is not None else None
+        digest = await asyncio.to_thread(store.named, ref)
         for known in await asyncio.to_thread(store.models):
             if known.digest == digest:
                 return known
@@ -224,12 +221,12 @@ class Queries:
 
 
 def _row(known: ModelInfo) -> dict[str, object]:
-    tags = [ref.tag for ref in known.tags]
-    first = known.tags[0] if known.tags else None
+    names = known.names
+    first = names[0] if names else None
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": tags, "refs": [ref.short for ref in known.tags], "digest": known.digest,
+        "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names], "digest": known.digest,
         "bytes": known.size_bytes, "files": known.files,
         "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip

@@ -26,7 +26,8 @@ SHORT_DIGEST = 12  # as docker and git: enough to tell models apart on a screen
 def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
     """List the models in the cache.
 
-    STATE is "complete", or how much of the model is here. --json gives everything, with whole
+    STATE is "complete", or how much of the model is here (an interrupted pull
+    has the name that was asked for; pulling it again resumes). --json gives everything, with whole
     digests.
 
     Examples:
@@ -207,7 +208,7 @@ def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _state(model: dict[str, Any]) -> str:
     if model["complete"]:
         return "complete"
-    return f"{model['bytes_done'] / max(1, model['bytes']):.0%}"
+    return f"{model['bytes_done'] / max(1, model['bytes']):.0%}, incomplete"
 
 
 def _ago(unix_s: float) -> str:

@@ -17,8 +17,9 @@ from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
     from p2pcache.core.manifest import Manifest
+    from p2pcache.io.facts import ModelInfo
     from p2pcache.io.modelstore import ModelStore
-    from p2pcache.io.store import ModelInfo, Store
+    from p2pcache.io.store import Store
 
 TURN_FILE = "command.lock"
 
@@ -97,7 +98,7 @@ class LocalCache:
         known = self._known(wanted)
         assert self._store is not None
         freed = 0
-        if wanted.digest or len(known.tags) == 1:
+        if wanted.digest or len(known.names) == 1:
             freed = self._store.remove_model(known.digest)
         else:
             self._store.remove_tag(wanted)
@@ -144,8 +145,7 @@ class LocalCache:
 
     def _known(self, ref: Ref) -> "ModelInfo":
         if self._store:
-            tag = None if ref.digest else self._store.tag_of(ref)
-            digest = ref.digest or (tag.digest if tag else None)
+            digest = self._store.named(ref)
             for known in self._store.models():
                 if known.digest == digest:
                     return known
@@ -177,11 +177,12 @@ class LocalCache:
 
 
 def _row(known: "ModelInfo") -> Json:
-    first = known.tags[0] if known.tags else None
+    names = known.names
+    first = names[0] if names else None
     return {
         "ref": str(first) if first else f"@blake3:{known.digest}",
         "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": [ref.tag for ref in known.tags], "refs": [ref.short for ref in known.tags],
+        "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
         "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
         "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
     }  # fmt: skip

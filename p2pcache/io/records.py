@@ -37,6 +37,9 @@ create table history (id integer primary key, ended real not null, action text n
   code integer not null, message text not null, times integer not null);
 """, """
 alter table history add column report text not null default '';
+""", """
+create table asked (namespace text, name text, tag text, digest text not null,
+  primary key (namespace, name, tag)) without rowid;
 """)  # fmt: skip
 # The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 SCHEMA_VERSION = len(_SCHEMAS)
@@ -182,12 +185,14 @@ class Records:
         """Point a tag at a digest and remember the generation as seen."""
         with self._write() as db:
             db.execute("replace into tags values (?,?,?,?,?)", (*key, digest, generation))
+            db.execute("delete from asked where namespace=? and name=? and tag=?", key)
             db.execute("replace into generations values (?,?,?,?)", (*key, generation))
 
     def remove_tag(self, key: tuple[str, str, str]) -> None:
         """Forget a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
         with self._write() as db:
-            db.execute("delete from tags where namespace=? and name=? and tag=?", key)
+            for table in ("tags", "asked"):
+                db.execute(f"delete from {table} where namespace=? and name=? and tag=?", key)  # noqa: S608  table names are ours
 
     def tag(self, key: tuple[str, str, str]) -> tuple[str, int] | None:
         """(digest, generation) of a tag."""
@@ -205,7 +210,19 @@ class Records:
 
     def tags(self) -> list[tuple[Ref, str]]:
         """Every tag with its digest."""
-        rows = self._all("select namespace, name, tag, digest from tags")
+        return self._named("tags")
+
+    def set_asked(self, key: tuple[str, str, str], digest: str) -> None:
+        """Remember by which tag a model is pulled, until the tag is set."""
+        with self._write() as db:
+            db.execute("replace into asked values (?,?,?,?)", (*key, digest))
+
+    def asked(self) -> list[tuple[Ref, str]]:
+        """Every tag that was asked for and not set since, with the digest that it meant."""
+        return self._named("asked")
+
+    def _named(self, table: str) -> list[tuple[Ref, str]]:
+        rows = self._all(f"select namespace, name, tag, digest from {table}")  # noqa: S608  table names are ours
         return [(Ref(str(a), str(b), str(c)), str(d)) for a, b, c, d in rows]
 
     # Models
@@ -222,7 +239,7 @@ class Records:
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
         with self._write() as db:
-            for table in ("tags", "models", "model_blobs"):
+            for table in ("tags", "asked", "models", "model_blobs"):
                 db.execute(f"delete from {table} where digest=?", (digest,))  # noqa: S608  table names are ours
 
     def touch(self, digest: str, last_used: float) -> None:

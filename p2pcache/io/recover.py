@@ -76,6 +76,9 @@ def _tags(records: Records, trees: Trees, known: set[str]) -> None:
             records.remove_tag(ref.tag_key)
         elif linked.get(ref) != digest and trees.exists(Tree(ref.namespace, ref.name, digest)):
             trees.set_link(ref, digest)
+    for ref, digest in records.asked():
+        if digest not in known:
+            records.remove_tag(ref.tag_key)
     for ref, digest in linked.items():
         if ref in tagged:
             continue

@@ -1,27 +1,15 @@
 """What a tree of a model shows, whole or only some of its files; and what people are told of a model."""
 
 from collections.abc import Collection, Iterator
-from typing import Protocol
 
 from p2pcache.core.layout import Layout
 from p2pcache.core.picked import name_of
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import Blobs
+from p2pcache.io.facts import ModelInfo
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.tree import Tree, Trees
-
-
-class Known(Protocol):
-    """A model of the cache."""
-
-    @property
-    def digest(self) -> str:
-        """Of its manifest."""
-
-    @property
-    def tags(self) -> list[Ref]:
-        """That point at it."""
 
 
 def tree_files(layout: Layout) -> Iterator[tuple[str, str]]:
@@ -51,6 +39,6 @@ def show_files(
     return tree.path
 
 
-def label(model: Known) -> str:
+def label(model: ModelInfo) -> str:
     """A model as people call it."""
-    return ", ".join(ref.short for ref in model.tags) or f"blake3:{model.digest}"
+    return ", ".join(ref.short for ref in model.names) or f"blake3:{model.digest}"

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
@@ -23,6 +23,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs, Folders
 from p2pcache.io.disk import Disk, disk_errors, read_small
+from p2pcache.io.facts import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.records import HistoryRow, ModelRow, Records
 from p2pcache.io.recycler import Recycler
@@ -31,40 +32,6 @@ from p2pcache.io.tree import Tree, Trees
 from p2pcache.io.writer import Writers
 
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
-
-
-class ModelInfo(NamedTuple):
-    """One model as `ls` shows it."""
-
-    digest: str
-    size_bytes: int  # sum of the files
-    files: int
-    bytes_done: int  # proved bytes, of the distinct blobs' `bytes_total`
-    bytes_total: int
-    complete: bool
-    tags: list[Ref]
-    last_used: float  # unix seconds
-
-
-class TagState(NamedTuple):
-    """What a tag points at here."""
-
-    digest: str
-    generation: int
-
-
-class Pruned(NamedTuple):
-    """What `prune` removed (or would remove), for people, and the disk bytes that it freed."""
-
-    removed: list[str]
-    bytes_freed: int
-
-
-class Usage(NamedTuple):
-    """The cache's share of its disk."""
-
-    cached_bytes: int
-    free_bytes: int
 
 
 class Store:
@@ -202,17 +169,18 @@ class Store:
 
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
-        tags: dict[str, list[Ref]] = {}
-        for ref, digest in self._records.tags():
-            tags.setdefault(digest, []).append(ref)
-        return [self._info(row, tags.get(row.digest, [])) for row in self._records.models()]
+        tags, asked = dict(self._records.tags()), self._asked()
+        return [
+            self._info(row, _names_of(row.digest, tags), _names_of(row.digest, asked))
+            for row in self._records.models()
+        ]
 
-    def _info(self, row: ModelRow, tags: list[Ref]) -> ModelInfo:
+    def _info(self, row: ModelRow, tags: list[Ref], asked: list[Ref]) -> ModelInfo:
         blobs = self._records.blobs_of(row.digest)
         done = sum(self._blobs.done_bytes(blob, size) for blob, size in blobs)
         total = sum(size for _, size in blobs)
         return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total,
-                         tags, row.last_used)  # fmt: skip
+                         tags, asked, row.last_used)  # fmt: skip
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
@@ -318,6 +286,29 @@ class Store:
         """The tags that point at a model."""
         return [ref for ref, d in self._records.tags() if d == digest]
 
+    def ask(self, ref: Ref, digest: str) -> None:
+        """Remember by which tag a model is pulled: an interrupted pull has a name, too."""
+        known = self._records.tag(ref.tag_key)
+        if (known is None or known[0] != digest) and (ref, digest) not in self._records.asked():
+            with contextlib.suppress(NoSpace):
+                self._records.set_asked(ref.tag_key, digest)
+
+    def _asked(self) -> dict[Ref, str]:
+        """Without those that are tags of something else, which people mean by them until they move."""
+        tags = dict(self._records.tags())
+        return {ref: digest for ref, digest in self._records.asked() if ref not in tags}
+
+    def names_of(self, digest: str) -> list[Ref]:
+        """What people call a model: its tags, and what pulls that haven't ended well called it."""
+        return [*self.tags_of(digest), *_names_of(digest, self._asked())]
+
+    def named(self, ref: Ref) -> str | None:
+        """The digest that a ref means here, complete or not."""
+        if ref.digest is not None:
+            return ref.digest
+        tag = self._records.tag(ref.tag_key)
+        return tag[0] if tag is not None else self._asked().get(ref)
+
     def generation_seen(self, ref: Ref) -> int:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
         return self._records.generation(ref.tag_key)
@@ -397,3 +388,7 @@ class Store:
         if info.digest in in_use or (model is not None and model.pins):
             return False
         return all_unused or not info.tags
+
+
+def _names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:
+    return [ref for ref, meant in names.items() if meant == digest]

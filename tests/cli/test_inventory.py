@@ -38,7 +38,7 @@ def test_ls_is_a_table(agent: FakeAgent, run: Run) -> None:
         "2h00m",
         "ago",
     ]
-    assert lines[2].split() == ["tiny", "latest", HEX[:12], "1.00", "kB", "25%", "-"]
+    assert lines[2].split() == ["tiny", "latest", HEX[:12], "1.00", "kB", "25%,", "incomplete", "-"]
     assert lines[3].split()[:2] == ["tiny", "v1"]
     assert lines[4].split()[:2] == ["-", "-"]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,6 +146,9 @@ def test_a_pull_without_a_daemon_that_is_interrupted_resumes(tmp_path: Path) -> 
         "code": 130,
         "message": "interrupted",
     }
+    (left,) = json.loads(node.run("ls", "--json").stdout)["models"]
+    assert (left["ref"], left["complete"]) == ("m:latest", False)
+    assert re.search(r"m +latest +\S+ +24.0 MB +\d+%, incomplete", node.run("ls").stdout)
     again = json.loads(node.run("pull", "m", "--json").stdout.splitlines()[-1])
     assert again["event"] == "done"
     assert 0 < again["bytes_origin"] < 24_000_000

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
 from p2pcache.io import records
 from p2pcache.io.records import HISTORY_ROWS, SCHEMA_VERSION, HistoryRow, Proof, Records
 
@@ -70,6 +71,8 @@ def test_records_of_the_release_before_gain_a_history_and_lose_nothing(path: Pat
         assert db.proofs() == {"b": Proof(7, 9)}
         db.add_history(row())
         assert db.history(1) == [row()]
+        db.set_asked(("team", "m", "v1"), "ab" * 32)
+        assert db.asked() == [(Ref("team", "m", "v1"), "ab" * 32)]
     with closing(sqlite3.connect(path)) as now:
         assert now.execute("pragma user_version").fetchone() == (SCHEMA_VERSION,)
 
