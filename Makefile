@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines demo test check fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -27,6 +27,10 @@ tools:           ## Debian packages that some tests drive (root only; else those
 
 engines: setup   ## source of vLLM and SGLang, which contract tests read (offline those skip)
 	$(BIN)/python .ci/install_engines.py
+
+vllm-server: setup  ## a real vLLM server on this CPU in front of real agents (downloads 400 MB; half an hour on two cores)
+	$(BIN)/python .ci/install_vllm.py
+	$(BIN)/python -m loadtest.vllm_server
 
 fmt: setup       ## format the code
 	$(BIN)/ruff format .
