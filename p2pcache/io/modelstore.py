@@ -370,9 +370,9 @@ class ModelStore:
             run = self.layout.run_of(chunk)
             self._run_left[run] -= 1
             if not self._run_left[run]:
-                self._have_runs |= 1 << run
                 if self.arriving is not None:
                     self.arriving.ready(run)
+                self._have_runs |= 1 << run  # last: who sees it without the lock may tell a loader
         if self._have_runs != before and self.on_ready is not None:
             self.on_ready()
 

@@ -9,7 +9,7 @@ import pytest
 
 from p2pcache.core import chunkset
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
-from p2pcache.io.arriving import Board
+from p2pcache.io.arriving import Arriving, Board
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.store import Store
 from tests.io.store_kit import REF, Model, open_fds, open_store
@@ -63,6 +63,24 @@ def test_bits_follow_what_is_proved_and_the_bytes_are_there(store: Store, tmp_pa
     assert board.ready_runs() == wanted.layout.run_count
     assert board.withdrawals == 0
     board.close()
+    board.close()
+
+
+def test_a_run_is_shown_before_anybody_hears_that_it_is_here(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked without the lock told a loader of a run whose byte was still 0."""
+    wanted = wanted_model()
+    here = wanted.add(store)
+    board, shown = show(here, wanted, tmp_path), Arriving.ready
+
+    def ready(arriving: Arriving, run: int) -> None:
+        assert not here.have_runs() >> run & 1
+        shown(arriving, run)
+
+    monkeypatch.setattr(Arriving, "ready", ready)
+    wanted.fill(here)
+    assert seen(board) == here.have_runs() == chunkset.full(wanted.layout.run_count)
     board.close()
 
 
