@@ -58,7 +58,7 @@ class Downloads:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
             if model is not None:
-                self.add(model, known.tags[0].short if known.tags else "")
+                self.add(model, known.names[0].short if known.names else "")
 
     def add(self, model: ModelStore, label: str) -> Swarm:
         """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
@@ -204,6 +204,19 @@ class Downloads:
         store = download.swarm.store
         async with self._opening.of(store.digest):
             return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+
+    def unread(self) -> list[str]:
+        """Digests of the models that are shown to loaders, though none is attached."""
+        return [
+            digest for digest, swarm in self.swarms.items()
+            if swarm.store.arriving is not None and digest not in self.running
+        ]  # fmt: skip
+
+    async def hide(self, digest: str) -> None:
+        """Show a model to loaders no longer, unless one has come meanwhile; the next is shown it anew."""
+        async with self._opening.of(digest):
+            if digest in self.unread():
+                await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store

@@ -12,6 +12,10 @@ log = logging.getLogger(__name__)
 
 RECYCLE_LOOK_S = 60.0  # kept disk space is given back within a minute of its time
 LOOK_S = 5.0  # at the cache dir itself
+ARRIVING_LOOK_S = 60.0  # at what loaders read while a model arrives ...
+ARRIVING_S = (
+    300.0  # ... which goes after so long without any; one that lost its agent is back in seconds
+)
 SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
 
 
@@ -23,6 +27,7 @@ class Janitor:
         self._downloads = downloads
         self._serving = serving
         self._scrubbed: dict[str, float] = {}
+        self._unread: dict[str, float] = {}  # since when no loader has held what is shown
 
     def start(self) -> None:
         """Begin the chores."""
@@ -30,12 +35,25 @@ class Janitor:
         if self._parts.settings.scrub_interval_s > 0:
             self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
         self._parts.tasks.every(RECYCLE_LOOK_S, self._recycle, name="recycle")
+        self._parts.tasks.every(ARRIVING_LOOK_S, self._hide_unread, name="arriving")
 
     async def _recycle(self) -> None:
         try:
             await asyncio.to_thread(self._parts.store.expire_recycled)
         except P2PCacheError as error:
             log.warning("giving back disk space: %s", error)
+
+    async def _hide_unread(self) -> None:
+        """An abandoned load leaves a directory behind, and whoever looks in there thinks of a load."""
+        now = self._parts.now()
+        unread = self._downloads.unread()
+        self._unread = {digest: self._unread.get(digest, now) for digest in unread}
+        for digest, since in self._unread.items():
+            if now - since >= ARRIVING_S:
+                try:
+                    await self._downloads.hide(digest)
+                except P2PCacheError as error:
+                    log.warning("what was shown of blake3:%s stays: %s", digest, error)
 
     async def _look(self) -> None:
         """A cache dir that was deleted ends the agent: nobody would see what it fetches."""

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from p2pcache.agent import janitor
 from p2pcache.agent.app import AgentApp
 from p2pcache.core import chunkset
 from p2pcache.io.arriving import Board
@@ -207,3 +208,22 @@ async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
         async with session.get("/v1/models") as answer:
             refs = {row["digest"]: row["refs"] for row in (await answer.json())["models"]}
         assert refs == {other.digest: ["team/m:v1"], first["digest"]: []}
+
+
+async def test_what_an_abandoned_load_was_shown_goes_after_a_while(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "ARRIVING_LOOK_S", 0.05)
+    monkeypatch.setattr(janitor, "ARRIVING_S", 0.1)
+    shown = tmp_path / "a/models/.arriving"
+    async with agent(tmp_path, origin=origin.as_uri(), abandon_after_s=0.1) as app:
+        async with client(app) as session, load(session, needed=True) as (first, _):
+            await asyncio.sleep(0.5)
+            assert (shown / first["digest"] / "ready").exists()  # somebody holds it
+        async with asyncio.timeout(30):
+            while list(shown.iterdir()):
+                await asyncio.sleep(0.02)
+        assert app.downloads.swarms[first["digest"]].store.arriving is None
+        async with client(app) as session, load(session) as (again, lines):  # and can be had again
+            assert again["digest"] == first["digest"]
+            assert [event["event"] async for event in lines][-1] == "done"
