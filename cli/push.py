@@ -12,12 +12,14 @@ from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import emit
 from p2pcache.cli.progress import Event, Reporter, make_reporter
 from p2pcache.cli.upload import Straight, Target, ThroughAgent
+from p2pcache.cli.watched import Watched
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.hashing import Progress
 from p2pcache.io.sending import indexed
 
+WAITING_S = 3.0  # as a pull: silence for longer looks like a fault
 TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
 
 
@@ -53,13 +55,26 @@ def push(
     reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
     began = time.monotonic()
     with closing(reporter):
-        target.check(wanted)
+        _check(target, wanted, reporter)
         found = indexed(directory, _telling(reporter))
         done = target.push(wanted, found, reporter, force=force)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
     if not as_json:
         emit(f"{wanted.short}@blake3:{found.layout.digest}")
+
+
+def _check(target: Target, ref: Ref, reporter: Reporter) -> None:
+    """Fail now rather than after an hour of hashing, and say what takes long until then."""
+    work = Watched[None](lambda _: target.check(ref))
+    began = told = time.monotonic()
+    for _ in work.progress():
+        now = time.monotonic()
+        if now - told >= WAITING_S:
+            told = now
+            waiting = {"event": "waiting", "for": target.place, "seconds": round(now - began, 1)}
+            reporter.update(waiting)
+    work.result()
 
 
 def _telling(reporter: Reporter) -> Callable[[Progress], None]:

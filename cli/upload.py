@@ -20,6 +20,10 @@ from p2pcache.io.sending import Indexed, Sending
 class Target(Protocol):
     """Where a push goes."""
 
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for, for people."""
+
     def check(self, ref: Ref, /) -> None:
         """Fail now rather than after an hour of hashing."""
 
@@ -32,6 +36,11 @@ class ThroughAgent:
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
+
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for."""
+        return f"the agent at {self._client.address}"
 
     def check(self, _ref: Ref, /) -> None:
         """Does it answer?"""
@@ -71,6 +80,11 @@ class Straight:
                 "for example s3://models, or start 'p2pcache agent'"
             )
         self._repo = OriginRepo(open_origin(url))
+
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for."""
+        return f"storage {self._repo.url}"
 
     def check(self, ref: Ref, /) -> None:
         """Does it answer, and are the credentials good?"""

@@ -1,11 +1,21 @@
 import json
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from p2pcache.cli.progress import JsonReporter, LineReporter
 from p2pcache.core.manifest import decode
-from p2pcache.errors import Conflict, NoSpace, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import (
+    Conflict,
+    NoSpace,
+    NotFound,
+    OriginUnavailable,
+    P2PCacheError,
+    UsageError,
+)
 from p2pcache.io.hashing import index_directory
 from p2pcache.io.origins.push import upload_blobs
 from tests.cli.conftest import Run
@@ -172,3 +182,34 @@ def test_ten_thousand_files_are_not_ten_thousand_events(
         (folder / f"{i}").write_text(str(i))
     result = run("push", "--json", folder, "many", "--origin", origin)
     assert len(result.stdout.splitlines()) < 30
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_storage_that_does_not_answer_is_waited_for_aloud(
+    run: Run, model: Path, origin: str, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    told = threading.Event()
+
+    def silent(*_: object) -> None:
+        told.wait(60)
+        raise OriginUnavailable("nobody answers")
+
+    update = JsonReporter.update if as_json else LineReporter.update
+
+    def heard(reporter: Any, event: dict[str, Any]) -> None:
+        update(reporter, event)
+        if event["event"] == "waiting":
+            told.set()
+
+    monkeypatch.setattr(JsonReporter if as_json else LineReporter, "update", heard)
+    monkeypatch.setattr("p2pcache.io.origins.repo.OriginRepo.get_tag", silent)
+    monkeypatch.setattr("p2pcache.cli.push.WAITING_S", 0.1)
+    flags = ["--json"] if as_json else []
+    result = run("push", model, "team/m:v1", "--origin", origin, *flags)
+    assert isinstance(result.exception, OriginUnavailable)
+    if as_json:
+        first = json.loads(result.stdout.splitlines()[0])
+        assert (first["event"], first["for"]) == ("waiting", f"storage {origin}")
+        assert first["seconds"] >= 0.1
+    else:
+        assert f"pushing team/m:v1: waiting for storage {origin} to answer (" in result.stderr
