@@ -233,7 +233,7 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
     loaders.filter_duplicate_safetensors_files = lambda files, *_, **__: files  # shells' answers
     loaders.filter_files_not_needed_for_inference = lambda files: files
     loaders.get_bool_env_var, loaders.get_server_args = lambda *_: False, lambda: None
-    logging.getLogger("sglang").addHandler(logging.NullHandler())
+    lines = io.StringIO()
     prepared: list[str] = []
     own = loaders.DefaultModelLoader._prepare_weights
 
@@ -254,11 +254,14 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
         method = loaders.DefaultModelLoader._get_weights_iterator
         assert hasattr(method, "__wrapped__")
         assert not hasattr(method.__wrapped__, "__wrapped__")  # once
-        assert logging.getLogger("p2pcache").handlers
+        # as SGLang's configure_logger does it, which runs after the plugins
+        logging.basicConfig(stream=lines, level=logging.INFO, force=True)
 
     def directory() -> None:
         model = Model(given)
         model.load_weights(weights(given.whole, load_format="safetensors"))
+        assert f"weights come by p2pcache from {given.whole}" in lines.getvalue()
+        assert "loaded " in lines.getvalue()
         model.check()
         assert prepared[-1] == given.whole  # SGLang's own checks of the directory ran
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.integrations.weights import EngineSettings, borrow_handlers, find, stream
+from p2pcache.loader.integrations.weights import EngineSettings, find, stream
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(TARGET, functools.partial(around, settings), HookType.AROUND)
-    borrow_handlers("sglang")
-    log.info("weights come by p2pcache%s", f" from {settings.ref}" if settings.ref else "")
 
 
 def from_environment(environ: Mapping[str, str]) -> EngineSettings:
@@ -90,6 +88,8 @@ def around(
         raise UsageError(
             f"{where}: can't be streamed ({odd}); pull the whole model and serve its directory"
         )
+    # Here, not when we register: SGLang sets up its logging between the two.
+    log.info("weights come by p2pcache from %s", where)
     if isinstance(where, Path) and others.get("resolved_source") is None:
         loader._prepare_weights(  # noqa: SLF001  # it also compares with --model-checksum
             source.model_or_path, source.revision, source.fall_back_to_pt

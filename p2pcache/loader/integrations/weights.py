@@ -152,7 +152,7 @@ def stream(
 
 
 def borrow_handlers(engine: str) -> None:
-    """Let our log lines go where the engine's go: vLLM and SGLang give handlers to their own names alone."""
+    """Let our log lines go where the engine's go: vLLM gives handlers to its own name alone."""
     ours, theirs = logging.getLogger("p2pcache"), logging.getLogger(engine)
     if ours.handlers or not theirs.handlers:
         return
