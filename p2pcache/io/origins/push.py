@@ -14,10 +14,12 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from p2pcache.core.layout import Layout
-from p2pcache.errors import IntegrityError
+from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.io.origins.base import Readable
 
 _QUESTIONS = 16  # HEADs and small uploads at once: 10,000 small files in seconds at 10 ms each
+_LIST_FROM = 200  # blobs: for fewer, a listing of a full storage may cost more than asking
+_LIST_KEYS_EACH = 20  # keys listed at most for each blob; so many cost a third of the question
 _LARGE_BYTES = 32 * 1024 * 1024  # from here a blob's own parts fill the link
 _LARGE_AT_ONCE = 2  # so that the next one starts while the last parts of the first end
 
@@ -39,6 +41,9 @@ class Blobs(Protocol):
 
     def has_blob(self, blob: str, size: int) -> bool:
         """Whether it is stored with this size."""
+
+    def stored_blobs(self) -> Iterator[tuple[str, int]]:
+        """Every blob that is stored, with its size, in no certain order."""
 
     def put_blob(
         self, blob: str, source: Readable, size: int, *, progress: Callable[[int], None] | None
@@ -92,14 +97,32 @@ def upload_blobs(
 
 def missing_blobs(repo: Blobs, layout: Layout) -> list[int]:
     """Indices of `layout.blobs` that the origin lacks, in order."""
+    sizes, whole = _listed(repo, len(layout.blobs))
+    unseen = [i for i, blob in enumerate(layout.blobs) if sizes.get(blob.id) != blob.size]
+    if whole:
+        return unseen
     missing: list[int] = []
 
     def ask(index: int) -> None:
         if not repo.has_blob(layout.blobs[index].id, layout.blobs[index].size):
             missing.append(index)
 
-    _in_parallel(range(len(layout.blobs)), ask, _QUESTIONS)
+    _in_parallel(unseen, ask, _QUESTIONS)
     return sorted(missing)
+
+
+def _listed(repo: Blobs, count: int) -> tuple[dict[str, int], bool]:
+    """Sizes of stored blobs, as many as are worth it to ask less about `count`; whether that is all."""
+    if count < _LIST_FROM:
+        return {}, False
+    sizes: dict[str, int] = {}
+    with contextlib.suppress(NotAllowed):  # who may write needn't be one who may list
+        for blob, size in repo.stored_blobs():
+            if len(sizes) >= count * _LIST_KEYS_EACH:
+                return sizes, False
+            sizes[blob] = size
+        return sizes, True
+    return sizes, False
 
 
 def _in_parallel(items: Iterable[int], action: Callable[[int], None], workers: int) -> None:

@@ -174,6 +174,12 @@ class OriginRepo:
         found = self.origin.stat(blob_key(blob))
         return found is not None and found.size == size
 
+    def stored_blobs(self) -> Iterator[tuple[str, int]]:
+        """Every stored blob with its size, in no certain order."""
+        prefix = f"{ROOT}/blobs/"
+        for found in self.origin.list(prefix):
+            yield found.key.removeprefix(prefix), found.size
+
     def put_blob(
         self,
         blob: str,
