@@ -31,6 +31,9 @@ CLONE_NEWNET = 0x40000000
 SUBNET = "198.18"  # RFC 2544: addresses for benchmarks, nobody's own
 BURST_BYTES = 136_000  # two full GSO packets: less throttles below the rate
 CONGESTION_CONTROL = "cubic"  # what clusters run; BBR paces itself below a token bucket's rate
+TUN_PACKETS = (
+    10_000  # wait for the process behind it: with 500 a busy machine dropped what no link would
+)
 _IN_USE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 QUEUE_S = 0.1  # of the shaper: a switch port's buffer, as in the measurements of the design
@@ -175,6 +178,7 @@ class Fabric:
                 self._line.add(host.address, in_namespace(host, lambda: open_tun("eth0")))
             except OSError as error:
                 raise FabricError(f"a delay needs TUN devices ({TUN}): {error}") from error
+            _ip("-n", host.namespace, "link", "set", "eth0", "txqueuelen", str(TUN_PACKETS))
             return
         _ip("link", "add", "eth0", "netns", host.namespace, "type", "veth",
             "peer", "name", host.port, "netns", self._bridge)  # fmt: skip

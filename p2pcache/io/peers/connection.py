@@ -65,6 +65,7 @@ _serials = itertools.count(1)
 _MIN_RTT_AT = 148
 _INFO_BYTES = _MIN_RTT_AT + 4
 _NO_RTT = 0xFFFFFFFF
+FAR_S = 0.0005  # what a receive buffer holds at first, 128 KiB or so, is 2 Gbit/s then
 
 
 class Connection:
@@ -110,6 +111,7 @@ class Connection:
         self.gate = threading.Lock()  # arming the pump against closing
         self.state = Reading(limits)
         self.lowat = 1  # SO_RCVLOWAT as set now
+        self._far: bool | None = None  # None: nobody has asked
         self.opened_at = self.heard_at = self.pinged_at = time.monotonic()
         self.heard_data_at = 0.0  # the last payload
         self.bytes_in = self.bytes_out = 0  # payload; each written by one thread at a time
@@ -207,6 +209,13 @@ class Connection:
             return 0.0
         (least_us,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
         return least_us * 1e-6 if least_us != _NO_RTT else 0.0
+
+    @property
+    def far(self) -> bool:
+        """Whether a round trip is so long that the kernel's buffers must grow for it; looked at once."""
+        if self._far is None:
+            self._far = self.rtt_s >= FAR_S
+        return self._far
 
     @property
     def backlog(self) -> bool:

@@ -30,6 +30,10 @@ UNCOUNTED = frozenset({Kind.BUSY, Kind.REFUSED, Kind.REQUEST})
 # Inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78. 1 and 2 MiB are no quicker, and on
 # a slow link every connection would hold them in the kernel.
 LOWAT_BYTES = 512 << 10
+# ... but on a long way for this part of the kernel's buffer at most. The buffer grows with what is read in a
+# round trip; if that is always all that it holds it never grows, and 256 KiB come in each round trip, for
+# ever (10 of 80 Mbit/s at 200 ms).
+FAR_SHARE = 8
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +148,7 @@ class Pump:
                     break  # most likely drained; if not, arming wakes us again
         finally:
             held.release()
-        self._set_lowat(connection)
+        set_lowat(connection)
 
     def _parse(self, connection: Connection, view: memoryview, held: Slice) -> None:
         state = connection.state
@@ -195,14 +199,6 @@ class Pump:
             connection.expected.pop(number, None)
         return Reception(incoming, chunk, length, self._writers)
 
-    def _set_lowat(self, connection: Connection) -> None:
-        data = connection.state.data
-        least = min(data.remaining, LOWAT_BYTES) if data is not None else 1
-        lowat = max(1, least - connection.channel.hidden)
-        if lowat != connection.lowat:
-            connection.lowat = lowat
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
-
     def _arm(self, connection: Connection) -> None:
         with connection.gate:
             if connection.open:
@@ -246,3 +242,16 @@ def _finish_frame(state: Reading) -> None:
     state.frames.append(Frame(kind, flags, stream, a, b, bytes(state.body)))
     state.frame = None
     state.body.clear()
+
+
+def set_lowat(connection: Connection) -> None:
+    """Say how many bytes are worth a wake-up (by whoever reads the connection)."""
+    data = connection.state.data
+    least = min(data.remaining, LOWAT_BYTES) if data is not None else 1
+    if data is not None and connection.far:
+        buffer = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        least = min(least, buffer // FAR_SHARE)
+    lowat = max(1, least - connection.channel.hidden)
+    if lowat != connection.lowat:
+        connection.lowat = lowat
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
