@@ -1,7 +1,4 @@
-"""Laws and behaviour of the one door, with events by hand."""
-
-import itertools
-from typing import TypeVar
+"""Laws and behaviour of the one door, with events by hand: peers, and other ends."""
 
 import pytest
 
@@ -11,25 +8,18 @@ from p2pcache.core.commands import (
     Blame,
     Cancel,
     CancelFetch,
-    Command,
-    Dial,
     Fetch,
     Finished,
     LeaseCredit,
     LeaseReport,
-    OriginCorrupt,
     Request,
     Stuck,
     WantedDone,
 )
 from p2pcache.core.events import (
     Demanded,
-    DialFailed,
-    Event,
     FetchEnded,
     LeaseGranted,
-    LeaseRevoked,
-    Members,
     Outcome,
     PeerHas,
     PeerJoined,
@@ -43,59 +33,8 @@ from p2pcache.core.events import (
     TrackerUp,
     Wanted,
 )
-from p2pcache.core.fallback import order
-from p2pcache.core.scheduler import Scheduler
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import LocalProtocolError
-
-T = TypeVar("T")
-MB = 1_000_000
-SETTINGS = SwarmSettings()
-
-
-class Desk:
-    """A scheduler with a clock; remembers the commands, checks after every event."""
-
-    def __init__(
-        self, runs: int = 64, have: int = 0, *, tracker: bool = True, node: int = 1
-    ) -> None:
-        self.now = 100.0
-        self.full = chunkset.full(runs)
-        self.s = Scheduler(
-            node=node,
-            run_bytes=[MB] * runs,
-            have=have,
-            settings=SETTINGS,
-            seed=7,
-            tracker=tracker,
-            now=self.now,
-        )
-        self.out: list[Command] = []
-
-    def do(self, event: Event) -> list[Command]:
-        out = self.s.handle(event, self.now)
-        self.s.check()
-        wake = self.s.next_wakeup()
-        assert wake is None or wake > self.now, "a deadline that has passed is still set"
-        self.out += out
-        return out
-
-    def sleep(self, seconds: float) -> list[Command]:
-        """Let time pass, with a Tick at every deadline."""
-        end = self.now + seconds
-        out: list[Command] = []
-        while (wake := self.s.next_wakeup()) is not None and wake <= end:
-            self.now = wake
-            out += self.do(Tick())
-        self.now = end
-        return out
-
-    def up(self) -> list[Command]:
-        return self.do(TrackerUp(5))
-
-
-def of(kind: type[T], commands: list[Command]) -> list[T]:
-    return [c for c in commands if isinstance(c, kind)]
+from tests.core.scheduler_kit import MB, SETTINGS, Desk, of
 
 
 def test_asks_a_neighbour_for_the_window_first() -> None:
@@ -374,301 +313,6 @@ def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:
             asked_of_slow += new.peer == 5 and new.run != 399
     assert asked_of_slow <= 8
     assert any(r.run == 399 for _, r in open_) or desk.s.have >> 399
-
-
-# -- leases ---------------------------------------------------------------------------------
-
-
-def test_a_granted_lease_is_read_at_once_and_reported_at_once() -> None:
-    desk = Desk()
-    desk.up()
-    (fetch,) = of(Fetch, desk.do(LeaseGranted(1 << 3, 5)))
-    assert fetch.run == 3
-    assert desk.s.origin_runs == 1 << 3
-    out = desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
-    assert of(LeaseReport, out) == [LeaseReport(done=1 << 3)]
-    assert desk.s.origin_runs == 0
-    assert desk.s.counters.bytes_origin == MB
-
-
-def test_never_more_reads_than_the_credit() -> None:
-    desk = Desk()
-    desk.up()
-    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
-    assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
-    assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == SETTINGS.origin_fetches
-
-
-def test_a_long_way_to_the_origin_takes_more_reads() -> None:
-    desk = Desk(runs=1000)
-    desk.up()
-    desk.do(LeaseGranted(desk.full, 5))
-    for _ in range(20):  # whatever is asked for together comes a tenth of a second later
-        desk.now += 0.1
-        for number in list(desk.s._origin.readings):
-            desk.do(FetchEnded(number, Outcome.DONE, 0.1))
-    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
-    assert len(desk.s._origin.readings) == desk.s.credit == most
-    assert of(LeaseCredit, desk.out)[-1].credit == most
-
-
-@pytest.mark.parametrize(
-    ("outcome", "report"),
-    [
-        (Outcome.UNAVAILABLE, LeaseReport(failed=2)),
-        (Outcome.STALLED, LeaseReport(failed=2)),
-        (Outcome.MISMATCH, LeaseReport(mismatched=2)),
-        (Outcome.CANCELLED, LeaseReport(returned=2)),
-    ],
-)
-def test_a_read_that_fails_is_told(outcome: Outcome, report: LeaseReport) -> None:
-    desk = Desk()
-    desk.up()
-    (fetch,) = of(Fetch, desk.do(LeaseGranted(2, 5)))
-    assert of(LeaseReport, desk.do(FetchEnded(fetch.fetch, outcome))) == [report]
-    assert of(Fetch, desk.sleep(60)) == [], "only the tracker may grant it again"
-
-
-def test_a_lease_for_what_we_have_is_reported_done() -> None:
-    desk = Desk(have=1)
-    desk.up()
-    assert desk.do(LeaseGranted(1, 5)) == [LeaseReport(done=1)]
-
-
-def test_a_leased_run_that_a_neighbour_has_is_taken_from_there() -> None:
-    desk = Desk()
-    desk.up()
-    (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
-    assert of(Fetch, desk.do(LeaseGranted(1, 5))) == []
-    assert desk.s.origin_runs == 1, "the lease is kept, so that nobody else reads it"
-    out = desk.do(RequestEnded(asked.request, Outcome.DONE))
-    assert of(LeaseReport, out) == [LeaseReport(done=1)]
-
-
-def test_a_lease_is_used_when_the_neighbour_does_not_deliver() -> None:
-    desk = Desk()
-    desk.up()
-    desk.do(PeerJoined(2, 1))
-    desk.do(LeaseGranted(1, 5))
-    assert [f.run for f in of(Fetch, desk.sleep(SETTINGS.stuck_after_s))] == [0]
-
-
-def test_a_revoked_lease_is_dropped_and_its_read_cancelled() -> None:
-    desk = Desk()
-    desk.up()
-    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
-    out = desk.do(LeaseRevoked(desk.full))
-    assert {c.fetch for c in of(CancelFetch, out)} == {f.fetch for f in fetches}
-    assert desk.s.origin_runs == 0
-    for f in fetches:
-        assert of(LeaseReport, desk.do(FetchEnded(f.fetch, Outcome.CANCELLED))) == []
-
-
-def test_a_broken_disk_stops_everything_and_gives_leases_back() -> None:
-    desk = Desk()
-    desk.up()
-    asked = of(Request, desk.do(PeerJoined(2, desk.full << 32 & desk.full)))
-    desk.do(LeaseGranted(chunkset.full(20), 5))
-    out = desk.do(RequestEnded(asked[0].request, Outcome.FAILED))
-    (report,) = of(LeaseReport, out)
-    assert report.failed == chunkset.full(20) & ~chunkset.full(SETTINGS.origin_fetches)
-    assert of(LeaseCredit, out) == [LeaseCredit(0)]
-    assert of(Request, desk.do(PeerJoined(3, desk.full))) == []
-    for number in range(1, SETTINGS.origin_fetches + 1):
-        desk.do(FetchEnded(number, Outcome.CANCELLED))
-    assert of(Fetch, desk.sleep(60)) == []
-
-
-def test_runs_that_nobody_has_are_reported_stuck() -> None:
-    desk = Desk(runs=8)
-    desk.up()
-    desk.do(PeerJoined(2, 0b11110110))
-    for r in of(Request, desk.out):
-        desk.do(RequestEnded(r.request, Outcome.DONE))
-    out = desk.sleep(3 * SETTINGS.stuck_after_s)
-    assert of(Stuck, out)[0] == Stuck(0b1001)
-
-
-def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:
-    desk = Desk(runs=64)
-    desk.up()
-    desk.do(PeerJoined(2, 0))
-    for run in range(10):
-        (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
-        desk.do(RequestEnded(asked.request, Outcome.DONE))
-        desk.sleep(2)
-    assert of(Stuck, desk.out) == []
-
-
-# -- without a tracker ------------------------------------------------------------------------
-
-
-def test_no_tracker_configured_reads_everything_in_order() -> None:
-    desk = Desk(runs=30, tracker=False)
-    fetches = of(Fetch, desk.do(Tick()))
-    assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
-    while fetches:
-        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
-    assert desk.s.complete
-
-
-def test_a_new_scheduler_without_a_tracker_asks_for_a_tick_at_once() -> None:
-    desk = Desk(runs=30, tracker=False)
-    assert desk.s.next_wakeup() == desk.now
-
-
-def test_a_tracker_that_never_came_is_no_reason_to_read() -> None:
-    desk = Desk(runs=30)
-    assert of(Fetch, desk.sleep(600)) == []
-
-
-def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() -> None:
-    desk = Desk(runs=8)
-    desk.do(Members((1, 2, 3)))
-    mine = [run for run in range(8) if order(run, (1, 2, 3))[0] == 1]
-    assert not of(Fetch, desk.sleep(SETTINGS.lease_ttl_s))
-    out = desk.sleep(SETTINGS.fallback_grace_s + SETTINGS.stuck_after_s + 1)
-    assert [f.run for f in of(Fetch, out)] == mine[: len(of(Fetch, out))] != []
-    assert {d.peer for d in of(Dial, out)} == {2, 3}
-    desk.do(DialFailed(2))
-    desk.do(DialFailed(3))
-    for _ in range(8):
-        for fetch in of(Fetch, desk.out):
-            desk.out.remove(fetch)
-            desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
-    assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
-
-
-def lose_tracker(runs: int, held: int) -> Desk:
-    """One of three nodes has heard of the first `held` runs when the tracker dies."""
-    desk = Desk(runs=runs)
-    desk.do(Members((1, 2, 3)))
-    desk.up()
-    for node in (2, 3):
-        desk.do(PeerJoined(node, 0))
-    desk.do(PeerHas(2, chunkset.full(held), 0))
-    desk.do(TrackerDown())
-    return desk
-
-
-def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
-    """Let these reads end well, and those that follow; returns the runs."""
-    read = set()
-    while fetches:
-        one = fetches.pop(0)
-        read.add(one.run)
-        fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
-    return read
-
-
-def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> None:
-    desk = lose_tracker(runs=200, held=10)
-    beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
-    assert of(Fetch, desk.sleep(0.4)) == [], "a connection that broke is made again meanwhile"
-    fetches = of(Fetch, desk.sleep(0.4))
-    assert fetches
-    early = read_all(desk, fetches)
-    assert early
-    assert early <= beyond
-
-
-def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
-    desk = lose_tracker(runs=40, held=0)
-    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
-    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
-    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == mine
-    assert of(Dial, desk.out) == []
-
-
-def test_a_tracker_that_is_back_at_once_was_not_lost() -> None:
-    desk = lose_tracker(runs=200, held=10)
-    assert of(Fetch, desk.sleep(0.4)) == []
-    desk.up()
-    assert of(Fetch, desk.sleep(60)) == []
-
-
-def test_the_tracker_is_back_and_nothing_more_is_read_without_it() -> None:
-    desk = Desk(runs=32)
-    desk.do(Members((1,)))
-    desk.up()
-    desk.do(TrackerDown())
-    fetches = of(Fetch, desk.sleep(30))
-    assert fetches
-    desk.do(TrackerUp(6))
-    assert desk.s.origin_runs == chunkset.of(f.run for f in fetches)
-    for f in fetches:
-        out = desk.do(FetchEnded(f.fetch, Outcome.DONE))
-        assert of(LeaseReport, out) == [LeaseReport(done=1 << f.run)]
-        assert of(Fetch, out) == []
-
-
-def test_dead_owners_are_passed_over_at_once() -> None:
-    nodes = (1, 2, 3)
-    desk = Desk(runs=32)
-    desk.do(Members(nodes))
-    desk.up()
-    for node in (2, 3):
-        desk.do(PeerJoined(node, 0))
-    desk.do(TrackerDown())
-    for node in (2, 3):
-        desk.do(PeerLeft(node))
-    fetches = of(Fetch, desk.sleep(25))
-    for _ in range(200):
-        if fetches:
-            fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
-        for dial in of(Dial, desk.out):
-            desk.out.remove(dial)
-            fetches += of(Fetch, desk.do(DialFailed(dial.peer)))
-    assert desk.s.complete
-
-
-def test_a_silent_owner_is_overtaken_after_patience() -> None:
-    nodes = (1, 2)
-    theirs = {run for run in range(32) if order(run, nodes)[0] == 2}
-    desk = Desk(runs=32)
-    desk.do(Members(nodes))
-    desk.up()
-    desk.do(PeerJoined(2, 0))
-    desk.do(TrackerDown())
-    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
-    while fetches:
-        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
-    late = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 3))
-    assert late
-    assert {f.run for f in late} <= theirs
-
-
-def test_a_corrupt_origin_is_found_out_without_a_tracker() -> None:
-    desk = Desk(runs=1, tracker=False)
-    fetches = of(Fetch, desk.do(Tick()))
-    for _ in range(2):
-        desk.do(FetchEnded(fetches.pop().fetch, Outcome.MISMATCH))
-        fetches += of(Fetch, desk.sleep(120))
-    assert fetches == [], "bounded reads"
-    assert of(OriginCorrupt, desk.out) == [OriginCorrupt(0)]
-
-
-def test_an_origin_that_fails_is_left_in_peace_longer_and_longer() -> None:
-    desk = Desk(runs=1, tracker=False)
-    fetches = of(Fetch, desk.do(Tick()))
-    starts = [desk.now]
-    for _ in range(4):
-        desk.do(FetchEnded(fetches.pop().fetch, Outcome.UNAVAILABLE))
-        while not fetches:
-            fetches += of(Fetch, desk.sleep(0.1))
-        starts.append(desk.now)
-    gaps = [b - a for a, b in itertools.pairwise(starts)]
-    assert gaps[-1] > 2 * gaps[0] > 0.5
-
-
-@pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.MISMATCH])
-def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
-    desk = Desk(runs=8, tracker=False)
-    fetches = of(Fetch, desk.do(Tick()))
-    assert len(fetches) > 4
-    for fetch in fetches:
-        desk.do(FetchEnded(fetch.fetch, outcome))
-    assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"
 
 
 # -- other ends -------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""A scheduler with a clock, for events by hand."""
+
+from typing import TypeVar
+
+from p2pcache.core import chunkset
+from p2pcache.core.commands import (
+    Command,
+)
+from p2pcache.core.events import (
+    Event,
+    Tick,
+    TrackerUp,
+)
+from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+
+T = TypeVar("T")
+MB = 1_000_000
+SETTINGS = SwarmSettings()
+
+
+class Desk:
+    """A scheduler with a clock; remembers the commands, checks after every event."""
+
+    def __init__(
+        self, runs: int = 64, have: int = 0, *, tracker: bool = True, node: int = 1
+    ) -> None:
+        self.now = 100.0
+        self.full = chunkset.full(runs)
+        self.s = Scheduler(
+            node=node,
+            run_bytes=[MB] * runs,
+            have=have,
+            settings=SETTINGS,
+            seed=7,
+            tracker=tracker,
+            now=self.now,
+        )
+        self.out: list[Command] = []
+
+    def do(self, event: Event) -> list[Command]:
+        out = self.s.handle(event, self.now)
+        self.s.check()
+        wake = self.s.next_wakeup()
+        assert wake is None or wake > self.now, "a deadline that has passed is still set"
+        self.out += out
+        return out
+
+    def sleep(self, seconds: float) -> list[Command]:
+        """Let time pass, with a Tick at every deadline."""
+        end = self.now + seconds
+        out: list[Command] = []
+        while (wake := self.s.next_wakeup()) is not None and wake <= end:
+            self.now = wake
+            out += self.do(Tick())
+        self.now = end
+        return out
+
+    def up(self) -> list[Command]:
+        return self.do(TrackerUp(5))
+
+
+def of(kind: type[T], commands: list[Command]) -> list[T]:
+    return [c for c in commands if isinstance(c, kind)]

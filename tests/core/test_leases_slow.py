@@ -1,0 +1,183 @@
+"""Leases that drag on: who is slow, what is taken back, and how much of it."""
+
+import random
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core.leases import LeaseBook
+from tests.core.leases_kit import A, B, C, D, finish, make
+
+
+def run_swarm(
+    book: LeaseBook, have: dict[int, int], pace: dict[int, float], until: float
+) -> dict[int, int]:
+    """Nodes with fixed seconds per lease; how many each read."""
+    ends: list[tuple[float, int, int]] = []
+    count = dict.fromkeys(pace, 0)
+    for node in pace:
+        book.want(node, 1)
+    now = 0.0
+    while now < until:
+        for node, runs in book.grants(now).items():
+            ends += [(now + pace[node], node, run) for run in runs]
+        if not ends:
+            break
+        ends.sort()
+        now, node, run = ends.pop(0)
+        count[node] += 1
+        finish(book, have, node, run, now)
+    return count
+
+
+def test_a_slow_node_gets_hardly_any() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 100.0)
+    assert min(count[A], count[B], count[C]) > 60
+    assert count[D] < 12  # tried again after each parole
+
+
+def test_what_slow_nodes_do_not_read_the_others_do() -> None:
+    book, have = make(2000, in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
+    for node in (A, B, C, D):
+        book.want(node, 8)
+    book.grants(20.0)
+    assert D in book._readers._slow
+    assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
+
+
+def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
+    assert count[D] < 15
+
+
+def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
+    """Lease times as measured on shaped links: equal nodes, the slowest tenth takes three times as long."""
+    book, have = make(4000, in_flight=16)
+    dice = random.Random(3)
+    for node in range(1, 9):
+        book.want(node, 8)
+    ends: list[tuple[float, int, int]] = []
+    now, worst = 0.0, 0
+    for _ in range(2000):
+        for node, runs in book.grants(now).items():
+            assert 16 <= len(book.leases) <= 20
+            ends += [(now + 0.6 * dice.lognormvariate(0, 0.7), node, run) for run in runs]
+        ends.sort()
+        now, node, run = ends.pop(0)
+        finish(book, have, node, run, now)
+        assert len(book._readers._slow) <= 2
+        worst = max(worst, *(len(book.runs_of(n)) for n in range(1, 9)))
+    assert worst <= 4
+
+
+def test_noise_is_not_slowness() -> None:
+    book, have = make(2000, in_flight=4)
+    count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
+    assert count[D] >= 15
+
+
+def test_slow_nodes_are_better_than_none() -> None:
+    book, have = make(200, in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 30.0)
+    for node in (A, B, C):
+        book.want(node, 0)
+    for run in list(book.leases):
+        finish(book, have, book.leases[run].node, run, 30.0)
+    assert list(book.grants(30.0)) == [D]
+
+
+def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 1)
+    book.want(B, 1)
+    slow = book.grants(0.0)[A][0]
+    other = 1 - slow
+    finish(book, have, B, other, 0.5)
+    assert book.take_over(slow, 0.9) is None
+    assert book.take_over(slow, 2.1) == A
+    assert book.take_over(50, 2.1) is None
+    book.check()
+    assert book.grants(2.1)[B] == [slow]
+
+
+def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 1)
+    book.want(B, 1)
+    run = book.grants(0.0)[A][0]
+    assert book.take_over(run, 1000.0) is None, "nothing is known of how long a read takes"
+    finish(book, have, B, 1 - run, 0.5)
+    taken = []
+    now, since = 0.5, 0.0
+    while now < 100:
+        now += 0.5
+        if book.take_over(run, now) is not None:
+            taken.append(now - since)
+            since = now
+            book.grants(now)
+    assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
+
+
+def drag(book: LeaseBook, have: dict[int, int], *, late: int, runs: int = 16) -> None:
+    """Leases 0 .. late - 1 stay open, the others end after 0.5 s."""
+    for node in range(1, 17):
+        book.want(node, 1)
+    book.grants(0.0)
+    for run in range(late, runs):
+        finish(book, have, book.leases[run].node, run, 0.5)
+
+
+def test_leases_that_drag_on_are_taken_back_unasked() -> None:
+    book, have = make(250)  # eight in a thousand: two
+    drag(book, have, late=2)
+    slow = {book.leases[run].node: [run] for run in (0, 1)}
+    assert book.next_wakeup() == pytest.approx(3.0), "six usual reads after the grant"
+    assert book.overdue(2.9) == {}
+    assert book.overdue(3.0) == slow
+    book.check()
+    again = book.grants(3.0)
+    assert not slow.keys() & again.keys()
+    assert {0, 1} <= {run for runs in again.values() for run in runs}
+
+
+def test_a_slow_node_on_parole_reads_only_what_nobody_else_has_room_for() -> None:
+    book, have = make(100)
+    drag(book, have, late=1)
+    ((slow, _),) = book.overdue(3.0).items()
+    assert book.grants(1000.0)[slow] == [30], "the last of sixteen: there are fifteen others"
+    book.check()
+
+
+def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
+    book, have = make(100)
+    drag(book, have, late=5)
+    assert book.overdue(1000.0) == {}
+    wake = book.next_wakeup()
+    assert wake is None or wake != pytest.approx(3.0), "or it would be looked at without end"
+
+
+def test_what_is_taken_back_unasked_is_capped() -> None:
+    book, have = make(250)  # eight in a thousand: two
+    drag(book, have, late=3)
+    assert sum(map(len, book.overdue(3.0).values())) == 2
+    assert book.overdue(1000.0) == {}
+
+
+def test_nothing_is_taken_from_the_only_quick_reader() -> None:
+    book, have = make(in_flight=2)
+    book.want(A, 2)
+    book.grants(0.0)
+    finish(book, have, A, 0, 0.5)
+    assert book.overdue(1000.0) == {}
+
+
+def test_rescues_are_capped() -> None:
+    book, have = make(100)
+    have[A] = chunkset.full(100)
+    book.claim(A, have[A], 0.0)
+    assert [book.rescue(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
+    assert book.free == 0b1111
+    assert book.rescue(7, 1.0, capped=False)

@@ -1,0 +1,195 @@
+"""Life without a tracker: who owns a run reads it, and the others wait."""
+
+import itertools
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core.commands import (
+    Dial,
+    Fetch,
+    LeaseReport,
+    OriginCorrupt,
+)
+from p2pcache.core.events import (
+    DialFailed,
+    FetchEnded,
+    Members,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    PeerLeft,
+    Tick,
+    TrackerDown,
+    TrackerUp,
+)
+from p2pcache.core.fallback import order
+from tests.core.scheduler_kit import SETTINGS, Desk, of
+
+
+def test_no_tracker_configured_reads_everything_in_order() -> None:
+    desk = Desk(runs=30, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
+    while fetches:
+        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+    assert desk.s.complete
+
+
+def test_a_new_scheduler_without_a_tracker_asks_for_a_tick_at_once() -> None:
+    desk = Desk(runs=30, tracker=False)
+    assert desk.s.next_wakeup() == desk.now
+
+
+def test_a_tracker_that_never_came_is_no_reason_to_read() -> None:
+    desk = Desk(runs=30)
+    assert of(Fetch, desk.sleep(600)) == []
+
+
+def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() -> None:
+    desk = Desk(runs=8)
+    desk.do(Members((1, 2, 3)))
+    mine = [run for run in range(8) if order(run, (1, 2, 3))[0] == 1]
+    assert not of(Fetch, desk.sleep(SETTINGS.lease_ttl_s))
+    out = desk.sleep(SETTINGS.fallback_grace_s + SETTINGS.stuck_after_s + 1)
+    assert [f.run for f in of(Fetch, out)] == mine[: len(of(Fetch, out))] != []
+    assert {d.peer for d in of(Dial, out)} == {2, 3}
+    desk.do(DialFailed(2))
+    desk.do(DialFailed(3))
+    for _ in range(8):
+        for fetch in of(Fetch, desk.out):
+            desk.out.remove(fetch)
+            desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
+
+
+def lose_tracker(runs: int, held: int) -> Desk:
+    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(PeerJoined(node, 0))
+    desk.do(PeerHas(2, chunkset.full(held), 0))
+    desk.do(TrackerDown())
+    return desk
+
+
+def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
+    """Let these reads end well, and those that follow; returns the runs."""
+    read = set()
+    while fetches:
+        one = fetches.pop(0)
+        read.add(one.run)
+        fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
+    return read
+
+
+def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(0.4)) == [], "a connection that broke is made again meanwhile"
+    fetches = of(Fetch, desk.sleep(0.4))
+    assert fetches
+    early = read_all(desk, fetches)
+    assert early
+    assert early <= beyond
+
+
+def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
+    desk = lose_tracker(runs=40, held=0)
+    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == mine
+    assert of(Dial, desk.out) == []
+
+
+def test_a_tracker_that_is_back_at_once_was_not_lost() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    assert of(Fetch, desk.sleep(0.4)) == []
+    desk.up()
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_the_tracker_is_back_and_nothing_more_is_read_without_it() -> None:
+    desk = Desk(runs=32)
+    desk.do(Members((1,)))
+    desk.up()
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(30))
+    assert fetches
+    desk.do(TrackerUp(6))
+    assert desk.s.origin_runs == chunkset.of(f.run for f in fetches)
+    for f in fetches:
+        out = desk.do(FetchEnded(f.fetch, Outcome.DONE))
+        assert of(LeaseReport, out) == [LeaseReport(done=1 << f.run)]
+        assert of(Fetch, out) == []
+
+
+def test_dead_owners_are_passed_over_at_once() -> None:
+    nodes = (1, 2, 3)
+    desk = Desk(runs=32)
+    desk.do(Members(nodes))
+    desk.up()
+    for node in (2, 3):
+        desk.do(PeerJoined(node, 0))
+    desk.do(TrackerDown())
+    for node in (2, 3):
+        desk.do(PeerLeft(node))
+    fetches = of(Fetch, desk.sleep(25))
+    for _ in range(200):
+        if fetches:
+            fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+        for dial in of(Dial, desk.out):
+            desk.out.remove(dial)
+            fetches += of(Fetch, desk.do(DialFailed(dial.peer)))
+    assert desk.s.complete
+
+
+def test_a_silent_owner_is_overtaken_after_patience() -> None:
+    nodes = (1, 2)
+    theirs = {run for run in range(32) if order(run, nodes)[0] == 2}
+    desk = Desk(runs=32)
+    desk.do(Members(nodes))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
+    while fetches:
+        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+    late = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 3))
+    assert late
+    assert {f.run for f in late} <= theirs
+
+
+def test_a_corrupt_origin_is_found_out_without_a_tracker() -> None:
+    desk = Desk(runs=1, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    for _ in range(2):
+        desk.do(FetchEnded(fetches.pop().fetch, Outcome.MISMATCH))
+        fetches += of(Fetch, desk.sleep(120))
+    assert fetches == [], "bounded reads"
+    assert of(OriginCorrupt, desk.out) == [OriginCorrupt(0)]
+
+
+def test_an_origin_that_fails_is_left_in_peace_longer_and_longer() -> None:
+    desk = Desk(runs=1, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    starts = [desk.now]
+    for _ in range(4):
+        desk.do(FetchEnded(fetches.pop().fetch, Outcome.UNAVAILABLE))
+        while not fetches:
+            fetches += of(Fetch, desk.sleep(0.1))
+        starts.append(desk.now)
+    gaps = [b - a for a, b in itertools.pairwise(starts)]
+    assert gaps[-1] > 2 * gaps[0] > 0.5
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.MISMATCH])
+def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
+    desk = Desk(runs=8, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    assert len(fetches) > 4
+    for fetch in fetches:
+        desk.do(FetchEnded(fetch.fetch, outcome))
+    assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"

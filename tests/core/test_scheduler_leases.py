@@ -1,0 +1,144 @@
+"""What a node does with leases, and says of what it can't get."""
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core.commands import (
+    CancelFetch,
+    Fetch,
+    LeaseCredit,
+    LeaseReport,
+    Request,
+    Stuck,
+)
+from p2pcache.core.events import (
+    FetchEnded,
+    LeaseGranted,
+    LeaseRevoked,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    RequestEnded,
+)
+from tests.core.scheduler_kit import MB, SETTINGS, Desk, of
+
+
+def test_a_granted_lease_is_read_at_once_and_reported_at_once() -> None:
+    desk = Desk()
+    desk.up()
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(1 << 3, 5)))
+    assert fetch.run == 3
+    assert desk.s.origin_runs == 1 << 3
+    out = desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    assert of(LeaseReport, out) == [LeaseReport(done=1 << 3)]
+    assert desk.s.origin_runs == 0
+    assert desk.s.counters.bytes_origin == MB
+
+
+def test_never_more_reads_than_the_credit() -> None:
+    desk = Desk()
+    desk.up()
+    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
+    assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
+    assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == SETTINGS.origin_fetches
+
+
+def test_a_long_way_to_the_origin_takes_more_reads() -> None:
+    desk = Desk(runs=1000)
+    desk.up()
+    desk.do(LeaseGranted(desk.full, 5))
+    for _ in range(20):  # whatever is asked for together comes a tenth of a second later
+        desk.now += 0.1
+        for number in list(desk.s._origin.readings):
+            desk.do(FetchEnded(number, Outcome.DONE, 0.1))
+    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
+    assert len(desk.s._origin.readings) == desk.s.credit == most
+    assert of(LeaseCredit, desk.out)[-1].credit == most
+
+
+@pytest.mark.parametrize(
+    ("outcome", "report"),
+    [
+        (Outcome.UNAVAILABLE, LeaseReport(failed=2)),
+        (Outcome.STALLED, LeaseReport(failed=2)),
+        (Outcome.MISMATCH, LeaseReport(mismatched=2)),
+        (Outcome.CANCELLED, LeaseReport(returned=2)),
+    ],
+)
+def test_a_read_that_fails_is_told(outcome: Outcome, report: LeaseReport) -> None:
+    desk = Desk()
+    desk.up()
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(2, 5)))
+    assert of(LeaseReport, desk.do(FetchEnded(fetch.fetch, outcome))) == [report]
+    assert of(Fetch, desk.sleep(60)) == [], "only the tracker may grant it again"
+
+
+def test_a_lease_for_what_we_have_is_reported_done() -> None:
+    desk = Desk(have=1)
+    desk.up()
+    assert desk.do(LeaseGranted(1, 5)) == [LeaseReport(done=1)]
+
+
+def test_a_leased_run_that_a_neighbour_has_is_taken_from_there() -> None:
+    desk = Desk()
+    desk.up()
+    (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
+    assert of(Fetch, desk.do(LeaseGranted(1, 5))) == []
+    assert desk.s.origin_runs == 1, "the lease is kept, so that nobody else reads it"
+    out = desk.do(RequestEnded(asked.request, Outcome.DONE))
+    assert of(LeaseReport, out) == [LeaseReport(done=1)]
+
+
+def test_a_lease_is_used_when_the_neighbour_does_not_deliver() -> None:
+    desk = Desk()
+    desk.up()
+    desk.do(PeerJoined(2, 1))
+    desk.do(LeaseGranted(1, 5))
+    assert [f.run for f in of(Fetch, desk.sleep(SETTINGS.stuck_after_s))] == [0]
+
+
+def test_a_revoked_lease_is_dropped_and_its_read_cancelled() -> None:
+    desk = Desk()
+    desk.up()
+    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
+    out = desk.do(LeaseRevoked(desk.full))
+    assert {c.fetch for c in of(CancelFetch, out)} == {f.fetch for f in fetches}
+    assert desk.s.origin_runs == 0
+    for f in fetches:
+        assert of(LeaseReport, desk.do(FetchEnded(f.fetch, Outcome.CANCELLED))) == []
+
+
+def test_a_broken_disk_stops_everything_and_gives_leases_back() -> None:
+    desk = Desk()
+    desk.up()
+    asked = of(Request, desk.do(PeerJoined(2, desk.full << 32 & desk.full)))
+    desk.do(LeaseGranted(chunkset.full(20), 5))
+    out = desk.do(RequestEnded(asked[0].request, Outcome.FAILED))
+    (report,) = of(LeaseReport, out)
+    assert report.failed == chunkset.full(20) & ~chunkset.full(SETTINGS.origin_fetches)
+    assert of(LeaseCredit, out) == [LeaseCredit(0)]
+    assert of(Request, desk.do(PeerJoined(3, desk.full))) == []
+    for number in range(1, SETTINGS.origin_fetches + 1):
+        desk.do(FetchEnded(number, Outcome.CANCELLED))
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_runs_that_nobody_has_are_reported_stuck() -> None:
+    desk = Desk(runs=8)
+    desk.up()
+    desk.do(PeerJoined(2, 0b11110110))
+    for r in of(Request, desk.out):
+        desk.do(RequestEnded(r.request, Outcome.DONE))
+    out = desk.sleep(3 * SETTINGS.stuck_after_s)
+    assert of(Stuck, out)[0] == Stuck(0b1001)
+
+
+def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:
+    desk = Desk(runs=64)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(10):
+        (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
+        desk.do(RequestEnded(asked.request, Outcome.DONE))
+        desk.sleep(2)
+    assert of(Stuck, desk.out) == []
