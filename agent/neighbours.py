@@ -1,5 +1,7 @@
 """Whom a swarm knows on this node: members, the neighbours to dial, and what others have."""
 
+from collections.abc import Mapping
+
 from p2pcache.agent.parts import Parts
 from p2pcache.core import messages as m
 from p2pcache.core.events import Members
@@ -25,11 +27,8 @@ class Neighbours:
         return tuple(sorted(self.members))
 
     def event(self) -> Members:
-        """All members, and who of them shares our rack and our site: for the scheduler."""
-        site, rack = self._place
-        in_site = {n for n, member in self.members.items() if member.site == site} | {self._node}
-        in_rack = {n for n in in_site if n == self._node or self.members[n].rack == rack}
-        return Members(self.ids, tuple(sorted(in_rack)), tuple(sorted(in_site)))
+        """All members by rack and site, for the scheduler."""
+        return placed(self._node, self._place, self.members)
 
     def changed(self, message: m.Swarm) -> None:
         """Take the tracker's list, or its delta."""
@@ -73,3 +72,23 @@ class Neighbours:
         for have in self._others.values():
             bits |= have
         return bits
+
+
+def placed(node: int, place: tuple[str, str], members: Mapping[int, m.Member]) -> Members:
+    """The members by rack and site.
+
+    Args:
+        node: we.
+        place: our site and rack, whatever the list says of us.
+        members: the list.
+    """
+    sites: dict[str, list[int]] = {place[0]: []}
+    racks: dict[tuple[str, str], list[int]] = {place: []}
+    for one in sorted({node, *members}):
+        site, rack = place if one == node else (members[one].site, members[one].rack)
+        sites.setdefault(site, []).append(one)
+        racks.setdefault((site, rack), []).append(one)
+    our_rack, our_site = tuple(racks.pop(place)), tuple(sites.pop(place[0]))
+    others = tuple(tuple(rack) for (site, _), rack in racks.items() if site == place[0])
+    ids = tuple(sorted(members))
+    return Members(ids, our_rack, our_site, others, tuple(map(tuple, sites.values())))

@@ -1,22 +1,18 @@
 """Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it. Pure.
 
-A run that the own rack lacks is fetched by one member of it, the first in rendezvous order, and spreads
+A run that the own rack lacks is fetched by one member of it, who has its seat (`seats`), and spreads
 inside from there; the others wait for it. When it brings far less than the other bridges, the next in order
 step in: first the second, then four, eight, sixteen, at last everybody. (Who steps in because a thin uplink
 is slow for all makes it slower: when time alone decided, 1.8 copies crossed a busy one.) A site is crossed by
 the same rule among all its nodes. Nobody is told anything: who holds the same list comes to the same order.
 """
 
-import functools
-import heapq
 from collections.abc import Sequence
 
-from p2pcache.core import fallback
+from p2pcache.core import seats
+from p2pcache.core.seats import SEATS
 
-BRIDGES = 16  # members of a rack or site that share the work: no link notices, and lists stay short
-_SLOTS = 256  # runs are dealt to the bridges by number, modulo this: 16 shares, in small portions
-_SEAT = 1 << 32  # beyond every slot: the dice that choose the bridges aren't those that rank them
-_STEPS = BRIDGES.bit_length()  # looks at which a run of a late bridge waits until all may fetch it
+_STEPS = SEATS.bit_length()  # looks at which a run of a late bridge waits until all may fetch it
 _LATE_RATIO = 0.3  # of what the median bridge brings between two looks: below, others step in
 _PAROLE = 8  # looks for which the second in order does the work of a bridge that was late
 _LONG = 16  # looks at which a run waits until all may fetch it, whatever else its bridge brings
@@ -45,7 +41,7 @@ class Boundaries:
         self._duty: list[list[int]] = [[], [], []]
         self._waited: list[list[int]] = [[], [], []]
         self._long: list[list[int]] = [[], [], []]  # ... and for so many, brought others or not
-        self._shares: list[list[int]] = [[], [], []]  # what each bridge is the first for
+        self._shares: list[list[int]] = [[], [], []]  # what each bridge is there for
         self._paroles: list[dict[int, int]] = [
             {},
             {},
@@ -61,11 +57,13 @@ class Boundaries:
             return
         self.active, (self._rack, self._site) = active, groups
         for distance, group in ((1, rack), (2, site)):
-            everybody = _ranks(group) if self.active else {}
-            ranks = everybody.get(self._node)
+            orders = seats.order(group) if self.active else ()
             self._paroles[distance] = {}
-            self._shares[distance] = [self._share(each, 1) for each in everybody.values()]
-            self._duty[distance] = [self._share(ranks, 1 << step) for step in range(_STEPS)]
+            bridges = {first: None for first, *_ in orders}
+            self._shares[distance] = [self._share(orders, node, 1) for node in bridges]
+            self._duty[distance] = [
+                self._share(orders, self._node, 1 << step) for step in range(_STEPS)
+            ]
             self._reopen(distance)
 
     def distance(self, node: int) -> int:
@@ -124,24 +122,13 @@ class Boundaries:
             runs |= self._long[distance][-1]
         self._open[distance] = runs if self.active else _ALL
 
-    def _share(self, ranks: tuple[int, ...] | None, first: int) -> int:
-        """Runs (bits) of which we are among the `first` that may fetch them."""
-        if ranks is None:
-            return 0
-        return sum(1 << slot for slot, rank in enumerate(ranks) if rank < first) * self._repeat
+    def _share(self, orders: Sequence[tuple[int, ...]], node: int, first: int) -> int:
+        """Runs (bits) of which a node is among the `first` that may fetch them."""
+        return (
+            sum(1 << seat for seat, one in enumerate(orders) if node in one[:first]) * self._repeat
+        )
 
 
 def _repeated(run_count: int) -> int:
-    """What turns a set of slots into a set of (at least all) runs by multiplication."""
-    return sum(1 << start for start in range(0, run_count, _SLOTS))
-
-
-@functools.lru_cache(maxsize=256)  # the nodes of a rack ask the same thing, in a simulation
-def _ranks(group: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """The bridges of a group, and each one's rank per slot."""
-    bridges = heapq.nsmallest(BRIDGES, group, key=lambda n: (fallback.weight(n, _SEAT), n))
-    ranks: dict[int, list[int]] = {node: [] for node in bridges}
-    for slot in range(_SLOTS):
-        for rank, node in enumerate(fallback.order(slot, bridges)):
-            ranks[node].append(rank)
-    return {node: tuple(places) for node, places in ranks.items()}
+    """What turns a set of seats into a set of (at least all) runs by multiplication."""
+    return sum(1 << start for start in range(0, run_count, SEATS))

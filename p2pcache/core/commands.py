@@ -17,6 +17,7 @@ class Request:
     request: int
     peer: int
     run: int
+    across: bool = False  # of a rack or site: many wait for it there, so it should be served first
 
 
 @dataclass(slots=True)

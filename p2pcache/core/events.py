@@ -121,6 +121,8 @@ class Members:
     nodes: tuple[int, ...]
     rack: tuple[int, ...] = ()  # who of them shares our rack, ourselves included; nobody: not known
     site: tuple[int, ...] = ()  # and our site
+    racks: tuple[tuple[int, ...], ...] = ()  # the other racks of our site
+    sites: tuple[tuple[int, ...], ...] = ()  # the other sites
 
 
 @dataclass(slots=True)

@@ -7,18 +7,18 @@ goes to the agent with the fewest in flight, which keeps every uplink of the swa
 """
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 
 from p2pcache.core import chunkset
 from p2pcache.core.commands import ALL
-from p2pcache.core.lease import Lease
+from p2pcache.core.dealing import Dealer
+from p2pcache.core.lease import Lease, Story
 from p2pcache.core.readers import MOST_SLOW, Readers
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.errors import RemoteProtocolError
 
-STORY_ENTRIES = 2000  # the last few minutes of a storm, at about 100 bytes each
 STOP_S = 30.0  # after wrong origin bytes; restarting pods must not turn into an endless refetch
 DRAGGING = 2.0  # usual read times after which a lease makes room for another
 UNASKED = 1.5  # times as patient as with somebody who is stuck: luck evens out, slowness doesn't
@@ -34,8 +34,9 @@ class LeaseBook:
     """
 
     def __init__(
-        self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int]
-    ) -> None:
+        self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int],
+        dealer: Dealer | None = None,
+    ) -> None:  # fmt: skip
         """An empty book: every run is free.
 
         Args:
@@ -43,6 +44,7 @@ class LeaseBook:
             settings: the knobs.
             seed: of the dice that break ties.
             have: what each node has, kept up to date by its owner (a `Roster`).
+            dealer: names the readers of choice, where there are racks.
         """
         self.run_count = run_count
         self.free = chunkset.full(run_count)
@@ -57,12 +59,12 @@ class LeaseBook:
         self._looked_at = 0.0  # when leases that drag on were looked for last
         self._settings = settings
         self._have = have
-        self._readers = Readers(settings, random.Random(seed))
+        self._readers = Readers(settings, random.Random(seed), dealer)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
         self._mismatches: dict[int, list[int]] = {}  # run -> who saw wrong bytes, in order
-        self._story: deque[tuple[float, int, str, int]] = deque(maxlen=STORY_ENTRIES)
+        self._story = Story()
 
     @property
     def done(self) -> int:
@@ -182,7 +184,7 @@ class LeaseBook:
             enough = len(set(seen)) >= self._settings.mismatches_to_stop
             if self.stopped is None and (enough or (alone and len(seen) > 1)):
                 self.stopped, self._stopped_at = run, now
-                self._note(now, run, "stopped: wrong bytes at the origin", node)
+                self._story.note(now, run, "stopped: wrong bytes at the origin", node)
                 return run
         return None
 
@@ -199,7 +201,7 @@ class LeaseBook:
         back = runs & ~self.leased & ~self.free
         self.free |= back
         for run in chunkset.members(back):
-            self._note(now, run, "free", -1)
+            self._story.note(now, run, "free", -1)
 
     @property
     def idle(self) -> bool:
@@ -211,7 +213,7 @@ class LeaseBook:
         if capped and not self._spare:
             return False
         self.rescues += 1
-        self._note(now, run, "rescued", -1)
+        self._story.note(now, run, "rescued", -1)
         self.release(1 << run, now)
         return True
 
@@ -307,11 +309,7 @@ class LeaseBook:
 
     def story(self, run: int) -> list[str]:
         """What happened to a run, oldest first."""
-        return [
-            f"{when:.3f} {what}" + (f" {node:016x}" if node >= 0 else "")
-            for when, r, what, node in self._story
-            if r == run
-        ]
+        return self._story.of(run)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -379,14 +377,14 @@ class LeaseBook:
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)
         self._readers.took(node, run)
-        self._note(now, run, why, node)
+        self._story.note(now, run, why, node)
 
     def _drop(self, run: int, now: float, why: str) -> None:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
         self._readers.gave_back(lease.node, run)
         self.ends[why] += 1
-        self._note(now, run, why, lease.node)
+        self._story.note(now, run, why, lease.node)
 
     def _give_up(self, run: int, now: float, why: str) -> None:
         """Somebody else should read it, unless somebody else came to have it already."""
@@ -395,6 +393,3 @@ class LeaseBook:
         if not lease.others:
             self.release(1 << run, now)
         self._avoid.setdefault(run, set()).add(lease.node)
-
-    def _note(self, now: float, run: int, what: str, node: int) -> None:
-        self._story.append((now, run, what, node))

@@ -316,4 +316,4 @@ class PeerSide:
         peer.owes(now)
         self._diary.counters.requests += 1
         self._diary.note(now, run, "asked of", peer.node)
-        out.append(Request(number, peer.node, run))
+        out.append(Request(number, peer.node, run, peer.distance > 0))

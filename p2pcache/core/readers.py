@@ -7,6 +7,7 @@ from math import ceil
 
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
+from p2pcache.core.dealing import Dealer
 from p2pcache.core.settings import LeaseSettings
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
@@ -34,8 +35,18 @@ class Readers:
     `_recent`; `_ahead` is what credits exceed the usual one by.
     """
 
-    def __init__(self, settings: LeaseSettings, rng: random.Random) -> None:
+    def __init__(
+        self, settings: LeaseSettings, rng: random.Random, dealer: Dealer | None = None
+    ) -> None:
+        """Nobody yet.
+
+        Args:
+            settings: the knobs.
+            rng: breaks ties.
+            dealer: names the nodes of choice, if racks matter.
+        """
         self._settings = settings
+        self._dealer = dealer
         self._rng = rng
         self._credit: dict[int, int] = {}
         self._ahead = 0  # credit beyond the usual one, over all nodes
@@ -116,6 +127,8 @@ class Readers:
         """The node reads one more run."""
         self._unready(node)
         self._runs.setdefault(node, set()).add(run)
+        if self._dealer is not None:
+            self._dealer.took(node)
         self._ready_again(node)
 
     def gave_back(self, node: int, run: int) -> None:
@@ -123,6 +136,8 @@ class Readers:
         self._unready(node)
         runs = self._runs[node]
         runs.remove(run)
+        if self._dealer is not None:
+            self._dealer.gave_back(node)
         if not runs:
             del self._runs[node]
         self._ready_again(node)
@@ -188,15 +203,15 @@ class Readers:
         """The node that should read `run`, or None if nobody fit has room for it."""
         if not self._credit:
             return None
-        everybody_slow = len(self._slow) == len(self._credit)
-        for bag in self._ready[: self._share()]:
+        share = self._share()
+        for node in self._dealer.order(run) if self._dealer is not None else ():
+            room = len(self.runs_of(node)) < min(share, self._credit.get(node, 0))
+            if room and node not in self._verdicts and self._may_read(node, barred, run, have):
+                return node
+        for bag in self._ready[:share]:
             spare: int | None = None  # on parole: or the last run of all may be one that it sits on
             for node in bag.draw(self._rng, SAMPLE):
-                if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
-                    continue
-                if not self._wanted.get(node, ALL) >> run & 1:
-                    continue
-                if node in self._slow and not everybody_slow:
+                if not self._may_read(node, barred, run, have):
                     continue
                 if node not in self._verdicts:
                     return node
@@ -204,6 +219,13 @@ class Readers:
             if spare is not None:
                 return spare
         return None
+
+    def _may_read(self, node: int, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
+        if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
+            return False
+        everybody_slow = len(self._slow) == len(self._credit)
+        wants = self._wanted.get(node, ALL) >> run & 1
+        return bool(wants) and (everybody_slow or node not in self._slow)
 
     def next_rested(self) -> float | None:
         """When a resting or slow node may be tried again."""

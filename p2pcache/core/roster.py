@@ -2,13 +2,17 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
-from p2pcache.core import chunkset, handout
+from p2pcache.core import chunkset, handout, seats
 from p2pcache.core.bag import Bag
 from p2pcache.core.messages import Member, Swarm
 
 FLUSH_S = 0.25  # deltas are batched: at most four a second ...
 FLUSH_S_PER_MEMBER = 0.0005  # ... and fewer in large swarms: a delta costs 68 us per receiver
+
+Place = tuple[str, str]
+"""A site and one of its racks."""
 
 
 class Roster:
@@ -30,7 +34,8 @@ class Roster:
         self._rng = random.Random(seed)
         self._members: dict[int, Member] = {}
         self._everyone = Bag()
-        self._racks: dict[tuple[str, str], Bag] = {}
+        self._racks: dict[Place, Bag] = {}
+        self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
         self._degree: dict[int, int] = {}
         self._shunned: set[int] = set()
         self._joined: dict[int, Member] = {}  # since the last flush
@@ -128,6 +133,22 @@ class Roster:
         """Members that lack runs: the ones whom changes of the list concern."""
         return (node for node in self._members if node not in self.complete)
 
+    @property
+    def places(self) -> AbstractSet[Place]:
+        """The racks that have members."""
+        return self._racks.keys()
+
+    def place(self, node: int) -> Place:
+        """A member's site and rack; nowhere for who has left."""
+        member = self._members.get(node)
+        return (member.site, member.rack) if member is not None else ("", "")
+
+    def seated(self, place: Place) -> tuple[int, ...]:
+        """Who brings which runs into a rack that has members (`core.seats`); some may have left since."""
+        if place not in self._seated:
+            self._seated[place] = seats.holders(tuple(sorted(self._racks[place])))
+        return self._seated[place]
+
     # -- the list ----------------------------------------------------------------------------------
 
     def full_list(self) -> Swarm:
@@ -169,6 +190,7 @@ class Roster:
         self._flushed_at = now
         self.version += 1
         self._list = None
+        self._seated.clear()
         joined, left = tuple(self._joined.values()), tuple(sorted(self._left))
         self._joined.clear()
         self._left.clear()
@@ -198,3 +220,4 @@ class Roster:
             bag.discard(node)
             if not bag:
                 del self._racks[place]
+                self._seated.pop(place, None)

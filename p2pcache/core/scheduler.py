@@ -11,13 +11,14 @@ from typing import Any
 
 from p2pcache.core import chunkset, events, view
 from p2pcache.core.boundaries import Boundaries
-from p2pcache.core.commands import Announce, Blame, Command, Finished, Stuck, WantedDone
+from p2pcache.core.commands import Announce, Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.diary import Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.peerside import PeerSide
 from p2pcache.core.runbook import RunBook
+from p2pcache.core.seats import links
 from p2pcache.core.settings import SwarmSettings
 
 _STUCK_AT_ONCE = 64  # runs in one Stuck notice: what a tracker can look into at once
@@ -51,6 +52,7 @@ class Scheduler:
         dice = Random(seed)
         self._run_bytes = run_bytes
         self._settings = settings
+        self._node = node
         self._diary = diary = Diary()
         self._mine = mine = RunBook(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
@@ -320,6 +322,15 @@ class Scheduler:
         self._origin.owners.told(event.nodes)
         self._origin.look_again(now)
         self._book.placed(event.nodes, event.rack, event.site)
+        if self._book.bounded and self._mine.needed:
+            beyond = (
+                (event.rack, event.racks),
+                (event.rack, (event.site,)),
+                (event.site, event.sites),
+            )
+            near = {one for group, others in beyond for one in links(self._node, group, others)}
+            known = self._book.peers.keys() | self._book.barred.keys()
+            self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.owners.failed(event.peer)

@@ -8,6 +8,7 @@ from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.audit import Audit
 from p2pcache.core.commands import ALL
+from p2pcache.core.dealing import Dealer
 from p2pcache.core.hold import Hold
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
@@ -62,8 +63,9 @@ class TrackedSwarm:
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
-            run_count=run_count, settings=leases, seed=seed, have=self.roster.have
-        )
+            run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
+            dealer=Dealer(self.roster),
+        )  # fmt: skip
         self.audit = Audit()
         self.ledger = Ledger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics

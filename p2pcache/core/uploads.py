@@ -13,6 +13,7 @@ twelve peers in parallel keeps the whole swarm waiting, while two at a time are 
 
 from collections import deque
 from collections.abc import Hashable
+from enum import IntEnum
 from typing import Generic, TypeVar
 
 from p2pcache.core.settings import UploadSettings
@@ -21,29 +22,40 @@ from p2pcache.errors import LocalProtocolError
 _FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
 _FEWEST_SLOTS = 2  # one sends while the other starts or ends
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
+_ACROSS = (
+    8  # more places for requests across a boundary: who is turned away there keeps a rack waiting
+)
 
 Item = TypeVar("Item", bound=Hashable)
+
+
+class Turn(IntEnum):
+    """Whose requests are served first."""
+
+    ACROSS = 0  # a boundary of racks or sites
+    USUAL = 1
+    BACKGROUND = 2  # nobody waits for it
 
 
 class UploadQueue(Generic[Item]):
     """Admission and order of uploads.
 
-    What is asked for in the background waits behind everything else, and takes none of the places
-    that are for waiting: a peer that somebody waits for finds one.
+    What is asked for across the boundary of a rack or site comes before everything else, because a whole
+    rack waits for it, and finds a place when the others don't. What is asked for in the background waits
+    behind everything else, and takes none of the places that are for waiting.
 
-    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue; a
+    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue + _ACROSS; a
     peer has at most one active upload; the rotation holds all and only peers that wait; a peer's
-    background requests come after its others.
+    requests wait in the order of their turns.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
         """Start empty and open."""
         self._settings = settings
         self._active: dict[int, Item] = {}  # peer -> what is being sent to it
-        self._waiting: dict[int, deque[Item]] = {}  # peer -> its requests, oldest first
+        self._waiting: dict[int, deque[tuple[Turn, Item]]] = {}  # peer -> its requests, in order
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._waiting_count = 0
-        self._background: set[Item] = set()  # of those that wait
         self._slots = settings.slots
         self._open = True
         self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
@@ -66,20 +78,22 @@ class UploadQueue(Generic[Item]):
         """Send so many at once at most from now on, within the settings; what is active goes on."""
         self._slots = max(1, min(slots, self._settings.slots))
 
-    def offer(self, peer: int, item: Item, *, background: bool = False) -> bool:
+    def offer(self, peer: int, item: Item, turn: Turn = Turn.USUAL) -> bool:
         """Admit a request, or return False: answer BUSY.
 
         With several peers at once, none holds more than an even share of the places, so that one
         greedy peer can't turn the others away.
         """
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
-        places = self._slots if background else self._capacity
+        places = self._places[turn]
         if not self._open or self.load >= places or mine >= self._share(peer):
             return False
         if peer not in self._waiting:
             self._waiting[peer] = deque()
             self._rotation.append(peer)
-        self._line_up(self._waiting[peer], item, background=background)
+        waiting = self._waiting[peer]
+        behind = sum(one > turn for one, _ in waiting)
+        waiting.insert(len(waiting) - behind, (turn, item))
         self._waiting_count += 1
         return True
 
@@ -87,17 +101,16 @@ class UploadQueue(Generic[Item]):
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
         if len(self._active) >= min(self._slots, int(self._paced)):
             return None
-        begun = self._next(background=False)
-        return begun or (self._next(background=True) if self._background else None)
+        turns = sorted({line[0][0] for line in self._waiting.values()})
+        return next((begun for turn in turns if (begun := self._next(turn))), None)
 
-    def _next(self, *, background: bool) -> tuple[int, Item] | None:
+    def _next(self, turn: Turn) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
             peer = self._rotation.popleft()
-            if peer in self._active or (self._waiting[peer][0] in self._background) != background:
+            if peer in self._active or self._waiting[peer][0][0] != turn:
                 self._rotation.append(peer)
                 continue
-            item = self._waiting[peer].popleft()
-            self._background.discard(item)
+            _, item = self._waiting[peer].popleft()
             self._waiting_count -= 1
             if self._waiting[peer]:
                 self._rotation.append(peer)
@@ -106,14 +119,6 @@ class UploadQueue(Generic[Item]):
             self._active[peer] = item
             return peer, item
         return None
-
-    def _line_up(self, waiting: deque[Item], item: Item, *, background: bool) -> None:
-        if background:
-            self._background.add(item)
-            waiting.append(item)
-            return
-        behind = sum(one in self._background for one in waiting)
-        waiting.insert(len(waiting) - behind, item)
 
     def ended(self, peer: int, item: Item, took_s: float | None = None) -> None:
         """An active upload is over, whatever its outcome.
@@ -141,10 +146,10 @@ class UploadQueue(Generic[Item]):
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
         waiting = self._waiting.get(peer)
-        if waiting is None or item not in waiting:
+        found = next((one for one in waiting or () if one[1] == item), None)
+        if waiting is None or found is None:
             return False
-        waiting.remove(item)
-        self._background.discard(item)
+        waiting.remove(found)
         self._waiting_count -= 1
         if not waiting:
             del self._waiting[peer]
@@ -158,24 +163,28 @@ class UploadQueue(Generic[Item]):
             return []
         self._rotation.remove(peer)
         self._waiting_count -= len(waiting)
-        self._background.difference_update(waiting)
-        return list(waiting)
+        return [item for _, item in waiting]
 
     def check(self) -> None:
         """Assert the invariants (tests and simulator)."""
         assert len(self._active) <= self._settings.slots
-        assert self.load <= self._settings.slots + self._settings.queue
+        assert self.load <= self._settings.slots + self._settings.queue + _ACROSS
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
         assert self._waiting_count == sum(map(len, self._waiting.values()))
-        marks = [[one in self._background for one in line] for line in self._waiting.values()]
-        assert all(line == sorted(line) for line in marks)
-        assert sum(map(sum, marks)) == len(self._background)
+        lines = [[turn for turn, _ in line] for line in self._waiting.values()]
+        assert all(line == sorted(line) for line in lines)
 
     @property
     def _capacity(self) -> int:
         return self._slots + self._settings.queue
+
+    @property
+    def _places(self) -> dict[Turn, int]:
+        """Active and waiting uploads below which one more is admitted."""
+        usual = self._capacity
+        return {Turn.ACROSS: usual + _ACROSS, Turn.USUAL: usual, Turn.BACKGROUND: self._slots}
 
     def _share(self, peer: int) -> int:
         peers = len(self._active.keys() | self._waiting.keys() | {peer})

@@ -14,6 +14,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.events import Outcome
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
+from p2pcache.core.uploads import Turn
 from p2pcache.sim.agentlink import AgentLink
 from p2pcache.sim.memberlist import NOBODY
 from p2pcache.sim.network import Flow, Network
@@ -187,7 +188,10 @@ class SimNode:
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run)
-        self.cluster.send(self, server, server.serving.serve, self, command.request, command.run)
+        turn = Turn.ACROSS if command.across else Turn.USUAL
+        self.cluster.send(
+            self, server, server.serving.serve, self, command.request, command.run, turn
+        )
 
     def _on_cancel(self, command: commands.Cancel) -> None:
         if command.request in self._asked:
@@ -280,8 +284,12 @@ class SimNode:
         self.members = self.cluster.lists.after(self.members, message, self.node)
         if message.joined or message.left:
             listed = self.members.listed
-            rack = self.members.racks.get(self.place.rack, ()) if self.place.rack else ()
-            self.post(events.Members(listed, rack, listed))
+            if not (name := self.place.rack):
+                self.post(events.Members(listed, (), listed))
+            else:
+                racks = self.members.racks
+                others = tuple(rack for other, rack in racks.items() if other != name)
+                self.post(events.Members(listed, racks.get(name, ()), listed, others))
         self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
         if not self.scheduler.complete:
             for node in message.neighbours:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import UploadQueue
+from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.sim.network import Flow
 from p2pcache.sim.place import path
 
@@ -37,7 +37,7 @@ class Serving:
         self.askers: dict[int, SimNode] = {}  # who may request from us
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
-    def serve(self, asker: "SimNode", number: int, run: int) -> None:
+    def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
         """A request came in."""
         node = self._node
         if not node.alive or asker.node not in self.askers:
@@ -45,7 +45,7 @@ class Serving:
         upload = Upload(asker, number, run)
         if not node.have >> run & 1:
             node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
-        elif not self.queue.offer(asker.node, upload):
+        elif not self.queue.offer(asker.node, upload, turn):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
             self._uploads[asker.node, number] = upload

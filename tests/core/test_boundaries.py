@@ -6,10 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core import chunkset
-from p2pcache.core.boundaries import BRIDGES, EVERYWHERE, Boundaries
-from p2pcache.core.commands import Cancel, Command, Request
-from p2pcache.core.events import Members, Outcome, PeerHas, PeerJoined, RequestEnded, Tick
+from p2pcache.core.boundaries import EVERYWHERE, Boundaries
+from p2pcache.core.commands import Cancel, Command, Dial, Request
+from p2pcache.core.events import (
+    Members,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    RequestEnded,
+    RunsProved,
+    Source,
+    Tick,
+)
 from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.seats import SEATS, holders
 from p2pcache.core.settings import SwarmSettings
 
 RUNS = 300  # more than there are slots
@@ -32,7 +42,7 @@ def test_each_run_has_one_bridge(rack: tuple[int, ...]) -> None:
     shares = [boundaries(node, rack).reach(0, 0)[1] & FULL for node in rack]
     assert sum(share.bit_count() for share in shares) == RUNS
     assert chunkset.full(RUNS) == sum(shares)
-    assert sum(map(bool, shares)) <= BRIDGES
+    assert sum(map(bool, shares)) <= SEATS
 
 
 @settings(deadline=None, max_examples=20)  # dozens of nodes each
@@ -181,6 +191,19 @@ def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> N
     desk.do(PeerHas(2, 1 << other | 1 << rare, 0))
     desk.end_all(of=9, outcome=Outcome.LOST)
     assert desk.asked_of(2) == {rare}
+
+
+def test_who_has_the_same_seat_in_another_rack_is_dialled() -> None:
+    desk = Desk()
+    racks = (7, 8), (9, 10, 11)
+    event = Members((1, 2, *racks[0], *racks[1]), (1, 2), (1, 2, *racks[0], *racks[1]), racks)
+    dialled = {c.peer for c in desk.scheduler.handle(event, 0.0) if isinstance(c, Dial)}
+    ours = [seat for seat, holder in enumerate(holders((1, 2))) if holder == 1]
+    bridges = {holders(rack)[seat] for rack in racks for seat in ours}
+    site = {holders(event.site)[seat] for seat in ours}
+    assert dialled == (bridges | site) - {1, 2, 9}, "two are connected"
+    desk.scheduler.handle(RunsProved(FULL, Source.LOCAL), 0.0)
+    assert not desk.scheduler.handle(event, 0.0), "nothing is missing"
 
 
 def test_a_dead_bridge_stops_nobody() -> None:

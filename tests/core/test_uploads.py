@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import UploadQueue
+from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.errors import LocalProtocolError
 
 SETTINGS = UploadSettings(slots=2, queue=3, per_peer=4)
@@ -47,13 +47,30 @@ def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
     assert queue.offer(3, 30)
 
 
+def test_who_asks_across_a_boundary_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
+    queue = queue_of((1, 10), (1, 11), (2, 20), (2, 21), (3, 30))
+    assert not queue.offer(4, 40)
+    assert queue.offer(4, 40, Turn.ACROSS)
+    assert queue.offer(5, 50, Turn.ACROSS)
+    assert [queue.start(), queue.start()] == [(4, 40), (5, 50)]
+    queue.ended(4, 40)
+    assert queue.start() == (1, 10)
+    queue.check()
+
+
+def test_places_for_requests_across_a_boundary_end_too() -> None:
+    queue = queue_of()
+    admitted = sum(queue.offer(peer, peer, Turn.ACROSS) for peer in range(100))
+    assert SETTINGS.slots + SETTINGS.queue < admitted <= 3 * (SETTINGS.slots + SETTINGS.queue)
+
+
 def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=3, queue=2, per_peer=4))
     queue.limit(1)
-    assert queue.offer(1, 10, background=True)
-    assert not queue.offer(2, 20, background=True), "the places to wait are for others"
+    assert queue.offer(1, 10, Turn.BACKGROUND)
+    assert not queue.offer(2, 20, Turn.BACKGROUND), "the places to wait are for others"
     queue.limit(3)
-    assert queue.offer(2, 20, background=True)
+    assert queue.offer(2, 20, Turn.BACKGROUND)
     assert queue.offer(2, 21)
     assert queue.offer(3, 30)
     assert [queue.start(), queue.start(), queue.start()] == [(2, 21), (3, 30), (1, 10)]
@@ -122,10 +139,10 @@ class Machine(RuleBasedStateMachine):
         self.active: set[tuple[int, int]] = set()
         self.count = 0
 
-    @rule(peer=st.integers(0, 4), background=st.booleans())
-    def offer(self, peer: int, background: bool) -> None:
+    @rule(peer=st.integers(0, 4), turn=st.sampled_from(Turn))
+    def offer(self, peer: int, turn: Turn) -> None:
         self.count += 1
-        if self.queue.offer(peer, self.count, background=background):
+        if self.queue.offer(peer, self.count, turn):
             self.waiting.add((peer, self.count))
         else:
             assert self.waiting or self.active  # an idle node never says BUSY

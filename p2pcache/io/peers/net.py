@@ -18,6 +18,7 @@ from typing import NamedTuple
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.channel import Channel, Plain
@@ -199,8 +200,13 @@ class PeerNet:
         """Say with each request for this model that others are to be served first, or not any more."""
         (self._behind.add if behind else self._behind.discard)(digest)
 
-    def request(self, digest: str, request: int, node: int, run: int) -> None:
-        """Ask a joined node for what is missing of a run; ends in one `request_ended`."""
+    def request(
+        self, digest: str, request: int, node: int, run: int, *, across: bool = False
+    ) -> None:
+        """Ask a joined node for what is missing of a run; ends in one `request_ended`.
+
+        With `across` it is to be served first: a whole rack waits for it.
+        """
         hub = self._live
         port = self._port(digest)
         try:
@@ -213,8 +219,9 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         requester = hub.requesters.get(node)
-        behind = digest in self._behind
-        if requester is None or not requester.ask(digest, request, spans, background=behind):
+        turn = Turn.ACROSS if across else Turn.USUAL
+        turn = Turn.BACKGROUND if digest in self._behind else turn
+        if requester is None or not requester.ask(digest, request, spans, turn):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:

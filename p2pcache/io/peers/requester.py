@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import NONCE_BYTES, Challenge, Hello, Welcome, confirm, hello
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
@@ -34,7 +35,7 @@ class Asked:
     digest: str
     port: SwarmPort
     spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    background: bool = False  # nobody waits for it
+    turn: Turn  # as its server is told
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
@@ -115,16 +116,14 @@ class Requester:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def ask(
-        self, digest: str, request: int, spans: deque[range], *, background: bool = False
-    ) -> bool:
+    def ask(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
         """Ask for spans of chunks, one after the other; False: the model isn't joined here."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._connection is None:
             return False
         if request in stream.asked:
             raise LocalProtocolError(f"request {request} is under way already")
-        asked = stream.asked[request] = Asked(request, digest, stream.port, spans, background)
+        asked = stream.asked[request] = Asked(request, digest, stream.port, spans, turn)
         if len(self._connection.expected) < self._hub.limits.requests:
             self._next_span(stream, asked)
         else:
@@ -324,9 +323,7 @@ class Requester:
         asked.incoming = connection.expected[number] = Incoming(
             stream.number, span, layout, asked.port.store, on_chunk
         )
-        connection.send(
-            wire.request(stream.number, number, span.start, len(span), background=asked.background)
-        )
+        connection.send(wire.request(stream.number, number, span.start, len(span), asked.turn))
 
     def _chunk_ended(self, asked: Asked, outcome: Outcome, nbytes: int) -> None:
         stream = self._streams.get(asked.digest)

@@ -154,8 +154,7 @@ class Serving:
             self.connection, session.number, number, chunks, port.store, self._upload_ended
         )
         self._uploads[number] = upload
-        background = bool(frame.flags & wire.FLAG)
-        if not self._hub.uploads.offer(upload, background=background):
+        if not self._hub.uploads.offer(upload, wire.turn_of(frame)):
             del self._uploads[number]
             self._count_unserved()
             self._hub.totals.busy += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import UploadQueue
+from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.limits import TokenBucket
@@ -80,9 +80,9 @@ class Uploads:
         self._queue.limit(slots)
         self._start()
 
-    def offer(self, upload: Upload, *, background: bool = False) -> bool:
-        """Admit a request, behind all others if nobody waits for it; False: answer BUSY."""
-        if not self._queue.offer(upload.connection.serial, upload, background=background):
+    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
+        """Admit a request, to be served in its turn; False: answer BUSY."""
+        if not self._queue.offer(upload.connection.serial, upload, turn):
             return False
         self.idle.clear()
         self._start()

@@ -12,12 +12,14 @@ import msgspec
 from p2pcache.core import chunkset
 from p2pcache.core.chunking import MAX_CHUNK_BYTES, KiB
 from p2pcache.core.manifest import MAX_CHUNKS
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import DIGEST_BYTES
 
 HEADER = struct.Struct("<BBHIII")  # type, flags, stream, a, b, payload length
 HEADER_BYTES = HEADER.size
 FLAG = 1  # flag bit 0; its meaning depends on the frame
+_ACROSS = 2  # flag bit 1 of a REQUEST
 MAX_STREAM = 0xFFFF
 MAX_REASON_BYTES = 200
 _HANDSHAKE_BYTES = 1 * KiB
@@ -208,11 +210,18 @@ def parse_have(frame: Frame, run_count: int) -> int:
     return int.from_bytes(bitmap, "little")
 
 
-def request(stream: int, number: int, first: int, count: int, *, background: bool = False) -> bytes:
-    """A REQUEST for `count` chunks from `first`; `background`: nobody waits for them."""
-    flags = FLAG if background else 0
+def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.USUAL) -> bytes:
+    """A REQUEST for `count` chunks from `first`."""
+    flags = {Turn.ACROSS: _ACROSS, Turn.USUAL: 0, Turn.BACKGROUND: FLAG}[turn]
     payload = _COUNT.pack(count)
     return pack(Kind.REQUEST, flags=flags, stream=stream, a=number, b=first, payload=payload)
+
+
+def turn_of(frame: Frame) -> Turn:
+    """When a REQUEST wants to be served."""
+    if frame.flags & FLAG:
+        return Turn.BACKGROUND
+    return Turn.ACROSS if frame.flags & _ACROSS else Turn.USUAL
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

@@ -122,3 +122,25 @@ async def test_who_is_in_the_background_waits_for_the_others() -> None:
         assert await ports[1].end(1) is Outcome.DONE
         assert await ports[1].end(2) is Outcome.DONE
         assert await ports[0].end(2) is Outcome.BUSY
+
+
+async def test_who_asks_for_a_whole_rack_comes_before_who_came_earlier() -> None:
+    model = make_model([CHUNK] * 6)
+    uploads = UploadSettings(slots=1, queue=8)
+    async with node(1, uploads=uploads, up=RATE // 10) as server, node(2) as near, node(
+        3
+    ) as bridge:  # fmt: skip
+        server.swarm(model, full=True)
+        digest, ports = model.layout.digest, []
+        for one in (near, bridge):
+            port = one.swarm(model)
+            one.net.dial(digest, server.number, server.address)
+            await port.heard("joined", server.number, server_have(model))
+            ports.append(port)
+        for run in range(3):
+            near.net.request(digest, run, server.number, run)
+        await asyncio.sleep(0)
+        bridge.net.request(digest, 1, server.number, 3, across=True)
+        assert await ports[1].end(1) is Outcome.DONE
+        assert len(ports[0].ends) <= 2
+        assert await ports[0].end(2) is Outcome.DONE

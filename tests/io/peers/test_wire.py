@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.handshake import Challenge, Hello, Welcome
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.dialer import split_address
@@ -49,9 +50,10 @@ def test_join_round_trip(count: int, address: str, wants: bool, data: st.DataObj
     assert wire.parse_joined(unpack(wire.joined(5, count, 1, None)), count) is None
 
 
-@given(first=st.integers(0, 99), count=st.integers(1, 100))
-def test_request_round_trip(first: int, count: int) -> None:
-    frame = unpack(wire.request(1, 2, first, count))
+@given(first=st.integers(0, 99), count=st.integers(1, 100), turn=st.sampled_from(Turn))
+def test_request_round_trip(first: int, count: int, turn: Turn) -> None:
+    frame = unpack(wire.request(1, 2, first, count, turn))
+    assert wire.turn_of(frame) is turn
     assert wire.parse_request(frame, first + count) == range(first, first + count)
     with pytest.raises(RemoteProtocolError):
         wire.parse_request(frame, first + count - 1)

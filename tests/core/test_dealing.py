@@ -1,0 +1,126 @@
+"""Leases over racks: each uplink carries an equal share of what the origin sends."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from p2pcache.core.dealing import Dealer
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.messages import Member
+from p2pcache.core.roster import Place, Roster
+from p2pcache.core.seats import SEATS, holders
+from p2pcache.core.settings import LeaseSettings
+
+RUNS = 640
+
+
+class Storm:
+    """A book whose readers each read what they are given at once, in the order in which it was given."""
+
+    def __init__(self, racks: dict[Place, int]) -> None:
+        self.roster = Roster("ab" * 32, RUNS, 1)
+        self.places: dict[int, Place] = {}
+        for place, size in racks.items():
+            for _ in range(size):
+                self.enter(place)
+        self.roster.flush(0.0)
+        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16)
+        self.book = LeaseBook(
+            run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
+            dealer=Dealer(self.roster),
+        )  # fmt: skip
+        for node in self.places:
+            self.book.want(node, 8)
+        self.readers: dict[int, int] = {}  # run -> who read it
+        self.now = 0.0
+
+    def enter(self, place: Place) -> int:
+        node = 7919 * (len(self.places) + 1)
+        self.places[node] = place
+        self.roster.enter(Member(node, "h:1", place[1], place[0]))
+        return node
+
+    def round(self, slow: frozenset[int] = frozenset()) -> dict[int, list[int]]:
+        """Leases go out, and whoever isn't slow reads his."""
+        given = self.book.grants(self.now)
+        self.now += 0.1
+        for node, runs in given.items():
+            for run in runs if node not in slow else ():
+                self.readers[run] = node
+                self.roster.update(node, self.roster.have[node] | 1 << run)
+                self.book.claim(node, 1 << run, self.now)
+        self.book.check()
+        return given
+
+    def shares(self) -> Counter[Place]:
+        return Counter(self.places[node] for node in self.readers.values())
+
+
+def test_each_rack_reads_as_much_as_the_others_whatever_its_size() -> None:
+    storm = Storm({("", "a"): 40, ("", "b"): 10, ("", "c"): 4, ("", "d"): 25})
+    while storm.round():
+        pass
+    assert sorted(storm.shares().values()) == pytest.approx([RUNS / 4] * 4, abs=2)
+
+
+def test_a_run_goes_to_who_would_bring_it_into_its_rack_anyway() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    while storm.round():
+        pass
+    bridges = {
+        place: holders(tuple(sorted(n for n, p in storm.places.items() if p == place)))
+        for place in storm.roster.places
+    }
+    for run, node in storm.readers.items():
+        assert bridges[storm.places[node]][run % SEATS] == node
+
+
+def test_sites_read_the_same_and_so_do_the_racks_of_each() -> None:
+    storm = Storm({("x", "a"): 20, ("y", "a"): 5, ("y", "b"): 5, ("y", "c"): 5, ("y", "d"): 5})
+    while storm.round():
+        pass
+    shares = storm.shares()
+    assert shares.pop(("x", "a")) == pytest.approx(RUNS / 2, abs=2)
+    assert sorted(shares.values()) == pytest.approx([RUNS / 8] * 4, abs=2)
+
+
+def test_a_rack_that_is_slow_gets_no_more_than_it_reads() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    slow = frozenset(node for node, place in storm.places.items() if place[1] == "b")
+    for _ in range(20):
+        storm.round(slow)
+    assert storm.shares().keys() == {("", "a")}
+    assert len(storm.readers) > 100
+
+
+def test_a_rack_that_comes_late_gets_its_turn_and_not_all_that_is_left() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    for _ in range(20):
+        storm.round()
+    fresh = [storm.enter(("", "c")) for _ in range(20)]
+    for node in fresh:
+        storm.book.want(node, 8)
+    before = len(storm.readers)
+    for _ in range(5):
+        storm.round()
+    late = sum(storm.readers[run] in fresh for run in list(storm.readers)[before:])
+    assert 0.3 <= late / (len(storm.readers) - before) <= 0.5
+
+
+def test_who_has_left_or_can_not_read_is_passed_over() -> None:
+    storm = Storm({("", "a"): 3, ("", "b"): 3})
+    gone = [node for node, place in storm.places.items() if place[1] == "b"]
+    for node in gone[:2]:
+        storm.book.want(node, 0)
+        storm.roster.leave(node)
+    storm.roster.leave(gone[2])  # the rack is empty now, but its lease isn't given back yet
+    storm.book.forget(gone[2], 0.0)
+    while storm.round():
+        pass
+    assert storm.shares() == {("", "a"): RUNS}
+
+
+def test_without_labels_nothing_is_dealt() -> None:
+    storm = Storm({("", ""): 10})
+    assert list(Dealer(storm.roster).order(0)) == []
