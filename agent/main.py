@@ -5,6 +5,7 @@ import faulthandler
 import uvloop
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.place import settled
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
 from p2pcache.io.door import raise_file_limit
@@ -27,7 +28,7 @@ def run(settings: AgentSettings) -> int:
 async def _serve(settings: AgentSettings) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
-        app = AgentApp(settings)
+        app = AgentApp(await settled(settings))
         on_hangup(app.reload)
         async with app.running():
             manager.ready(lambda: _headline(app))

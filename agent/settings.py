@@ -53,6 +53,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Label of this node's rack: neighbours in the same rack are preferred."""
     site: str = ""
     """Label of this node's site."""
+    kubernetes_rack_label: str = ""
+    """Without `rack`: the label of the Kubernetes Node `node_name` that says it, read at the start."""
+    kubernetes_site_label: str = ""
+    """Without `site`: the label of the Node that says it, such as topology.kubernetes.io/zone."""
     upload_bytes_per_s: int = 0
     """Cap on what is served to peers; 0: none."""
     download_bytes_per_s: int = 0

@@ -104,7 +104,9 @@ class NodeLabels:
             return answer.metadata.labels
         text = f"{method} of node {self._node}: HTTP {status} {answer.message}".strip()[:500]
         if status in (401, 403):
-            raise NotAllowed(f"{text}; apply the node-labels component (docs/kubernetes.md)")
+            raise NotAllowed(
+                f"{text}; apply the component node-labels or topology (docs/kubernetes.md)"
+            )
         if status == 404:
             raise NotFound(f"{text}; is --node-name the name of this Kubernetes node?")
         raise Unreachable(text) if status >= 500 or status == 429 else P2PCacheError(text)
@@ -119,7 +121,7 @@ def in_cluster(node: str, environ: Mapping[str, str] = os.environ) -> NodeLabels
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise UsageError(
-            "--kubernetes-labels works inside a Kubernetes pod only (KUBERNETES_SERVICE_HOST isn't set)"
+            "labels of a Node can be had inside a Kubernetes pod only (KUBERNETES_SERVICE_HOST isn't set)"
         )
     shown = f"[{host}]" if ":" in host else host
     return NodeLabels(node, f"https://{shown}:{port}")

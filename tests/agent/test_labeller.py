@@ -6,10 +6,13 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web as http
 
+from p2pcache.agent import place
 from p2pcache.agent.labeller import Labeller
+from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.kubelabels import PREFIX
 from p2pcache.errors import NotAllowed, NotFound, Unreachable, UsageError
 from p2pcache.io import ca, web
@@ -110,7 +113,7 @@ async def test_the_token_is_read_at_each_call(api: Api, account: Path) -> None:
     labels = NodeLabels("node-1", api.url, account)
     assert await labels.read() == OTHERS
     api.token = "second"
-    with pytest.raises(NotAllowed, match="node-labels component"):
+    with pytest.raises(NotAllowed, match="component node-labels"):
         await labels.read()
     (account / "token").write_text("second")
     assert await labels.read() == OTHERS
@@ -165,3 +168,50 @@ def test_outside_of_a_pod_it_says_so() -> None:
         in_cluster("node-1", {})
     inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     assert in_cluster("a b", inside)._url == "https://[fd00::1]:443/api/v1/nodes/a%20b"
+
+
+# -- rack and site -----------------------------------------------------------------------------------
+
+ZONE = "topology.kubernetes.io/zone"
+ASKING = AgentSettings(kubernetes_site_label=ZONE, kubernetes_rack_label="example.org/rack")
+
+
+async def test_site_and_rack_are_what_the_node_says(api: Api, account: Path) -> None:
+    api.labels["example.org/rack"] = "r7"
+    found = await place.settled(ASKING, NodeLabels("node-1", api.url, account))
+    assert (found.site, found.rack) == ("b", "r7")
+    set_by_hand = msgspec.structs.replace(ASKING, site="fra1")
+    found = await place.settled(set_by_hand, NodeLabels("node-1", api.url, account))
+    assert (found.site, found.rack) == ("fra1", "r7")
+
+
+async def test_a_label_that_is_not_there_is_said(
+    api: Api, account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await place.settled(ASKING, NodeLabels("node-1", api.url, account))
+    assert (found.site, found.rack) == ("b", "")
+    assert "has no label example.org/rack" in caplog.text
+
+
+async def test_nobody_is_asked_where_no_label_is_named(api: Api, account: Path) -> None:
+    plain = AgentSettings(rack="r1")
+    assert await place.settled(plain) is plain
+    both = msgspec.structs.replace(ASKING, rack="r1", site="s1")
+    assert await place.settled(both, NodeLabels("node-1", api.url, account)) is both
+    assert api.calls == []
+    with pytest.raises(UsageError, match="pod only"):
+        await place.settled(ASKING)
+
+
+async def test_an_api_server_that_fails_is_asked_again_and_does_not_stop_the_agent(
+    api: Api, account: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(place, "TRIES_S", (0.01, 0.01))
+    api.failure = (500, "{}")
+    node = NodeLabels("node-1", api.url, account)
+    found = await place.settled(ASKING, node)
+    assert (found.site, found.rack, len(api.calls)) == ("", "", 3)
+    api.failure = (403, '{"message": "forbidden"}')
+    assert (await place.settled(ASKING, node)).site == ""
+    assert len(api.calls) == 4, "it won't be allowed a moment later either"
+    assert caplog.text.count("rack and site are unknown") == 2

@@ -19,7 +19,7 @@ FULL = {
     **ORIGIN,
     "image": {"repository": "registry.example/p2pcache", "tag": "x", "pullSecrets": ["pull"]},
     "agent": {
-        "hostNetwork": True, "nodeLabels": True, "env": {"P2PCACHE_SITE": "fra1"},
+        "hostNetwork": True, "nodeLabels": True, "rackLabel": "example.org/rack", "env": {"P2PCACHE_SITE": "fra1"},
         "cacheDir": "/data/p2pcache", "clientSocketDir": "/run/p2p/client",
         "nodeSelector": {"gpu": "yes"}, "serviceAccountAnnotations": {"eks/role": "arn:x"},
         "affinity": {"nodeAffinity": {}},
@@ -96,8 +96,34 @@ def test_all_options_give_valid_objects() -> None:
     assert {"name": "P2PCACHE_SITE", "value": "fra1"} in spec["containers"][0]["env"]
     paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     assert paths == {"cache": "/data/p2pcache", "client": "/run/p2p/client"}
+    assert {"name": "P2PCACHE_KUBERNETES_RACK_LABEL", "value": "example.org/rack"} in (
+        spec["containers"][0]["env"]
+    )
     policy = find(objects, "ValidatingAdmissionPolicy", "p2pcache-node-labels")["spec"]
     assert "p2pcache:p2pcache-agent" in policy["matchConditions"][0]["expression"]
+
+
+def test_racks_and_sites_are_those_of_the_component(tmp_path: Path) -> None:
+    kustomize("overlays/s3", tmp_path)  # makes the copy that is changed now
+    overlay = tmp_path / "kubernetes/overlays/s3/kustomization.yaml"
+    text = overlay.read_text().replace("# components:", "components:")
+    overlay.write_text(
+        text.replace("#   - ../../components/topology", "  - ../../components/topology")
+    )
+    labels = {"siteLabel": "topology.kubernetes.io/zone", "rackLabel": "topology.p2pcache.io/rack"}
+    ours = {key(each): plain(each) for each in kustomize("overlays/s3", tmp_path)}
+    theirs = {key(each): plain(each) for each in render({**ORIGIN, "agent": labels})}
+    for each in (
+        ("DaemonSet", "p2pcache-agent"),
+        ("ClusterRole", "p2pcache-topology"),
+        ("ClusterRoleBinding", "p2pcache-topology"),
+    ):
+        assert theirs[each] == ours[each]
+    pod = theirs["DaemonSet", "p2pcache-agent"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    assert theirs["ClusterRole", "p2pcache-topology"]["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
+    ]
 
 
 def test_parts_can_be_left_out() -> None:
@@ -114,6 +140,7 @@ def test_parts_can_be_left_out() -> None:
         {**ORIGIN, "agnet": {}},
         {**ORIGIN, "agent": {"cacheDir": "relative", "clientSocketDir": "/x"}},
         {**ORIGIN, "agent": {"hostNetwork": "yes"}},
+        {**ORIGIN, "agent": {"rackLabel": "a b"}},
         {**ORIGIN, "priorityClass": {"value": 2_000_000_000}},
     ],
 )

@@ -22,7 +22,7 @@ from tests.deploy.kubelet import find
 from tests.deploy.render import DEPLOY, example, kustomize, tool
 
 VERSION = "1.37"  # of Kubernetes; the carried schemas go from 1.25 on
-COMPONENTS = ("node-labels", "host-network", "mtls")
+COMPONENTS = ("node-labels", "topology", "host-network", "mtls")
 EXAMPLES = (
     "inference.yaml",
     "one-node-push.yaml",
