@@ -249,7 +249,7 @@ def _ask_as(path: str, uid: int, gid: int, groups: list[int], text: str) -> int:
             os.setgid(gid)
             os.setuid(uid)
             with socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(5)
+                sock.settimeout(30)
                 sock.connect(path)
                 bearer = f"Authorization: Bearer {text}\r\n" if text else ""
                 body = '{"dry_run": true}'

@@ -143,7 +143,7 @@ async def test_the_drivers_answer_is_good_for_the_daemons(
         url = f"https://{one.address}"
         async with agent(tmp_path, tracker=url, **paths["agent"]) as app:
             assert app.link is not None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not app.link.connected:
                     assert app.link.refusal is None, app.link.last_error
                     await asyncio.sleep(0.02)

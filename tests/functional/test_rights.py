@@ -145,7 +145,7 @@ def get(url: str, token: str) -> str:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with contextlib.suppress(OSError):
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return str(answer.read())
         except urllib.error.HTTPError as error:
             return f"{error.headers}{error.read()!r}"

@@ -85,7 +85,7 @@ def test_a_failing_origin_delays_and_harms_nothing(
         push(cluster, model, f"fault/{kind}:v1")
         before = proxy.counters()["blob_bytes"]
         pulls = [Pull(agent, f"fault/{kind}:v1") for agent in cluster.agents]
-        wait_until(lambda: bytes_done(cluster.agents[0]) > size // 4, 20)
+        wait_until(lambda: bytes_done(cluster.agents[0]) > size // 4, 60)
         proxy.fault(kind, seconds=2)
         for pull in pulls:
             done = pull.wait(100)

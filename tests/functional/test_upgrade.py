@@ -129,7 +129,7 @@ def test_the_tracker_is_upgraded_under_a_storm(
     with cluster:
         push(cluster, model)
         pulls = [Pull(agent, "m:v1") for agent in cluster.agents]
-        wait_until(lambda: all(bytes_done(agent) for agent in cluster.agents), 20)
+        wait_until(lambda: all(bytes_done(agent) for agent in cluster.agents), 60)
         cluster.tracker.stop()
         turn_new(before, cluster.tracker)
         cluster.tracker.start()

@@ -34,7 +34,7 @@ class GatedWriter(FileWriter):
     store: Gated
 
     def put(self, offset: int, data: memoryview) -> None:
-        assert self.store.gate.wait(5)
+        assert self.store.gate.wait(30)
         super().put(offset, data)
 
 
@@ -52,7 +52,7 @@ class Ends:
 
     def wait(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.outcomes) >= count, 5)
+            assert self._changed.wait_for(lambda: len(self.outcomes) >= count, 30)
 
 
 class Bench:
