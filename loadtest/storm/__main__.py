@@ -84,6 +84,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     say(f"{plan.nodes} nodes pull {format_bytes(size_bytes)}; the bound is {t_lb:.1f} s")
     acts = [act for fault in trouble.faults for act in fault.acts(arena, t_lb)]
     late = any(fault.late for fault in trouble.faults)
+    numbers = {str(agent.client.status()["node"]): n for n, agent in enumerate(arena.agents)}
     crossed = arena.fabric.left_racks_bytes()
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     result = race(
@@ -95,7 +96,9 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     read = OriginBytes(after.server - before.server, after.interface - before.interface)
     crossed = arena.fabric.left_racks_bytes() - crossed
-    return Report(plan, trouble, links, result, read, size_bytes, left_racks=crossed)
+    return Report(
+        plan, trouble, links, result, read, size_bytes, left_racks=crossed, numbers=numbers
+    )
 
 
 def _compare(arena: Arena, report: Report, source: Path) -> None:

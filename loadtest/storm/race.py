@@ -27,6 +27,9 @@ class Outcome:
     path: str = ""
     bytes_origin: int = 0
     bytes_peers: int = 0
+    came_from: dict[str, int] = field(
+        default_factory=dict
+    )  # bytes by peer, of the eight that gave most
     curve: list[tuple[float, int]] = field(
         default_factory=list
     )  # (seconds, bytes), about each second
@@ -146,6 +149,9 @@ def note_event(outcome: Outcome, event: dict[str, object], now: float) -> None:
         outcome.curve.append((round(now, 2), int(str(event["bytes"]))))
         outcome.bytes_origin = int(str(event["bytes_origin"]))
         outcome.bytes_peers = int(str(event["bytes_peers"]))
+        report = event.get("report")
+        peers = report["peers"] if isinstance(report, dict) else ()
+        outcome.came_from = {peer["node"]: int(peer["bytes"]) for peer in peers}
 
 
 def _sample(

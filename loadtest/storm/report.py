@@ -32,6 +32,7 @@ class Report:
     size_bytes: int  # F: distinct bytes of the model, as pushed
     rivals: dict[str, Score] = field(default_factory=dict)
     left_racks: int = 0  # bytes that left racks by their uplinks, with all headers
+    numbers: dict[str, int] = field(default_factory=dict)  # of nodes, by what they call themselves
 
     @property
     def counted(self) -> list[Outcome]:
@@ -86,6 +87,23 @@ class Report:
         further = self.plan.racks - 1
         return self.left_racks / (self.size_bytes * further) if further > 0 else None
 
+    @property
+    def beta_data(self) -> float | None:
+        """The same of the model's own bytes, as the receivers counted them by sender; None: no racks.
+
+        What a node doesn't say by whom (it names eight) counts as from its own rack: at least so much.
+        """
+        plan, further = self.plan, self.plan.racks - 1
+        if further <= 0:
+            return None
+        crossed = sum(
+            count
+            for o in self.race.outcomes
+            for sender, count in o.came_from.items()
+            if sender in self.numbers and plan.rack_of(self.numbers[sender]) != plan.rack_of(o.node)
+        )
+        return crossed / (self.size_bytes * further)
+
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes."""
         t_last, t_median, t_lb = self.t_last, self.t_median, self.t_lb
@@ -98,6 +116,7 @@ class Report:
             "alpha": round(self.alpha, 5),
             "alpha_interface": round(self.origin.interface / self.size_bytes, 5),
             "beta": _round(self.beta),
+            "beta_data": _round(self.beta_data),
             "t_last": _round(t_last),
             "t_median": _round(t_median),
             "t_lb": _round(t_lb),
@@ -141,7 +160,8 @@ class Report:
         if self.beta is not None:
             lines.insert(
                 -2,
-                f"beta    {self.beta:8.4f}     bytes between racks / (model * (racks - 1)), with headers",
+                f"beta    {self.beta:8.4f}     bytes between racks / (model * (racks - 1)), with headers and all "
+                f"else that crosses; the model's own {_shown(self.beta_data).strip()}",
             )
         lines += self._rivals()
         failures = self.failures()

@@ -117,5 +117,12 @@ def test_beta_counts_what_left_the_racks() -> None:
     plan = Plan(nodes=6, rate=6.25e6, origin_rate=6.25e6, size_bytes=128 * MIB, racks=3, uplink=3e6)
     storm = report(plan)
     storm.left_racks = 256 * MIB
+    storm.numbers = {f"{n:016x}": n for n in range(6)}
+    for (
+        outcome
+    ) in storm.race.outcomes:  # two in each rack: half from its neighbour, half from beyond
+        near, far = outcome.node ^ 1, (outcome.node + 2) % 6
+        outcome.came_from = {f"{near:016x}": 64 * MIB, f"{far:016x}": 64 * MIB, "stranger": MIB}
+    assert storm.as_json()["beta_data"] == 6 * 64 / (128 * 2)
     assert storm.as_json()["beta"] == 1.0
     assert "beta" in storm.as_text()
