@@ -47,10 +47,13 @@ class HeldReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.let_go = threading.Event()
         self.begun: list[int] = []  # runs
+        self.lost = False  # let go, they bring nothing
 
         def held(repo: OriginRepo, layout: Layout, store: Any, run: int, **more: Any) -> Outcome:
             self.begun.append(run)
             self.let_go.wait(60)
+            if self.lost:
+                return Outcome.CANCELLED
             return fetch_run(repo, layout, store, run, **more)
 
         monkeypatch.setattr("p2pcache.agent.parts.fetch_run", held)
