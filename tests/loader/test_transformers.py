@@ -83,7 +83,7 @@ def test_logits_while_the_model_arrives(tmp_path: Path, model: tuple[Path, Path]
             seen.append(int(client.status()["bytes"]["origin"]))
             return made
 
-    slow = agent_settings(tmp_path, model[1], origin_bytes_per_s=1_500_000)  # 5.4 s for all
+    slow = agent_settings(tmp_path, model[1], origin_bytes_per_s=800_000)  # 10 s for all
     with run_embedded(slow) as socket:
         seen_by.append(f"unix://{socket}")
         ours = p2pcache.from_pretrained(REF, Watching, dtype="auto", agent=seen_by[0])

@@ -28,7 +28,7 @@ from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import ABSENT
 from p2pcache.io.origins.s3errors import translate
 
-QUICK = OriginSettings(retry_for_s=0, connect_timeout_s=1, read_timeout_s=2)
+QUICK = OriginSettings(retry_for_s=0, connect_timeout_s=10, read_timeout_s=20)
 
 
 class Stub(http.server.BaseHTTPRequestHandler):
