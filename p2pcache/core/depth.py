@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.way import Way
 
-_TWICE = 2  # what the way holds: reads that begin together end together, and half would only wait
+# Times what the way holds: reads that begin together end together, and most of them would only wait.
+_TIMES = 3
 
 
 class Depth:
@@ -45,7 +46,8 @@ class Depth:
         """A run has come."""
         way = self._way
         way.carried(self._run_bytes[run], now)
-        way.measure(self._usual_bytes / _TWICE, self._settings.origin_ahead)
+        way.measure(self._usual_bytes / _TIMES, self.most)
         # Down only when half of it is gone: each change is a message to the tracker.
-        if way.runs > self.ahead or 2 * way.runs < self.ahead:
-            self.ahead = way.runs
+        beyond = max(0, way.runs - self._settings.origin_fetches)
+        if beyond > self.ahead or 2 * beyond < self.ahead:
+            self.ahead = beyond

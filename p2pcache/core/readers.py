@@ -82,7 +82,7 @@ class Readers:
         settings = self._settings
         self._ahead -= self._beyond(node)
         if credit > 0:
-            self._credit[node] = min(credit, settings.in_flight + settings.most_ahead)
+            self._credit[node] = min(credit, settings.in_flight * (1 + settings.ahead_ratio))
         else:
             self._credit.pop(node, None)
             self._wanted.pop(node, None)
@@ -94,7 +94,8 @@ class Readers:
     @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: the usual ones and what the ways hold."""
-        return self._settings.in_flight + min(self._ahead, self._settings.most_ahead)
+        usual = self._settings.in_flight
+        return usual + min(self._ahead, usual * self._settings.ahead_ratio)
 
     def set_wanted(self, node: int, wanted: int) -> None:
         """The node has use for these runs only (bits, or ALL)."""

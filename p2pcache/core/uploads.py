@@ -20,6 +20,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
 
 _FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
+_FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 _FEWEST_SLOTS = 2  # one sends while the other starts or ends
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _ACROSS = (
@@ -44,9 +45,9 @@ class UploadQueue(Generic[Item]):
     rack waits for it, and finds a place when the others don't. What is asked for in the background waits
     behind everything else, and takes none of the places that are for waiting.
 
-    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue + _ACROSS; a
-    peer has at most one active upload; the rotation holds all and only peers that wait; a peer's
-    requests wait in the order of their turns.
+    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue + _ACROSS
+    (or `few_askers_places`, if that is more); a peer has at most one active upload; the rotation holds
+    all and only peers that wait; a peer's requests wait in the order of their turns.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
@@ -86,6 +87,8 @@ class UploadQueue(Generic[Item]):
         """
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
         places = self._places[turn]
+        if turn is not Turn.BACKGROUND:
+            places = max(places, self._few_places(peer))
         if not self._open or self.load >= places or mine >= self._share(peer):
             return False
         if peer not in self._waiting:
@@ -168,7 +171,8 @@ class UploadQueue(Generic[Item]):
     def check(self) -> None:
         """Assert the invariants (tests and simulator)."""
         assert len(self._active) <= self._settings.slots
-        assert self.load <= self._settings.slots + self._settings.queue + _ACROSS
+        most = self._settings.slots + self._settings.queue + _ACROSS
+        assert self.load <= max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
@@ -186,6 +190,15 @@ class UploadQueue(Generic[Item]):
         usual = self._capacity
         return {Turn.ACROSS: usual + _ACROSS, Turn.USUAL: usual, Turn.BACKGROUND: self._slots}
 
+    def _askers(self, peer: int) -> int:
+        return len(self._active.keys() | self._waiting.keys() | {peer})
+
+    def _few_places(self, peer: int) -> int:
+        """Places in all while this peer is one of few who ask; 0: they aren't few, or we are to give way."""
+        few = self._askers(peer) <= _FEW_ASKERS and self._slots >= self._settings.slots
+        return self._settings.few_askers_places if few else 0
+
     def _share(self, peer: int) -> int:
-        peers = len(self._active.keys() | self._waiting.keys() | {peer})
-        return min(self._settings.per_peer, max(1, self._capacity // peers))
+        askers = self._askers(peer)
+        usual = min(self._settings.per_peer, max(1, self._capacity // askers))
+        return max(usual, self._few_places(peer) // askers)

@@ -43,6 +43,10 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     storm.add_argument("--chunk-bytes", type=int, default=Storm().run_bytes)
     storm.add_argument("--rate", type=float, default=Storm().rate, help="bytes/s, each way")
     storm.add_argument("--origin-rate", type=float, default=Storm().origin_rate, help="bytes/s")
+    storm.add_argument("--latency", type=float, default=Storm().latency_s, help="s, one way")
+    storm.add_argument(
+        "--origin-latency", type=float, default=Storm().origin_latency_s, help="s, one way"
+    )
     storm.add_argument("--seed", type=int, default=1)
     storm.add_argument("--slow", type=float, default=0.0, help="share of nodes at a tenth of it")
     storm.add_argument("--slow-disk", type=float, default=0.0, help="share with a slow disk")
@@ -88,7 +92,8 @@ def _say(lines: Iterable[str]) -> int:
 def _storm(args: argparse.Namespace) -> int:
     storm = Storm(
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
-        origin_rate=args.origin_rate, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
+        origin_rate=args.origin_rate, latency_s=args.latency,
+        origin_latency_s=args.origin_latency, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,

@@ -63,7 +63,7 @@ def test_who_reads_more_at_once_makes_room_for_all() -> None:
     assert book.grants(0.0) == {}
     book.want(A, 1 << 40)  # a member may say what it likes
     book.grants(0.0)
-    assert len(book.leases) == SETTINGS.in_flight + SETTINGS.most_ahead
+    assert len(book.leases) == SETTINGS.in_flight * (1 + SETTINGS.ahead_ratio)
     book.check()
 
 

@@ -9,7 +9,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.errors import LocalProtocolError
 
-SETTINGS = UploadSettings(slots=2, queue=3, per_peer=4)
+SETTINGS = UploadSettings(slots=2, queue=3, per_peer=4, few_askers_places=0)
 
 
 def queue_of(*requests: tuple[int, int]) -> UploadQueue[int]:
@@ -65,7 +65,9 @@ def test_places_for_requests_across_a_boundary_end_too() -> None:
 
 
 def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=3, queue=2, per_peer=4))
+    queue: UploadQueue[int] = UploadQueue(
+        UploadSettings(slots=3, queue=2, per_peer=4, few_askers_places=0)
+    )
     queue.limit(1)
     assert queue.offer(1, 10, Turn.BACKGROUND)
     assert not queue.offer(2, 20, Turn.BACKGROUND), "the places to wait are for others"
@@ -80,7 +82,7 @@ def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
 
 
 def test_fewer_slots_let_what_is_active_go_on() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=4, queue=4))
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=4, queue=4, few_askers_places=0))
     for peer in range(4):
         assert queue.offer(peer, peer)
         assert queue.start() is not None
@@ -189,7 +191,9 @@ TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadlin
 
 
 def test_slow_uploads_close_slots_and_quick_ones_open_them() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=12, queue=4, pace_s=1.0))
+    queue: UploadQueue[int] = UploadQueue(
+        UploadSettings(slots=12, queue=4, pace_s=1.0, few_askers_places=0)
+    )
 
     def active_after(took_s: float) -> int:
         for peer in range(100, 116):
@@ -209,3 +213,18 @@ def test_slow_uploads_close_slots_and_quick_ones_open_them() -> None:
     assert active_after(6.0) == 12
     assert active_after(6.0) == 2
     assert active_after(0.1) == 2
+
+
+def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings())
+    places = UploadSettings().few_askers_places
+    assert all(queue.offer(1, number) for number in range(places // 2))
+    assert all(queue.offer(2, places + number) for number in range(places // 2))
+    queue.check()
+    assert not queue.offer(1, 999)
+    assert not queue.offer(3, 1000)  # BUSY while so much waits: it asks somebody else
+    queue.leave(2)
+    assert queue.offer(3, 1000)
+    queue.check()
+    queue.limit(1)  # we are to give way: no long queues then
+    assert not queue.offer(3, 1001)

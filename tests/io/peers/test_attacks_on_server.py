@@ -258,7 +258,9 @@ async def test_a_flood_of_haves(server: Node) -> None:
 
 
 async def test_a_flood_of_requests_is_told_busy_then_dropped() -> None:
-    async with node(1, uploads=UploadSettings(slots=1, queue=1, per_peer=1)) as server:
+    async with node(
+        1, uploads=UploadSettings(slots=1, queue=1, per_peer=1, few_askers_places=0)
+    ) as server:
         server.swarm(MODEL, full=True)
         async with await raw.joined(server, MODEL, 7) as peer:
             await peer.send(*[wire.request(0, i, 0, 1) for i in range(3000)])

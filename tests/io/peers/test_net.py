@@ -143,7 +143,7 @@ async def test_after_a_break_the_other_connection_tells_it_all() -> None:
 
 
 async def test_busy_when_slots_and_queue_are_full() -> None:
-    uploads = UploadSettings(slots=1, queue=1, per_peer=2)
+    uploads = UploadSettings(slots=1, queue=1, per_peer=2, few_askers_places=0)
     async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
