@@ -13,11 +13,18 @@ class Way:
     depth grows with every one until the link is full.
     """
 
-    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "rtt_s", "runs")
+    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "_trips", "rtt_s", "runs")
 
-    def __init__(self, rtt_s: float, now: float) -> None:
-        """Nothing has come yet; a round trip takes `rtt_s` seconds at least (0: not known)."""
+    def __init__(self, rtt_s: float, now: float, trips: int = 1) -> None:
+        """Nothing has come yet.
+
+        Args:
+            rtt_s: what a round trip takes at least; 0: not known.
+            now: seconds.
+            trips: round trips that are measured together: more where bytes come in gusts.
+        """
         self.rtt_s = rtt_s
+        self._trips = trips
         self.runs = 0  # whole runs that it holds: as many more should be asked for
         self._bytes = 0.0  # the same, measured last
         self._came = 0  # bytes since `_since`
@@ -43,7 +50,7 @@ class Way:
         self._came += nbytes
         self._heard_at = now
         took_s = now - self._since
-        if 0 < self.rtt_s <= took_s:
+        if 0 < self._trips * self.rtt_s <= took_s:
             self._bytes = self._came * self.rtt_s / took_s
             self._came = 0
             self._since = now
