@@ -16,7 +16,7 @@ class Depth:
     """The usual reads at once, and those that the way from the origin takes beyond them.
 
     A lone node with runs of 4 MiB had 0.26 of 25 Gbit/s at 30 ms to the first byte (simulated, all of
-    its reads in step) with 8 reads at once, and has 0.57 with up to 32.
+    its reads in step) with 8 reads at once, and has 0.56 with up to 32.
     """
 
     def __init__(self, run_bytes: Sequence[int], settings: SwarmSettings, now: float) -> None:
