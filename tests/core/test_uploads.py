@@ -215,6 +215,17 @@ def test_slow_uploads_close_slots_and_quick_ones_open_them() -> None:
     assert active_after(0.1) == 2
 
 
+def test_many_that_ask_in_turn_are_not_few() -> None:
+    """Each is served before the next one asks: at any moment only one of them waits."""
+    queue: UploadQueue[int] = UploadQueue(UploadSettings())
+    for peer in (1, 2, 3):
+        assert queue.offer(peer, peer)
+        assert queue.start() == (peer, peer)
+        queue.ended(peer, peer, 0.1)
+    admitted = sum(queue.offer(1, 100 + number) for number in range(20))
+    assert admitted == UploadSettings().per_peer
+
+
 def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
     queue: UploadQueue[int] = UploadQueue(UploadSettings())
     places = UploadSettings().few_askers_places
