@@ -8,7 +8,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,8 +239,12 @@ class Records:
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
         with self._write() as db:
-            for table in ("tags", "asked", "models", "model_blobs"):
+            for table in ("tags", "models", "model_blobs"):
                 db.execute(f"delete from {table} where digest=?", (digest,))  # noqa: S608  table names are ours
+        # An interrupted pull has no other row: on a full disk, where SQLite can delete nothing, it must still
+        # go. The name that stays behind says nothing of a model that isn't here.
+        with suppress(NoSpace), self._write() as db:
+            db.execute("delete from asked where digest=?", (digest,))
 
     def touch(self, digest: str, last_used: float) -> None:
         """Note that a model was used."""
