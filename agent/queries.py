@@ -75,7 +75,7 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [_row(known) for known in await asyncio.to_thread(self._parts.store.models)]
+        return [known.told() for known in await asyncio.to_thread(self._parts.store.models)]
 
     async def local_digest(self, ref: Ref) -> str:
         """The digest that a ref names in this cache.
@@ -101,7 +101,7 @@ class Queries:
             return {**row, "local": False, "manifest": _files(manifest)}
         model = await self._open(known.digest)
         generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
-        row = {**_row(known), "generation": generation, "local": True}
+        row = {**known.told(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
     async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
@@ -218,18 +218,6 @@ class Queries:
         if model is None:
             raise NotFound(f"model blake3:{digest} is not in this cache")
         return model
-
-
-def _row(known: ModelInfo) -> dict[str, object]:
-    names = known.names
-    first = names[0] if names else None
-    return {
-        "ref": str(first) if first else f"@blake3:{known.digest}",
-        "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names], "digest": known.digest,
-        "bytes": known.size_bytes, "files": known.files,
-        "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
-    }  # fmt: skip
 
 
 def _files(manifest: manifests.Manifest) -> dict[str, object]:

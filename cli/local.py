@@ -77,7 +77,7 @@ class LocalCache:
 
     def models(self) -> list[Json]:
         """The models of the cache."""
-        return [_row(known) for known in self._store.models()] if self._store else []
+        return [known.told() for known in self._store.models()] if self._store else []
 
     def model(self, ref: str) -> Json:
         """One model with its files: from the cache, else from the origin if one is set."""
@@ -89,7 +89,7 @@ class LocalCache:
                 raise
             return self._at_origin(wanted)
         assert self._store is not None
-        row = _row(known) | {"generation": self._store.generation_seen(wanted), "local": True}
+        row = known.told() | {"generation": self._store.generation_seen(wanted), "local": True}
         return row | {"manifest": _files(model.layout.manifest)}
 
     def remove(self, ref: str) -> Json:
@@ -174,18 +174,6 @@ class LocalCache:
             "bytes_done": 0, "complete": False, "last_used": 0, "generation": tag.generation if tag else 0,
             "local": False, "manifest": _files(manifest),
         }  # fmt: skip
-
-
-def _row(known: "ModelInfo") -> Json:
-    names = known.names
-    first = names[0] if names else None
-    return {
-        "ref": str(first) if first else f"@blake3:{known.digest}",
-        "namespace": first.namespace if first else "", "name": first.name if first else "",
-        "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
-        "digest": known.digest, "bytes": known.size_bytes, "files": known.files,
-        "bytes_done": known.bytes_done, "complete": known.complete, "last_used": known.last_used,
-    }  # fmt: skip
 
 
 def _files(manifest: "Manifest") -> Json:

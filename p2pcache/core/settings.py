@@ -48,7 +48,7 @@ class LeaseSettings:
     in_flight: int = 16  # over the swarm; >= 2 x origin rate x latency / chunk on real links
     # A node that works on more than this says that its way to the origin holds so many more; over the
     # swarm up to `ahead_ratio` times `in_flight` of them come on top of it.
-    usual_credit: int = 8  # as SwarmSettings.origin_fetches
+    usual_credit: int = SwarmSettings().origin_fetches
     ahead_ratio: int = 7  # 128 reads of 1 MiB are 40 ms of 25 Gbit/s: about S3's first byte
     first_in_flight: int = 4  # ... at a storm's start: all at once would all end late
     slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none

@@ -23,6 +23,18 @@ class ModelInfo(NamedTuple):
         """What people call it."""
         return [*self.tags, *self.asked]
 
+    def told(self) -> dict[str, object]:
+        """As JSON, for `ls` and `show`."""
+        names = self.names
+        first = names[0] if names else None
+        return {
+            "ref": str(first) if first else f"@blake3:{self.digest}",
+            "namespace": first.namespace if first else "", "name": first.name if first else "",
+            "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
+            "digest": self.digest, "bytes": self.size_bytes, "files": self.files,
+            "bytes_done": self.bytes_done, "complete": self.complete, "last_used": self.last_used,
+        }  # fmt: skip
+
 
 class TagState(NamedTuple):
     """What a tag points at here."""

@@ -169,7 +169,8 @@ class Store:
 
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
-        tags, asked = dict(self._records.tags()), self._asked()
+        tags = dict(self._records.tags())
+        asked = self._asked(tags)
         return [
             self._info(row, _names_of(row.digest, tags), _names_of(row.digest, asked))
             for row in self._records.models()
@@ -293,21 +294,21 @@ class Store:
             with contextlib.suppress(NoSpace):
                 self._records.set_asked(ref.tag_key, digest)
 
-    def _asked(self) -> dict[Ref, str]:
+    def _asked(self, tags: Collection[Ref]) -> dict[Ref, str]:
         """Without those that are tags of something else, which people mean by them until they move."""
-        tags = dict(self._records.tags())
         return {ref: digest for ref, digest in self._records.asked() if ref not in tags}
 
     def names_of(self, digest: str) -> list[Ref]:
         """What people call a model: its tags, and what pulls that haven't ended well called it."""
-        return [*self.tags_of(digest), *_names_of(digest, self._asked())]
+        tags = dict(self._records.tags())
+        return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
 
     def named(self, ref: Ref) -> str | None:
         """The digest that a ref means here, complete or not."""
         if ref.digest is not None:
             return ref.digest
         tag = self._records.tag(ref.tag_key)
-        return tag[0] if tag is not None else self._asked().get(ref)
+        return tag[0] if tag is not None else self._asked(()).get(ref)
 
     def generation_seen(self, ref: Ref) -> int:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
