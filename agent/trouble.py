@@ -34,6 +34,6 @@ def hopeless(
 def disk_failed(free_bytes: int) -> NoSpace:
     """The cache's disk took no more, with so many bytes free as it says."""
     return NoSpace(
-        f"writing to the cache failed with {free_bytes} bytes free on its disk; free some space "
-        "(p2pcache prune) and pull again: it resumes"
+        f"writing to the cache failed with {free_bytes} bytes free on its disk; make room "
+        "(`p2pcache rm` or `p2pcache prune --all`) and pull again: it resumes"
     )

@@ -26,7 +26,9 @@ def translate(error: OSError, what: str) -> P2PCacheError:
     """The error of our own tree that says what the operating system's `error` means."""
     reason = error.strerror or str(error)
     if error.errno in _NO_SPACE:
-        return NoSpace(f"{what}: {reason}; free some space (`p2pcache prune`) and try again")
+        return NoSpace(
+            f"{what}: {reason}; make room (`p2pcache rm` or `p2pcache prune --all`) and try again"
+        )
     if error.errno in _NOT_ALLOWED:
         return NotAllowed(f"{what}: {reason}; check the owner and mode of this path")
     if error.errno == errno.ENOENT:

@@ -7,13 +7,14 @@ without a proof record is hashed again before it's believed. Only the history wo
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.spare import OPENING_BYTES, SPARE_BYTES, Spare
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
 HISTORY_FAILURES = 200  # of them: whoever may ask may fail, and must not push the rest out
@@ -41,6 +42,8 @@ alter table history add column report text not null default '';
 create table asked (namespace text, name text, tag text, digest text not null,
   primary key (namespace, name, tag)) without rowid;
 """)  # fmt: skip
+# What SQLite says where not one block is left: for its log, and for the log's index.
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 # The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 SCHEMA_VERSION = len(_SCHEMAS)
 
@@ -114,27 +117,36 @@ def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
 class Records:
     """One connection, serialised by a lock; every write is one durable transaction."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spare: Spare | None = None) -> None:
         """Open or create the database.
+
+        Args:
+            path: of its file.
+            spare: space that is given up where the disk is too full to open it, or to forget something.
 
         Raises:
             UsageError: a newer release wrote it.
+            NoSpace: the disk is full.
             P2PCacheError: it's damaged or unreadable.
         """
         self._lock = threading.Lock()
         self._path = path
-        with self._errors():
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
+        self._spare = spare
+        self._with_spare(OPENING_BYTES, self._open)
 
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
             self._db.close()
+
+    def _open(self) -> None:
+        with self._errors():
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
 
     def _prepare(self) -> None:
         self._db.execute("pragma journal_mode=wal").fetchone()
@@ -154,9 +166,10 @@ class Records:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            if getattr(error, "sqlite_errorcode", None) in _FULL:
                 raise NoSpace(
-                    f"cache records {self._path}: the disk is full; make room with `p2pcache prune`"
+                    f"cache records {self._path}: the disk is full to the last block; make room with "
+                    "`p2pcache rm` or `p2pcache prune --all`"
                 ) from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
@@ -175,6 +188,34 @@ class Records:
                     self._db.execute("rollback")
                 raise
 
+    def _forget(self, *deletes: tuple[str, Iterable[tuple[str, ...]]]) -> None:
+        """Delete rows, on a full disk with the space that is kept back for it.
+
+        Args:
+            deletes: statements, each with the values of all its rows.
+        """
+        self._with_spare(SPARE_BYTES, lambda: self._delete(deletes))
+
+    def _with_spare(self, size_bytes: int, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except NoSpace:
+            if self._spare is not None:
+                self._spare.give_up(size_bytes)
+            try:
+                work()
+            except NoSpace as error:
+                folder = self._path.parent
+                raise NoSpace(
+                    f"the disk of {folder} is full to the last block: nothing can even be removed; make room "
+                    f"among the other files of that disk (`df {folder}` names it), then try again"
+                ) from error
+
+    def _delete(self, deletes: Iterable[tuple[str, Iterable[tuple[str, ...]]]]) -> None:
+        with self._write() as db:
+            for statement, rows in deletes:
+                db.executemany(statement, rows)
+
     def _all(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         with self._lock, self._errors():
             return self._db.execute(query, values).fetchall()
@@ -190,9 +231,10 @@ class Records:
 
     def remove_tag(self, key: tuple[str, str, str]) -> None:
         """Forget a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
-        with self._write() as db:
-            for table in ("tags", "asked"):
-                db.execute(f"delete from {table} where namespace=? and name=? and tag=?", key)  # noqa: S608  table names are ours
+        self._forget(
+            ("delete from tags where namespace=? and name=? and tag=?", [key]),
+            ("delete from asked where namespace=? and name=? and tag=?", [key]),
+        )
 
     def tag(self, key: tuple[str, str, str]) -> tuple[str, int] | None:
         """(digest, generation) of a tag."""
@@ -238,13 +280,12 @@ class Records:
 
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
-        with self._write() as db:
-            for table in ("tags", "models", "model_blobs"):
-                db.execute(f"delete from {table} where digest=?", (digest,))  # noqa: S608  table names are ours
-        # An interrupted pull has no other row: on a full disk, where SQLite can delete nothing, it must still
-        # go. The name that stays behind says nothing of a model that isn't here.
-        with suppress(NoSpace), self._write() as db:
-            db.execute("delete from asked where digest=?", (digest,))
+        tables = ("tags", "models", "model_blobs")
+        self._forget(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
+        # A running pull may take what is given up meanwhile. What an interrupted one was called says
+        # nothing of a model that isn't here: it may stay.
+        with suppress(NoSpace):
+            self._forget(("delete from asked where digest=?", [(digest,)]))
 
     def touch(self, digest: str, last_used: float) -> None:
         """Note that a model was used."""
@@ -262,6 +303,14 @@ class Records:
         """The blobs (id, size) of a model."""
         rows = self._all("select blob, size from model_blobs where digest=?", (digest,))
         return [(str(a), _int(b)) for a, b in rows]
+
+    def own_blobs(self, digest: str) -> list[str]:
+        """The blobs of a model that no other model needs."""
+        rows = self._all(
+            "select blob from model_blobs as own where digest=?1 and not exists "
+            "(select 1 from model_blobs where blob=own.blob and digest<>?1)", (digest,)
+        )  # fmt: skip
+        return [str(row[0]) for row in rows]
 
     def named_blobs(self) -> set[str]:
         """Every blob that some model needs."""
@@ -283,8 +332,7 @@ class Records:
 
     def remove_proofs(self, blobs: Iterable[str]) -> None:
         """Forget proofs, before the files change."""
-        with self._write() as db:
-            db.executemany("delete from proofs where blob=?", [(blob,) for blob in blobs])
+        self._forget(("delete from proofs where blob=?", [(blob,) for blob in blobs]))
 
     def proofs(self) -> dict[str, Proof]:
         """Every proof record."""

@@ -47,7 +47,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
         others = f", {human(promised)} are promised to other pulls" if promised else ""
         raise NoSpace(
             f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"
-            f"{others}{kept}; make room with `p2pcache prune` or choose another cache dir"
+            f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir"
         )
 
 

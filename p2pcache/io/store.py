@@ -1,6 +1,7 @@
 """One cache dir: its models, tags, trees and blobs. One process at a time.
 
 CACHE/lock, node-id, agent.db     who holds it, who it is, its own records
+CACHE/spare                       disk space kept back, so that a full disk can be emptied
 CACHE/manifests/<hex>             manifests of the models known here
 CACHE/partial/<hex>[.have]        blobs on their way, and what is proved of them
 CACHE/blobs/<hex>                 whole blobs, read-only
@@ -27,7 +28,9 @@ from p2pcache.io.facts import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.records import HistoryRow, ModelRow, Records
 from p2pcache.io.recycler import Recycler
+from p2pcache.io.removing import Removal
 from p2pcache.io.showing import label, show_files, tree_files
+from p2pcache.io.spare import Spare
 from p2pcache.io.tree import Tree, Trees
 from p2pcache.io.writer import Writers
 
@@ -45,13 +48,15 @@ class Store:
         self._folders = folders
         self._disk = disk
         self._lock_fd = lock_fd
-        self._records = Records(root / "agent.db")
+        self._spare = Spare(disk, folders.root)
+        self._records = Records(root / "agent.db", self._spare)
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
         recycler = Recycler(root, folders.tmp, disk, limit_bytes=recycle_bytes,
                             min_free_bytes=min_free_bytes)  # fmt: skip
         self._blobs = Blobs(root, folders, disk, self._records, recycler)
         self._blobs.before_demote = self._hide
+        self._removal = Removal(self._blobs, self._records, self._spare)
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
         self._closed = False
@@ -106,6 +111,7 @@ class Store:
                 self._blobs.files.clear()
                 self._blobs.recycler.clear()
                 self._records.close()
+                self._spare.keep()
                 cachedir.close_all(self._folders)
                 os.close(self._lock_fd)
 
@@ -212,6 +218,7 @@ class Store:
         """Give back kept disk space that nobody needed for long, or that the disk lacks now."""
         with self._blobs.lock, disk_errors(f"cache dir {self.root}"):
             self._blobs.recycler.expire()
+            self._removal.keep_spare()
 
     # Tags and trees
 
@@ -343,18 +350,8 @@ class Store:
                 model.hide_arriving()
                 model.close()
                 del self._models[digest]
-            blobs = [blob for blob, _ in self._records.blobs_of(digest)]
             self._disk.unlink(self._folders.manifests, digest)
-            self._records.remove_model(digest)
-            return self._remove_unnamed(blobs)
-
-    def _remove_unnamed(self, blobs: Collection[str]) -> int:
-        named = self._records.named_blobs()
-        gone = [blob for blob in blobs if blob not in named]
-        freed = sum(self._blobs.remove(blob) for blob in gone)
-        self._records.remove_proofs(gone)
-        self._blobs.settle_removed()
-        return freed
+            return self._removal.model(digest)
 
     def prune(
         self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = ()
@@ -382,7 +379,7 @@ class Store:
                 )
                 return Pruned(removed, freed)
             freed = sum(self.remove_model(m.digest) for m in victims)
-            return Pruned(removed, freed + self._remove_unnamed(orphans))
+            return Pruned(removed, freed + self._removal.blobs(orphans))
 
     def _prunable(self, info: ModelInfo, all_unused: bool, in_use: Collection[str]) -> bool:  # noqa: FBT001
         model = self._models.get(info.digest)

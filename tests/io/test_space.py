@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import NoSpace
+from p2pcache.ids import Ref
+from p2pcache.io import spare
 from p2pcache.io.disk import Disk, free_bytes
 from p2pcache.io.space import human
 from p2pcache.io.store import Store
@@ -34,6 +36,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def megabytes(count: float, seed: int = 0) -> Model:
     data = random.Random(seed).randbytes(int(count * MB))
     return Model({f"{seed}.bin": data, "tail": b"%d" % seed}, 4 * MB)
+
+
+def fill(disk: Path) -> Path:
+    """Somebody else's file takes every block that is left."""
+    filler = disk / "filler"
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    assert free_bytes(disk) == 0
+    return filler
 
 
 def test_what_does_not_fit_is_refused_before_the_first_byte(small_disk: Path) -> None:
@@ -67,12 +79,12 @@ def test_small_files_are_promised_without_being_made(small_disk: Path) -> None:
     store = Store.open(small_disk / "cache", min_free_bytes=0)
     many = Model({f"f{i}": b"%d" % i * 100_000 for i in range(10, 20)})  # 200 kB each
     here = many.add(store)
-    assert free_bytes(small_disk) > 18 * MB
+    assert free_bytes(small_disk) > 17 * MB
     with pytest.raises(NoSpace, match=r"2\.0 MB are promised to other pulls"):
         megabytes(18, 1).add(store)
     many.fill(here)
     here.publish(REF, 1)
-    megabytes(17, 1).add(store)
+    megabytes(16, 1).add(store)
     store.close()
 
 
@@ -133,11 +145,11 @@ def test_promises_hold_where_blocks_cannot_be_taken(small_disk: Path) -> None:
     store = Store.open(small_disk / "cache", min_free_bytes=0, disk=NoFallocate())
     first = megabytes(12, 1)
     here = first.add(store)
-    assert free_bytes(small_disk) > 19 * MB
+    assert free_bytes(small_disk) > 18 * MB
     first.fill(here, [0])
     with pytest.raises(NoSpace, match="promised"):
         megabytes(9, 2).add(store)
-    megabytes(7, 3).add(store)
+    megabytes(6, 3).add(store)
     store.close()
 
 
@@ -155,10 +167,7 @@ def test_a_whole_model_is_had_from_a_full_disk(small_disk: Path) -> None:
     here = model.add(store)
     model.fill(here)
     path = here.publish(REF, 1)
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    filler = fill(small_disk)
     for _ in range(50):  # the write-ahead log has some room of its own
         assert here.publish(REF, 1) == path
 
@@ -171,4 +180,97 @@ def test_a_whole_model_is_had_from_a_full_disk(small_disk: Path) -> None:
     filler.unlink()
     here.publish(REF, 300)
     assert store.generation_seen(REF) == 300
+    store.close()
+
+
+OTHER = Ref.parse("team/llama:other")
+
+
+def published(store: Store, model: Model, *refs: Ref) -> None:
+    here = model.add(store)
+    model.fill(here)
+    for ref in refs:
+        here.publish(ref, 1)
+
+
+@pytest.mark.parametrize("recycle_bytes", [0, 1 << 30])
+def test_a_whole_model_is_removed_from_a_full_disk(small_disk: Path, recycle_bytes: int) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0, recycle_bytes=recycle_bytes)
+    model = megabytes(8)
+    published(store, model, REF)
+    fill(small_disk)
+    assert store.prune(all_unused=True).bytes_freed > 8 * MB
+    assert store.models() == []
+    published(store, megabytes(7, 1), REF)
+    store.close()
+
+
+def test_a_tag_is_forgotten_on_a_full_disk_again_and_again(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = megabytes(4)
+    published(store, model, REF, OTHER)
+    filler = fill(small_disk)
+    store.remove_tag(OTHER)
+    assert store.tags_of(model.digest) == [REF]
+    filler.unlink()
+    store.expire_recycled()  # as the agent does every minute
+    published(store, model, OTHER)
+    fill(small_disk)
+    store.remove_tag(OTHER)
+    store.close()
+
+
+def test_a_model_of_many_files_is_forgotten_on_a_full_disk(small_disk: Path) -> None:
+    """Its rows are more than what is kept back: its files go first."""
+    store = Store.open(small_disk / "cache", min_free_bytes=0, recycle_bytes=1 << 30)
+    many = Model({f"f{i:04}": b"%d" % i * 600 for i in range(2000)} | {"large": bytes(4 * MB)})
+    published(store, many, REF)
+    fill(small_disk)
+    (small_disk / "cache" / spare.NAME).unlink()
+    fill(small_disk)
+    store.remove_model(many.digest)
+    assert store.models() == []
+    store.close()
+
+
+def test_a_cache_on_a_full_disk_is_opened_and_emptied(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = megabytes(8)
+    published(store, model, REF, OTHER)
+    store.close()
+    fill(small_disk)
+    for _ in range(3):
+        store = Store.open(small_disk / "cache", min_free_bytes=0)
+        assert [set(m.tags) for m in store.models()] == [{REF, OTHER}]
+        store.close()
+        fill(small_disk)
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    store.remove_tag(OTHER)
+    assert store.prune(all_unused=True).bytes_freed > 8 * MB
+    store.close()
+    assert (small_disk / "cache" / spare.NAME).stat().st_blocks * 512 == spare.SPARE_BYTES
+
+
+def test_where_nothing_can_be_forgotten_the_message_says_where_to_make_room(
+    small_disk: Path,
+) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
+    model = megabytes(4)
+    published(store, model, REF, OTHER)
+    (small_disk / "cache" / spare.NAME).unlink()
+    filler = fill(small_disk)
+
+    def use_up_the_log() -> None:  # it has some room of its own
+        for _ in range(2000):
+            store.touch(model.digest)
+
+    with pytest.raises(NoSpace, match="p2pcache rm"):
+        use_up_the_log()
+    with pytest.raises(NoSpace, match=r"other files .*`df") as refused:
+        store.remove_tag(OTHER)
+    assert str(small_disk) in str(refused.value)
+    assert "prune" not in str(refused.value)
+    filler.unlink()
+    store.remove_tag(OTHER)
+    assert store.tags_of(model.digest) == [REF]
     store.close()
