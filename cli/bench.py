@@ -56,11 +56,12 @@ def measure(
         For each part its figures (rates in bytes per second), or `{"error": why}`; and the exit code.
     """
     from p2pcache.io import bench as parts
-    from p2pcache.io.host import disk_speed
+    from p2pcache.io import host
 
     def disk() -> dict[str, Any]:
-        write, read = disk_speed(cache)
-        return {"write": round(write), "read": round(read), "dir": str(cache)}
+        nearest = host.folder(cache).nearest  # the agent makes its cache where there's none yet
+        write, read = host.disk_speed(nearest)
+        return {"write": round(write), "read": round(read), "dir": str(nearest)}
 
     def hashing() -> dict[str, Any]:
         one, all_cores = parts.hash_speed()

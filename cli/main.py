@@ -101,7 +101,7 @@ class Commands(click.Group):
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if not close:
                 raise
-            guess = f"{error.message.rstrip('.')}, did you mean {close[0]!r}?"
+            guess = f"{error.message.rstrip('.')} (did you mean {close[0]!r}?)"
             raise click.UsageError(guess, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -24,7 +24,7 @@ TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand eve
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIRECTORY")
 @click.argument("ref")
 @click.option(
     "--force", is_flag=True, help="Take the tag even if somebody else moves it meanwhile."
@@ -32,9 +32,7 @@ TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand eve
 @json_option
 @quiet_option
 @client_options("origin")
-def push(
-    directory: Path, ref: str, force: bool, as_json: bool, quiet: bool, loaded: Loaded
-) -> None:
+def push(directory: str, ref: str, force: bool, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     """Store a directory as a model.
 
     Hashes the files, uploads what the storage doesn't have yet, and moves the tag last, so that
@@ -48,6 +46,8 @@ def push(
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
     wanted = Ref.parse(ref)
+    if not directory.strip():  # an unset variable; Path would take it for the directory we are in
+        raise UsageError("the directory is empty text; say '.' for this one")
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
     client = find_agent(loaded)
@@ -56,7 +56,7 @@ def push(
     began = time.monotonic()
     with closing(reporter):
         _check(target, wanted, reporter)
-        found = indexed(directory, _telling(reporter))
+        found = indexed(Path(directory), _telling(reporter))
         done = target.push(wanted, found, reporter, force=force)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))

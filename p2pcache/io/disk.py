@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError
+from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.io import syscalls
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
+_NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 def translate(error: OSError, what: str) -> P2PCacheError:
@@ -33,6 +34,8 @@ def translate(error: OSError, what: str) -> P2PCacheError:
         return NotAllowed(f"{what}: {reason}; check the owner and mode of this path")
     if error.errno == errno.ENOENT:
         return NotFound(f"{what}: {reason}")
+    if error.errno in _NO_PATH:
+        return UsageError(f"{what}: {reason}; choose another path")
     return P2PCacheError(f"{what}: {reason}")
 
 

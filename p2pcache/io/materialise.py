@@ -44,7 +44,9 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | N
         NoSpace, NotAllowed, P2PCacheError: the disk refused.
     """
     files = list(_files(tree))
-    if to.is_symlink() or (to.exists() and not to.is_dir()):
+    with disk_errors(str(to)):
+        in_the_way = to.is_symlink() or (to.exists() and not to.is_dir())
+    if in_the_way:
         raise UsageError(f"{to} exists and is not a directory; choose another one")
     target = to.absolute()
     with disk_errors(str(to)):

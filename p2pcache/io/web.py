@@ -249,7 +249,9 @@ def listen_tcp(listen: str) -> socket.socket:
     except OSError as error:
         sock.close()
         kind_of = NotAllowed if isinstance(error, PermissionError) else UsageError
-        raise kind_of(f"can't listen on {listen}: {error.strerror}") from None
+        raise kind_of(
+            f"can't listen on {listen}: {error.strerror}; choose another address, or stop what uses it"
+        ) from None
     return sock
 
 
@@ -284,7 +286,10 @@ def listen_unix(path: Path, *, mode: int) -> socket.socket:
     except OSError as error:
         sock.close()
         kind_of = NotAllowed if isinstance(error, PermissionError) else UsageError
-        raise kind_of(f"can't listen on {path}: {error.strerror}") from None
+        raise kind_of(
+            f"can't listen on {path}: {error.strerror}; its folder must be there and ours to write, or "
+            "choose another path"
+        ) from None
     return sock
 
 

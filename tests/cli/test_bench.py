@@ -46,15 +46,22 @@ def test_every_part_has_a_rate(tmp_path: Path, origin: str) -> None:
 
 def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
+    (tmp_path / "no").write_text("a file")
     args = ["bench", "--cache-dir", str(tmp_path / "no" / "dir"), "--json"]
     told = CliRunner().invoke(
         cli, [*args, "--origin", (tmp_path / "none").as_uri()], standalone_mode=False
     )
     figures = json.loads(told.stdout)
-    assert told.return_value == 3  # of the disk, which comes first
+    assert told.return_value == 2  # of the disk, which comes first
     assert "error" in figures["disk"]
     assert "no model lies in" in figures["origin"]["error"]
     assert figures["hash"]["one_thread"] > 0  # the others are measured all the same
+
+
+def test_a_cache_that_the_agent_will_make(tmp_path: Path) -> None:
+    told = CliRunner().invoke(cli, ["bench", "--cache-dir", str(tmp_path / "no" / "dir"), "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["disk"]["dir"] == str(tmp_path)
 
 
 def test_storages_without_blobs(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_version(run: Run) -> None:
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
     result = run("pul")
     assert result.exit_code == 2
-    assert "did you mean 'pull'?" in result.stderr
+    assert "No such command 'pul' (did you mean 'pull'?)\n" in result.stderr
 
 
 @pytest.mark.parametrize("args", [[], ["config"]])

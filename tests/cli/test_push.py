@@ -76,6 +76,12 @@ def receiving(agent: FakeAgent, *, status: int = 200, lacking: bool = True) -> d
     return blobs
 
 
+def test_an_unset_variable_does_not_push_the_directory_we_are_in(run: Run) -> None:
+    result = run("push", "", "m", "--origin", "file:///nowhere")
+    assert isinstance(result.exception, UsageError)
+    assert "'.'" in str(result.exception)
+
+
 def test_through_the_agent(agent: FakeAgent, run: Run, model: Path) -> None:
     blobs = receiving(agent)
     result = run("push", model, "team/m:v1", "--agent", agent.address)

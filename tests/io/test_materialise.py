@@ -187,6 +187,12 @@ def test_a_failure_half_way_leaves_nothing(
     assert leftovers(tmp_path) == []
 
 
+def test_a_path_that_cannot_even_be_looked_at(tree: Path, tmp_path: Path) -> None:
+    # As somebody else's closed home; root can look into those, but not at this one.
+    with pytest.raises(UsageError, match="File name too long"):
+        materialise(tree, tmp_path / ("x" * 300))
+
+
 def test_hard_links_across_file_systems(tree: Path) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == tree.stat().st_dev:

@@ -170,3 +170,14 @@ def test_the_app_needs_no_loop_to_be_built() -> None:
     from p2pcache.tracker.settings import TrackerSettings
 
     assert TrackerApp(TrackerSettings()).address == "127.0.0.1:7400"
+
+
+async def test_an_origin_that_cannot_be_had_is_in_the_log_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = (tmp_path / "nowhere").as_uri()
+    async with tracker(url) as app:
+        status, body = await get(app.address, "/readyz")
+        assert (status, body["ready"]) == (503, False)
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert any(text.startswith("not ready: origin: ") and "nowhere" in text for text in warned)
