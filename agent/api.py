@@ -15,6 +15,7 @@ from p2pcache.agent.bodies import (
     PullRequest,
     PushRequest,
     VerifyRequest,
+    WarmRequest,
 )
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.explain import Explainer
@@ -30,6 +31,7 @@ from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.rights import Caller, Denied, Door, seen_model, seen_pulls
 from p2pcache.agent.serving import Serving
 from p2pcache.agent.streams import Events, audited, stream
+from p2pcache.agent.warms import Warms
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.tokens import Scope
 from p2pcache.errors import UsageError
@@ -55,6 +57,7 @@ class Api:
         resolver: Resolver,
         downloads: Downloads,
         pulls: Pulls,
+        warms: Warms,
         loads: Loads,
         pushes: Pushes,
         queries: Queries,
@@ -69,6 +72,7 @@ class Api:
         self._resolver = resolver
         self._downloads = downloads
         self._pulls = pulls
+        self._warms = warms
         self._loads = loads
         self._pushes = pushes
         self._queries = queries
@@ -94,7 +98,8 @@ class Api:
             web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics), web.get("/openapi.json", self.openapi),
             web.post("/v1/pull", self.pull), web.post("/v1/load", self.load),
-            web.post("/v1/demand", self.demand), web.get("/v1/models", self.models),
+            web.post("/v1/demand", self.demand), web.post("/v1/warm", self.warm),
+            web.get("/v1/models", self.models),
             web.get("/v1/model", self.model), web.get("/v1/pulls", self.pulls),
             web.get("/v1/status", self.status), web.get("/v1/nodes", self.nodes),
             web.get("/v1/locate", self.locate), web.post("/v1/manifests", self.manifests),
@@ -145,6 +150,21 @@ class Api:
         caller = await self._reader(request, ref)
         events = self._pulls.events(ref, wanted)
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
+
+    async def warm(self, request: web.Request) -> web.Response:
+        """Begin to fetch a model that nobody waits for, on this node or on so many of the cluster."""
+        wanted = await scaffold.read_json(request, WarmRequest)
+        ref = Ref.parse(wanted.ref)
+        caller = await self._reader(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
+            if wanted.replicas:
+                body = await self._warms.spread(ref, wanted.replicas)
+                return web.Response(body=body, content_type="application/json")
+            warmed = await self._warms.start(ref)
+            entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
+        return scaffold.json_response({
+            "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
+        })  # fmt: skip
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""

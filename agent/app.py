@@ -30,6 +30,7 @@ from p2pcache.agent.serving import Serving
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.stranded import FILE as MEMBERS_FILE
 from p2pcache.agent.stranded import Stranded
+from p2pcache.agent.warms import Warms
 from p2pcache.core import messages as m
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, UsageError
@@ -108,10 +109,11 @@ class AgentApp:
         )
         order = Order(self.parts, self.downloads)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
+        self.warms = Warms(self.parts, self.downloads, pulls)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
-            pulls=pulls, loads=Loads(self.parts, self.downloads, pulls), pushes=self.pushes, queries=self.queries,
-            journal=self.journal,
+            pulls=pulls, warms=self.warms, loads=Loads(self.parts, self.downloads, pulls),
+            pushes=self.pushes, queries=self.queries, journal=self.journal,
             explainer=Explainer(self.parts, self.downloads, self.journal, self.serving),
             serving=self.serving, gate=self.doors.gate,
         )  # fmt: skip
@@ -221,7 +223,7 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
-            self._name,
+            self._name, warms=True,
         )  # fmt: skip
 
     def heartbeat(self) -> m.Heartbeat:
@@ -249,6 +251,9 @@ class AgentApp:
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """Route by model."""
+        if isinstance(message, m.Warm):
+            self.warms.told(message)
+            return
         self.stranded.heard(message)
         digest = getattr(message, "digest", None)
         swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None

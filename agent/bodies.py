@@ -18,6 +18,13 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     background: bool = False  # nobody waits for it: others go first
 
 
+class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/warm."""
+
+    ref: str
+    replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # nodes of the cluster; 0: this one
+
+
 class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/load."""
 

@@ -7,10 +7,16 @@ from p2pcache.core import commands as c
 from p2pcache.core import events as e
 from p2pcache.core.events import Source
 from p2pcache.core.timeline import Timeline
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
+
+
+def action_of(turn: Turn) -> str:
+    """What the history calls a fetch."""
+    return "warm" if turn is Turn.WARM else "pull"
 
 
 class Download:
@@ -24,6 +30,9 @@ class Download:
         self.swarm = swarm
         self.timeline = timeline
         self.noted = False  # in the history
+        self.turn = (
+            Turn.USUAL
+        )  # the earliest that a client of it has, on this node and at its peers
         self.whole = whole  # somebody wants all of it
         self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
         self._urgent = 0  # what loaders waited for before the swarm was asked for anything
@@ -110,6 +119,11 @@ class Download:
     def report(self, now: float) -> dict[str, object]:
         """Where the time goes or went, as docs/api.md has it."""
         return {"bytes": self.bytes_total, **self.sources(), **self.timeline.report(now)}
+
+    @property
+    def kind(self) -> str:
+        """What `ps` calls it: pull, warm or background."""
+        return "background" if self.turn is Turn.BACKGROUND else action_of(self.turn)
 
     def progress(self, now: float) -> dict[str, object]:
         """How far it is, as docs/api.md has it."""

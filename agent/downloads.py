@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from p2pcache.agent.download import Download
+from p2pcache.agent.download import Download, action_of
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
@@ -140,6 +140,7 @@ class Downloads:
                 if whole and not running.whole:
                     await self._open(ref, digest)  # checks the space for all of it
                     running.want_whole()
+                    running.swarm.pulled = True
                 return running
             if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
                 swarm.lost()
@@ -157,6 +158,7 @@ class Downloads:
                 download.finish()
                 return download
             self.running[digest] = download
+            swarm.pulled = whole
             swarm.store.pin()
             swarm.on_finished, swarm.on_failed = download.finish, download.fail
             self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
@@ -249,6 +251,7 @@ class Downloads:
         finally:
             self.running.pop(swarm.digest, None)
             self._unattended(swarm)
+            swarm.pulled = False
             if not swarm.complete:
                 swarm.pause()
             swarm.store.unpin()
@@ -267,7 +270,7 @@ class Downloads:
         download.noted = True
         now, swarm = self._parts.now(), download.swarm
         self._journal.note(
-            "pull", ref=str(download.ref), digest=swarm.digest,
+            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
             error=download.error, report=download.report(now),

@@ -16,7 +16,7 @@ from p2pcache.io.records import HISTORY_ROWS, told_last
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
 STUCK = 3  # runs whose story is told
-BEHIND = "pulls that somebody waits for: this one is in the background"
+BEHIND = "pulls that go first: this one is in the background"
 
 
 class Explainer:

@@ -73,7 +73,7 @@ class Journal:
         """Something ended.
 
         Args:
-            action: pull, push, rm or prune.
+            action: pull, warm, push, rm or prune.
             ref: of the model.
             digest: of its manifest, if known.
             size_bytes: of the model; for rm and prune what was freed.

@@ -33,7 +33,7 @@ _CODES = (
     9,
     10,
 )  # of errors.py; there from the start, so that rates begin at 0
-_ACTIONS = (("pulls", "pull"), ("pushes", "push"), ("removals", "rm"))
+_ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
 
 
 class AgentMetrics(Collector):

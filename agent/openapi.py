@@ -14,6 +14,8 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("post", "/v1/pull", "Pull a model; NDJSON events until done or error",
      {"ref": "string", "force_generation": "boolean?", "include": "array?", "exclude": "array?",
       "background": "boolean?"}, _NDJSON),
+    ("post", "/v1/warm", "Fetch a model behind all pulls: here, or on so many nodes of the cluster",
+     {"ref": "string", "replicas": "integer?"}, _JSON),
     ("post", "/v1/load", "Read a model while it arrives; NDJSON events until done or error",
      {"ref": "string", "needed": "boolean?"}, _NDJSON),
     ("post", "/v1/demand", "Runs that an attached loader needs, [[start, end], ..]",

@@ -1,4 +1,7 @@
-"""Pulls that somebody waits for come before those in the background, here and in peers' queues."""
+"""Pulls that somebody waits for come before those that warm a cache, and these before the background.
+
+On this node, and in the queues of its peers.
+"""
 
 import asyncio
 import weakref
@@ -7,12 +10,13 @@ from p2pcache.agent.download import Download
 from p2pcache.agent.downloads import TICK_S, Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.core import events as e
+from p2pcache.core.uploads import Turn
 
 STUCK_S = 10.0  # a pull that got nothing for so long keeps nobody from anything
 
 
 class Order:
-    """Knows which downloads are in the background, and holds them back.
+    """Sets the turns of downloads, and holds back those whose turn hasn't come.
 
     One that is held back wants nothing for the moment: it keeps what it has, finishes what is on
     its way, and gives its leases to others.
@@ -21,26 +25,27 @@ class Order:
     def __init__(self, parts: Parts, downloads: Downloads) -> None:
         self._parts = parts
         self._downloads = downloads
-        self._behind: weakref.WeakKeyDictionary[Download, bool] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakSet[Download] = weakref.WeakSet()
+        self._held: weakref.WeakSet[Download] = weakref.WeakSet()
         self._seen: weakref.WeakKeyDictionary[Download, tuple[int, float]] = (
             weakref.WeakKeyDictionary()
         )
 
-    def asked(self, download: Download, *, background: bool) -> None:
-        """A client joined a download. It is in the background while all of its clients are."""
-        before = self._behind.get(download)
-        self._behind[download] = background and before is not False
-        self._parts.net.put_behind(download.swarm.digest, behind=self._behind[download])
-        if background and before is None and not download.ended.done():
+    def asked(self, download: Download, turn: Turn) -> None:
+        """A client joined a download, which has the earliest turn of its clients."""
+        first = download not in self._known
+        self._known.add(download)
+        download.turn = turn if first else min(turn, download.turn)
+        self._parts.net.put_behind(download.swarm.digest, download.turn)
+        if first and turn > Turn.USUAL and not download.ended.done():
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
     async def _follow(self, download: Download) -> None:
-        """Hold a background download back while another one gets on, until it ends or is wanted."""
+        """Hold a download back while an earlier one gets on, until it ends or is wanted."""
         while not download.ended.done():
-            behind = self._behind[download]
-            self._hold(download, back=behind and self._others_get_on())
-            if not behind:
+            self._hold(download, back=self._others_get_on(download.turn))
+            if download.turn is Turn.USUAL:
                 return
             await asyncio.wait([download.ended], timeout=TICK_S)
 
@@ -49,19 +54,25 @@ class Order:
         if scheduler is None:
             return  # it looks through what is here already
         if back and scheduler.wanted:
+            self._held.add(download)
             download.swarm.wish(e.Wanted(0))
         elif not back and not scheduler.wanted and download.wanted:
+            self._held.discard(download)
             download.swarm.wish(e.Wanted(download.wanted))
 
-    def _others_get_on(self) -> bool:
+    def _others_get_on(self, turn: Turn) -> bool:
+        """Whether a download with an earlier turn gets on."""
         return any(
-            not self._behind.get(other, False) and self._gets_on(other)
+            other.turn < turn and self._gets_on(other)
             for other in list(self._downloads.running.values())
         )
 
     def _gets_on(self, download: Download) -> bool:
         now, done = self._parts.now(), download.swarm.bytes_done
         before = self._seen.get(download)
+        if download in self._held:  # it goes on before who looks now does
+            self._seen[download] = (done, now)
+            return True
         if before is None or before[0] != done:
             self._seen[download] = before = (done, now)
         return now - before[1] < STUCK_S and not download.swarm.idle

@@ -5,7 +5,7 @@ import contextlib
 import time
 
 from p2pcache.agent.bodies import PullRequest
-from p2pcache.agent.download import Download
+from p2pcache.agent.download import Download, action_of
 from p2pcache.agent.downloads import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.order import Order
@@ -13,6 +13,7 @@ from p2pcache.agent.resolver import Resolved, Resolver
 from p2pcache.agent.streams import Events, while_waiting
 from p2pcache.core import chunkset
 from p2pcache.core.picked import name_of, pick, runs_of
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import IntegrityError
 from p2pcache.ids import Ref
 from p2pcache.io.store import Store
@@ -57,9 +58,8 @@ class Pulls:
         """`resolved`, `progress` about four times a second, `done`."""
         began = time.monotonic()
         some = bool(wanted.include or wanted.exclude)
-        begun = self.begin(
-            ref, force=wanted.force_generation, whole=not some, background=wanted.background
-        )
+        turn = Turn.BACKGROUND if wanted.background else Turn.USUAL
+        begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
         work = asyncio.gather(begun)
         async with contextlib.aclosing(while_waiting(work, lambda: self.asked)) as waiting:
             async for event in waiting:
@@ -102,10 +102,10 @@ class Pulls:
         return self._resolver.asked
 
     async def begin(
-        self, ref: Ref, *, force: bool, whole: bool, background: bool = False
+        self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's fetch; a failure goes into the history."""
-        with self._journal.failures("pull", str(ref)):
+        with self._journal.failures(action_of(turn), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.reached(timeline, "resolve")
@@ -113,7 +113,7 @@ class Pulls:
                 ref, resolved.digest, whole=whole, timeline=timeline
             )
             self._downloads.called(ref, resolved.digest, resolved.generation)
-            self._order.asked(download, background=background)
+            self._order.asked(download, turn)
             return resolved, download
 
     async def _whole(self, download: Download) -> Events:

@@ -161,7 +161,7 @@ class Queries:
                 "peers": download.swarm.peer_count,
                 "bytes_origin": download.swarm.traffic[Source.ORIGIN],
                 "bytes_peers": download.swarm.traffic[Source.PEER],
-                "started": download.started_unix, "clients": download.clients,
+                "started": download.started_unix, "clients": download.clients, "kind": download.kind,
             })  # fmt: skip
         return rows
 

@@ -54,6 +54,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("DELETE", "/v1/model"): Rule(Scope.ADMIN, "model", "work"),
     ("POST", "/v1/verify"): Rule(Scope.ADMIN, "model", "work"),
     ("POST", "/v1/prune"): Rule(Scope.ADMIN, "node", "work"),
+    ("POST", "/v1/warm"): Rule(Scope.ADMIN, "model"),
     ("POST", "/v1/linger"): Rule(Scope.ADMIN, "node", "work"),
     ("POST", "/v1/pressure"): Rule(Scope.ADMIN, "node", cheap=True),
     ("GET", "/v1/nodes"): Rule(Scope.ADMIN, "node"),

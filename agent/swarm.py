@@ -46,6 +46,7 @@ class Swarm:
         self.neighbours = Neighbours(parts, store.digest)
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
+        self.pulled = False  # all of it is wanted here now
         self.unflushed_bytes = 0
         self.on_bytes: Callable[[e.Source, int, float, int], None] = lambda *_: None
         self.on_finished: Callable[[], None] = lambda: None
@@ -155,7 +156,7 @@ class Swarm:
             self.digest, self.layout.run_count, have, complete=self.complete,
             credit=self.scheduler.credit if self.scheduler is not None else 0,
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
-            label=self.label, total_bytes=self.layout.total_bytes,
+            label=self.label, total_bytes=self.layout.total_bytes, pulled=self.pulled,
             taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
             wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, self.layout.run_count),
         )  # fmt: skip

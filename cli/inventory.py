@@ -174,13 +174,15 @@ def ps(as_json: bool, loaded: Loaded) -> None:
         return
     rows = [
         (
-            p["ref"], f"{p['bytes_done'] / max(1, p['bytes_total']):.0%}", format_bytes(p["bytes_total"]),
+            p["ref"], p.get("kind", "pull"), f"{p['bytes_done'] / max(1, p['bytes_total']):.0%}",
+            format_bytes(p["bytes_total"]),
             f"{format_bytes(p['rate'])}/s", format_duration(p["eta_s"]) if p.get("eta_s") is not None else "-",
             p.get("peers", "-"), peer_share({**p, "peers": None}) or "-",
         )
         for p in pulls
     ]  # fmt: skip
-    table(("REF", "DONE", "SIZE", "RATE", "ETA", "PEERS", "SHARE"), rows, right=(1, 2, 3, 4, 5))
+    heads = ("REF", "KIND", "DONE", "SIZE", "RATE", "ETA", "PEERS", "SHARE")
+    table(heads, rows, right=(2, 3, 4, 5, 6))
 
 
 def _print_pruned(result: dict[str, Any], verb: str) -> None:

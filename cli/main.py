@@ -27,6 +27,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, dict[str, Entry]] = {
     "Models": {
         "pull": Entry("pull", "Fetch a model and print its directory."),
+        "warm": Entry("warming", "Fetch a model before anybody asks for it, here or on K nodes."),
         "push": Entry("push", "Store a directory as a model."),
         "ls": Entry("inventory", "List the models in the cache."),
         "show": Entry("inventory", "Show a model's files, sizes and digest."),

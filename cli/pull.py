@@ -97,11 +97,11 @@ def pull(
     wish = Wish(force_generation, include, exclude, background)
     with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
-        done = _follow(events, reporter)
+        done = follow(events, reporter)
         tree = _tree(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, _pull_summary(wanted, done))
+        reporter.done(done, pull_summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -129,7 +129,7 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     wanted = Ref.parse(ref)
     with cache_or_agent(loaded) as client:
         reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
-        done = _follow(client.verify(str(wanted)), reporter)
+        done = follow(client.verify(str(wanted)), reporter)
         bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
         if not bad + missing:
             reporter.done(done, _verify_summary(wanted, done))
@@ -168,7 +168,7 @@ def _bring(
     base = loaded.settings.models_dir
     reporter = make_reporter(f"pulling tensors of {ref}", as_json=as_json, quiet=quiet)
     events = bring(client, ref, tensors, models_dir=Path(base) if base else None)
-    done = _follow(events, reporter)
+    done = follow(events, reporter)
     size = format_bytes(done["bytes"])
     reporter.done(done, (
         f"{ref}: {done['tensors']} of {done['tensors_total']} tensors, {size}, lie in the agent's cache with "
@@ -176,7 +176,7 @@ def _bring(
     ))  # fmt: skip
 
 
-def _follow(events: Events, reporter: Reporter) -> Event:
+def follow(events: Events, reporter: Reporter) -> Event:
     """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
     with closing(reporter), closing(events):
         for event in events:
@@ -215,7 +215,8 @@ def _verify_summary(ref: Ref, done: Event) -> str:
     return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
 
 
-def _pull_summary(ref: Ref, done: Event) -> str:
+def pull_summary(ref: Ref, done: Event) -> str:
+    """What a pull ended with, in a line."""
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:

@@ -27,6 +27,7 @@ from p2pcache.tracker.memory import Memory
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.views import Views
+from p2pcache.tracker.warming import Warming
 
 _log = logging.getLogger(__name__)
 
@@ -78,11 +79,15 @@ class TrackerApp:
         self._views = Views(self.tracking, self.catalog, self._clock)
         if self.tls is not None:
             self._views.warnings = self.tls.warnings
-        asks = Asks(self.catalog, self._views.nodes, self._views.status, self._views.locate)
+        warming = Warming(self.tracking, self.catalog, self._clock)
+        asks = Asks(
+            self.catalog, self._views.nodes, self._views.status, self._views.locate, warming
+        )
         self.members = Members(
             self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
             tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
+        warming.tell = self.members.tell
         self._views.connected = lambda: len(self.members)
         self._lag = LoopLag()
         metrics = TrackerMetrics(

@@ -8,6 +8,7 @@ from p2pcache.core.messages import MANIFEST_PART_BYTES, MAX_MESSAGE_BYTES, Answe
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
 MAX_REFUSAL = 500  # characters of a reason
@@ -30,8 +31,10 @@ class Asks:
         nodes: Callable[[], object],
         status: Callable[[], object],
         locate: Callable[[Ref], Awaitable[object]],
+        warming: Warming,
     ) -> None:
         """`nodes`, `status` and `locate` give what msgspec can encode."""
+        self.warming = warming
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
         self._locate = locate
@@ -64,6 +67,8 @@ class Asks:
                 return _json(self._views[ask.what]())
             case "locate":
                 return _json(await self._locate(Ref.parse(ask.text)))
+            case "warm":
+                return _json(await self.warming.warm(ask.text))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -85,7 +90,7 @@ class Asks:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "moved", "tag_put")
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "moved", "tag_put")
 
 
 def _json(body: object) -> tuple[bytes, int]:

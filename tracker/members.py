@@ -106,6 +106,13 @@ class Members:
         await self._member(Connection(node, socket, request, self._clock), first)
         return socket
 
+    def tell(self, node: int, message: m.ToAgent) -> bool:
+        """Send a member a message; False: it isn't connected."""
+        connection = self._live.get(node)
+        if connection is not None:
+            connection.put(m.encode(message))
+        return connection is not None
+
     async def close(self) -> None:
         """Say goodbye to everybody; bounded."""
         self._closing = True
@@ -205,6 +212,8 @@ class Members:
         self.messages[kind] = self.messages.get(kind, 0) + 1
         if isinstance(message, m.Ask):
             self._ask(connection, message)
+        elif isinstance(message, m.Warmed):
+            self._asks.warming.heard(connection.node, message)
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))

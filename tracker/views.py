@@ -89,6 +89,7 @@ class Views:
             "ref": str(ref), "digest": digest,
             "label": {} if ref.digest else {label_key(ref): digest[:VALUE_DIGITS]},
             "nodes": [row for share, row in rows if share > 0],
+            "getting": 0 if swarm is None else len(swarm.roster.pulling - {*swarm.roster.complete}),
         }  # fmt: skip
 
     def _holder(self, swarm: TrackedSwarm, node: int) -> tuple[float, dict[str, Any]]:

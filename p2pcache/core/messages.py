@@ -42,6 +42,7 @@ class SwarmState(_Message, frozen=True):
     total_bytes: int = 0  # distinct bytes of the model
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
+    pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
 
 
 # -- agent to tracker ---------------------------------------------------------------------------
@@ -56,6 +57,7 @@ class Announce(_Message, tag=1, frozen=True):
     site: str = ""
     swarms: tuple[SwarmState, ...] = ()
     name: str = ""  # what people call the node, for example its Kubernetes node name
+    warms: bool = False  # it understands `Warm`
 
 
 class Heartbeat(_Message, tag=2, frozen=True):
@@ -117,6 +119,7 @@ class Ask(_Message, tag=9, frozen=True):
 
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
     "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
+    "warm" (JSON -> JSON: see to it that so many nodes get a model),
     "tag_put" (origin without conditional put: the tracker writes, alone).
     """
 
@@ -124,6 +127,16 @@ class Ask(_Message, tag=9, frozen=True):
     what: str
     text: str = ""
     offset: int = 0
+
+
+class Warmed(_Message, tag=10, frozen=True):
+    """The one answer to a `Warm`: what it found or began, else the exit code of the cause, and one line."""
+
+    id: int
+    state: str = ""  # "had", "getting" or "started"
+    digest: str = ""
+    code: int = 0
+    message: str = ""
 
 
 # -- tracker to agent ---------------------------------------------------------------------------
@@ -196,10 +209,17 @@ class Refusal(_Message, tag=39, frozen=True):
     message: str
 
 
+class Warm(_Message, tag=40, frozen=True):
+    """Fetch this model, after all that somebody waits for. Only for who said `warms`; answered by `Warmed`."""
+
+    id: int
+    ref: str
+
+
 ToTracker = (
-    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask
+    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)

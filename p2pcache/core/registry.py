@@ -20,6 +20,7 @@ class Node:
     load: int = 0
     free_bytes: int = 0
     cached_bytes: int = 0
+    warms: bool = False  # it can be told to fetch a model
     digests: set[str] = field(default_factory=set)  # swarms that it is in
 
 
@@ -43,7 +44,7 @@ class Registry:
         if record is None:
             record = self.nodes[node] = Node(member, said.version, now, now)
         record.member, record.version, record.name = member, said.version, said.name
-        record.last_seen, record.connected = now, True
+        record.last_seen, record.connected, record.warms = now, True, said.warms
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)

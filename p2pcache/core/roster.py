@@ -29,6 +29,7 @@ class Roster:
         self.run_count = run_count
         self.have: dict[int, int] = {}  # node -> bits, as last told
         self.complete = Bag()
+        self.pulling: set[int] = set()  # members that fetch all of it, as last told
         self.version = 0
         self._full_set = chunkset.full(run_count)
         self._rng = random.Random(seed)
@@ -78,6 +79,7 @@ class Roster:
         self._take_out(member)
         self._degree.pop(node, None)
         self._shunned.discard(node)
+        self.pulling.discard(node)
         del self.have[node]
         if self._joined.pop(node, None) is None:
             self._left.add(node)
@@ -100,6 +102,13 @@ class Roster:
         else:
             self.complete.discard(node)
         return fresh
+
+    def pulls(self, node: int, *, pulled: bool) -> None:
+        """A member said whether it fetches all of it."""
+        if pulled and node in self._members:
+            self.pulling.add(node)
+        else:
+            self.pulling.discard(node)
 
     def is_shunned(self, node: int) -> bool:
         """Whether the node was caught sending wrong bytes."""
@@ -202,6 +211,7 @@ class Roster:
         assert set(self.have) == members
         assert set(self._everyone) == members - self._shunned
         assert self._shunned <= members
+        assert self.pulling <= members
         assert all(self.have[n] == 0 for n in self._shunned)
         assert set(self.complete) == {n for n in members if self.have[n] == self._full_set}
         places = {n: (m.site, m.rack) for n, m in self._members.items() if n not in self._shunned}

@@ -243,6 +243,7 @@ class TrackedSwarm:
         reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
         roster.enter(member)
         self.ledger.told(node, said)
+        roster.pulls(node, pulled=said.pulled)
         if roster.have[node] & ~have:
             self.audit.suspect(now)
         self._claim(node, have, now, out)

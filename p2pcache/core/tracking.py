@@ -18,6 +18,7 @@ from p2pcache.core.manifest import MAX_CHUNKS
 from p2pcache.core.registry import Node, Registry
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracked import Close, Output, Send, TrackedSwarm
+from p2pcache.core.warming import Spread
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import is_digest
 
@@ -107,7 +108,7 @@ class Tracking:
                 self._forget(node, now, out)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask():
+            case m.Ask() | m.Warmed():
                 pass
         return out
 
@@ -173,6 +174,21 @@ class Tracking:
             assert wakeup is None or (swarm.scheduled is not None and swarm.scheduled <= wakeup)
             assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
         assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
+
+    def spread(self, digest: str) -> Spread:
+        """Who has a model or is getting it, and who could be told to."""
+        swarm, nodes = self.swarms.get(digest), self.registry.nodes
+        complete = frozenset(swarm.roster.complete) if swarm is not None else frozenset()
+        pulling = swarm.roster.pulling if swarm is not None else set()
+        holders = {n: nodes[n] for n in sorted(complete | pulling)}
+        rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
+        others = {n: r for n, r in rest.items() if r.warms}
+        return Spread(complete, holders, others, len(rest) - len(others))
+
+    def warmed(self, node: int, digest: str) -> None:
+        """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
+        if digest in self.swarms:
+            self.swarms[digest].roster.pulls(node, pulled=True)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -38,15 +38,16 @@ class Turn(IntEnum):
 
     ACROSS = 0  # a boundary of racks or sites
     USUAL = 1
-    BACKGROUND = 2  # nobody waits for it
+    WARM = 2  # somebody will want it
+    BACKGROUND = 3  # nobody waits for it
 
 
 class UploadQueue(Generic[Item]):
     """Admission and order of uploads.
 
     What is asked for across the boundary of a rack or site comes before everything else, because a whole
-    rack waits for it, and finds a place when the others don't. What is asked for in the background waits
-    behind everything else, and takes none of the places that are for waiting.
+    rack waits for it, and finds a place when the others don't. What warms a cache waits behind all that,
+    what is asked for in the background behind everything; neither takes a place that is for waiting.
 
     Invariants (`check`): at most `slots` active; active + waiting never above slots + queue + _ACROSS
     (or `few_askers_places`, if that is more); a peer has at most one active upload; the rotation holds
@@ -92,7 +93,7 @@ class UploadQueue(Generic[Item]):
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
         places, few_places = self._places[turn], self._few_places
-        if turn is not Turn.BACKGROUND:
+        if turn < Turn.WARM:
             places = max(places, few_places)
         if not self._open or self.load >= places or mine >= self._share(peer, few_places):
             return False
@@ -193,8 +194,11 @@ class UploadQueue(Generic[Item]):
     @property
     def _places(self) -> dict[Turn, int]:
         """Active and waiting uploads below which one more is admitted."""
-        usual = self._capacity
-        return {Turn.ACROSS: usual + _ACROSS, Turn.USUAL: usual, Turn.BACKGROUND: self._slots}
+        usual, none_to_wait = self._capacity, self._slots
+        return {
+            Turn.ACROSS: usual + _ACROSS, Turn.USUAL: usual,
+            Turn.WARM: none_to_wait, Turn.BACKGROUND: none_to_wait,
+        }  # fmt: skip
 
     @property
     def _few_places(self) -> int:

@@ -23,7 +23,7 @@ def write(who: str, action: str, *, result: str, **more: object) -> None:
 
     Args:
         who: the caller, for example `uid=1000 pid=77` or `token=ci id=3f..`.
-        action: what was asked: pull, push, rm, prune, verify, or call for the rest.
+        action: what was asked: pull, warm, push, rm, prune, verify, or call for the rest.
         result: ok, refused, failed or left (the client went away first).
         more: further fields; what is None or "" is left out.
     """

@@ -88,6 +88,11 @@ class AgentClient:
             body |= {"include": list(include), "exclude": list(exclude)}
         return self._stream("POST", "/v1/pull", body)
 
+    def warm(self, ref: str, replicas: int = 0) -> Json:
+        """Have a model fetched behind all pulls: here, or on so many nodes of the cluster."""
+        body = json.dumps({"ref": ref, "replicas": replicas}).encode()
+        return self._call("POST", "/v1/warm", body=body, wait_s=ANSWER_S)
+
     def load(self, ref: str, *, needed: bool) -> Events:
         """Events while a model arrives, `done` last; `needed`: only what `demand` names is fetched."""
         return self._stream("POST", "/v1/load", {"ref": ref, "needed": needed})

@@ -68,7 +68,7 @@ class HistoryRow(NamedTuple):
     """One thing that was asked of this node and has ended."""
 
     ended: float  # unix seconds
-    action: str  # pull, push, rm or prune
+    action: str  # pull, warm, push, rm or prune
     ref: str  # "" for what names no single model
     digest: str  # hex; "" if it never became known
     size_bytes: int  # of the model, or freed by rm and prune
@@ -104,7 +104,7 @@ def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
     for row in rows:
         # A failure may quote another's name.
         same = digest and row.digest == digest and not row.code
-        if row.action == "pull" and (row.ref == ref or same):
+        if row.action in ("pull", "warm") and (row.ref == ref or same):
             report = json.loads(row.report) if row.report else None
             return {
                 "digest": row.digest or digest,

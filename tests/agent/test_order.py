@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.download import Download
+from p2pcache.core.uploads import Turn
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 RATE = 12_000_000  # bytes per second of the origin
@@ -45,7 +46,7 @@ async def test_the_background_waits_while_somebody_else_gets_on(
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         (behind,) = await running(app, 1)
-        assert behind.swarm.digest in app.net._behind
+        assert app.net._turns[behind.swarm.digest] is Turn.BACKGROUND
         now = asyncio.gather(finished(app, "now", ended))
         await running(app, 2)
         async with asyncio.timeout(30):
@@ -69,7 +70,7 @@ async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(
         (download,) = await running(app, 1)
         now = asyncio.gather(finished(app, "warm", ended))
         async with asyncio.timeout(30):
-            while download.swarm.digest in app.net._behind:
+            while download.swarm.digest in app.net._turns:
                 await asyncio.sleep(0.01)
         reads.let_go.set()
         await asyncio.gather(warm, now)
@@ -90,6 +91,6 @@ async def test_a_stuck_pull_holds_nobody_back(
         stuck = both[1]
         order = app.api._pulls._order
         order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
-        assert not order._others_get_on()
+        assert not order._others_get_on(Turn.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)

@@ -168,11 +168,17 @@ def test_ps(agent: FakeAgent, run: Run) -> None:
     }  # fmt: skip
     agent.document(
         "GET /v1/pulls",
-        {"pulls": [pull, pull | {"eta_s": None, "bytes_origin": 0, "bytes_peers": 0}]},
+        {
+            "pulls": [
+                pull,
+                pull | {"eta_s": None, "bytes_origin": 0, "bytes_peers": 0, "kind": "warm"},
+            ]
+        },
     )
     lines = run("ps", "--agent", agent.address).stdout.splitlines()
     assert lines[1].split() == [
         "a:b",
+        "pull",  # an agent of the release before says nothing of kinds
         "50%",
         "1.00",
         "kB",
@@ -185,6 +191,7 @@ def test_ps(agent: FakeAgent, run: Run) -> None:
         "peers",
     ]
     assert lines[2].split()[-3:] == ["-", "3", "-"]
+    assert lines[2].split()[1] == "warm"
 
 
 def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:

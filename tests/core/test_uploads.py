@@ -81,6 +81,17 @@ def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue.check()
 
 
+def test_what_warms_a_cache_waits_behind_pulls_and_before_the_background() -> None:
+    queue: UploadQueue[int] = UploadQueue(
+        UploadSettings(slots=4, queue=4, per_peer=4, few_askers_places=0)
+    )
+    for peer, turn in enumerate((Turn.BACKGROUND, Turn.WARM, Turn.USUAL, Turn.ACROSS)):
+        assert queue.offer(peer, peer, turn)
+    assert not queue.offer(9, 9, Turn.WARM), "the places to wait are for others"
+    assert [queue.start() for _ in range(4)] == [(3, 3), (2, 2), (1, 1), (0, 0)]
+    queue.check()
+
+
 def test_fewer_slots_let_what_is_active_go_on() -> None:
     queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=4, queue=4, few_askers_places=0))
     for peer in range(4):

@@ -92,7 +92,7 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._behind: set[str] = set()  # models that nobody waits for
+        self._turns: dict[str, Turn] = {}  # of models that others come before
         self._door: Door | None = None
         self._hub: Hub | None = None
         self._writers: Workers | None = None
@@ -198,9 +198,12 @@ class PeerNet:
             requester = hub.requesters[node] = Requester(hub, node, address)
         requester.join(digest, port)
 
-    def put_behind(self, digest: str, *, behind: bool) -> None:
-        """Say with each request for this model that others are to be served first, or not any more."""
-        (self._behind.add if behind else self._behind.discard)(digest)
+    def put_behind(self, digest: str, turn: Turn) -> None:
+        """Say with each request for this model that it may wait, and behind whom; USUAL: no more."""
+        if turn is Turn.USUAL:
+            self._turns.pop(digest, None)
+        else:
+            self._turns[digest] = turn
 
     def request(
         self, digest: str, request: int, node: int, run: int, *, across: bool = False
@@ -222,7 +225,7 @@ class PeerNet:
             return
         requester = hub.requesters.get(node)
         turn = Turn.ACROSS if across else Turn.USUAL
-        turn = Turn.BACKGROUND if digest in self._behind else turn
+        turn = self._turns.get(digest, turn)
         if requester is None or not requester.ask(digest, request, spans, turn):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 

@@ -20,6 +20,8 @@ HEADER = struct.Struct("<BBHIII")  # type, flags, stream, a, b, payload length
 HEADER_BYTES = HEADER.size
 FLAG = 1  # flag bit 0; its meaning depends on the frame
 _ACROSS = 2  # flag bit 1 of a REQUEST
+_WARM = 4  # flag bit 2 of one with FLAG: before the others in the background; older releases pass over it
+_TURN_FLAGS = {Turn.ACROSS: _ACROSS, Turn.USUAL: 0, Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG}
 MAX_STREAM = 0xFFFF
 MAX_REASON_BYTES = 200
 _HANDSHAKE_BYTES = 1 * KiB
@@ -212,15 +214,14 @@ def parse_have(frame: Frame, run_count: int) -> int:
 
 def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.USUAL) -> bytes:
     """A REQUEST for `count` chunks from `first`."""
-    flags = {Turn.ACROSS: _ACROSS, Turn.USUAL: 0, Turn.BACKGROUND: FLAG}[turn]
     payload = _COUNT.pack(count)
-    return pack(Kind.REQUEST, flags=flags, stream=stream, a=number, b=first, payload=payload)
+    return pack(Kind.REQUEST, flags=_TURN_FLAGS[turn], stream=stream, a=number, b=first, payload=payload)
 
 
 def turn_of(frame: Frame) -> Turn:
     """When a REQUEST wants to be served."""
     if frame.flags & FLAG:
-        return Turn.BACKGROUND
+        return Turn.WARM if frame.flags & _WARM else Turn.BACKGROUND
     return Turn.ACROSS if frame.flags & _ACROSS else Turn.USUAL
 
 

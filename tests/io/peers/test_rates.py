@@ -9,6 +9,7 @@ import pytest
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import Turn
 from tests.io.peers.kit import Model, Node, Port, make_model, node
 
 RATE = 20_000_000  # bytes per second
@@ -117,7 +118,7 @@ async def test_who_is_in_the_background_waits_for_the_others() -> None:
         await asyncio.sleep(0)
         pull.net.request(digest, 1, server.number, 0)
         pull.net.request(digest, 2, server.number, 1)
-        warm.net.put_behind(digest, behind=True)
+        warm.net.put_behind(digest, Turn.BACKGROUND)
         warm.net.request(digest, 2, server.number, 1)
         assert await ports[1].end(1) is Outcome.DONE
         assert await ports[1].end(2) is Outcome.DONE

@@ -59,6 +59,12 @@ def test_request_round_trip(first: int, count: int, turn: Turn) -> None:
         wire.parse_request(frame, first + count - 1)
 
 
+def test_an_older_release_serves_what_warms_a_cache_in_the_background() -> None:
+    for turn in Turn:
+        known_before = unpack(wire.request(1, 2, 0, 1, turn)).flags & 3
+        assert (known_before == wire.FLAG) == (turn >= Turn.WARM)
+
+
 @given(frame=FRAMES, count=st.integers(0, 1000))
 def test_any_frame_is_parsed_or_refused(frame: Frame, count: int) -> None:
     for parse in (
