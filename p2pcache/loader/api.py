@@ -37,7 +37,7 @@ DEFAULT_LIMIT = (
 def safe_open(
     ref_or_dir: PathLike,
     framework: Framework = "pt",
-    device: str = "cpu",
+    device: str | int = "cpu",
     *,
     fetch: Fetch = "all",
     agent: str | None = None,
@@ -48,7 +48,7 @@ def safe_open(
     Args:
         ref_or_dir: a directory, a file, or a ref.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
-        device: where tensors go: "cpu", "cuda", "cuda:1".
+        device: where tensors go: "cpu", "cuda", "cuda:1"; a number is that GPU.
         fetch: "all": the whole model comes to this node; "needed": only what is asked for.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: how long to wait for bytes that still arrive; None: as long as it takes.
@@ -66,11 +66,11 @@ def safe_open(
 def iter_tensors(
     ref_or_dir: PathLike,
     *,
-    device: str = "cpu",
+    device: str | int = "cpu",
     framework: Framework = "pt",
     filter: Filter | None = None,  # noqa: A002  # the name that other loaders use
     stage: tuple[int, int] | None = None,
-    parallel: Sequence[ParallelAxis] = (),
+    parallel: ParallelAxis | Sequence[ParallelAxis] = (),
     memory_limit: int | str = DEFAULT_LIMIT,
     owned: bool = True,
     fetch: Fetch = "all",
@@ -82,7 +82,7 @@ def iter_tensors(
 
     Args:
         ref_or_dir: a directory, a file, or a ref.
-        device: where tensors go: "cpu", "cuda", "cuda:1".
+        device: where tensors go: "cpu", "cuda", "cuda:1"; a number is that GPU.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
         filter: glob, globs, or a function of the name: which tensors to bring.
         stage: (i, n): only stage i of n of a pipeline; short for a "pipeline" axis.
@@ -122,12 +122,12 @@ def iter_tensors(
 
 def load(
     ref_or_dir: PathLike,
-    device: str = "cpu",
+    device: str | int = "cpu",
     framework: Framework = "pt",
     *,
     filter: Filter | None = None,  # noqa: A002
     stage: tuple[int, int] | None = None,
-    parallel: Sequence[ParallelAxis] = (),
+    parallel: ParallelAxis | Sequence[ParallelAxis] = (),
     memory_limit: int | str = DEFAULT_LIMIT,
     fetch: Fetch = "all",
     agent: str | None = None,
@@ -160,7 +160,7 @@ def load_into(
     *,
     filter: Filter | None = None,  # noqa: A002
     stage: tuple[int, int] | None = None,
-    parallel: Sequence[ParallelAxis] = (),
+    parallel: ParallelAxis | Sequence[ParallelAxis] = (),
     memory_limit: int | str = DEFAULT_LIMIT,
     fetch: Fetch = "all",
     agent: str | None = None,
@@ -234,8 +234,10 @@ def _limit(memory_limit: int | str) -> int:
     return found
 
 
-def _axes(stage: tuple[int, int] | None, parallel: Sequence[ParallelAxis]) -> list[ParallelAxis]:
-    axes = list(parallel)
+def _axes(
+    stage: tuple[int, int] | None, parallel: ParallelAxis | Sequence[ParallelAxis]
+) -> list[ParallelAxis]:
+    axes = [parallel] if isinstance(parallel, ParallelAxis) else list(parallel)
     if stage is not None:
         try:
             rank, size = map(int, stage)

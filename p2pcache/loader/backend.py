@@ -5,9 +5,11 @@ read, only after the event of its last copy. `ring.Ring` sees to the first, `rea
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from p2pcache.errors import NoSpace, UsageError
+from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.loader.dtypes import import_torch, native_shape, torch_dtype
 
 
@@ -68,12 +70,16 @@ class CudaBackend:
 
         Raises:
             UsageError: torch can't use such a device here.
+            P2PCacheError: the device failed.
         """
         self._torch = torch = import_torch()
-        self._device = cuda_device(device)
-        # what the consumer computes on: its allocations and ours then follow one order
-        self._home = torch.cuda.current_stream(self._device)
-        self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
+        chosen = cuda_device(device)
+        with _errors_of(chosen):
+            # what the consumer computes on: its allocations and ours then follow one order
+            self._home = torch.cuda.current_stream(chosen)
+            # "cuda" is whatever device is current in a thread, so from here on it has its number
+            self._device = self._home.device
+            self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
         self._mine = threading.local()
         self._turn = 0
 
@@ -98,14 +104,17 @@ class CudaBackend:
             raise NoSpace(
                 f"{self._device} has no room for {nbytes} bytes more: {_first_line(error)}"
             ) from error
+        except RuntimeError as error:
+            raise _failed(self._device, error) from error
         self.adopt(buffer)
         return buffer
 
     def adopt(self, buffer: Any) -> None:
         """Let copies into `buffer` come after the consumer's past use, and its reuse after them."""
-        for stream in self._streams:
-            stream.wait_stream(self._home)
-            buffer.record_stream(stream)
+        with _errors_of(self._device):
+            for stream in self._streams:
+                stream.wait_stream(self._home)
+                buffer.record_stream(stream)
 
     def _stream(self) -> Any:
         found = getattr(self._mine, "stream", None)
@@ -115,33 +124,37 @@ class CudaBackend:
         return found
 
     def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
-        """See `Backend.copy`."""
-        with self._torch.cuda.stream(self._stream()):
+        """See `Backend.copy`. The buffer is on this device: another one's copies run on its own stream."""
+        with _errors_of(self._device), self._torch.cuda.stream(self._stream()):
             buffer[offset : offset + length].copy_(
                 source.handle[start : start + length], non_blocking=True
             )
 
     def record(self) -> Any:
         """See `Backend.record`."""
-        event = self._torch.cuda.Event()
-        event.record(self._stream())
+        with _errors_of(self._device):
+            event = self._torch.cuda.Event()
+            event.record(self._stream())
         return event
 
     def done(self, event: Any) -> bool:
         """See `Backend.done`."""
-        return bool(event.query())
+        with _errors_of(self._device):
+            return bool(event.query())
 
     def sync(self, event: Any) -> None:
         """See `Backend.sync`."""
-        event.synchronize()
+        with _errors_of(self._device):
+            event.synchronize()
 
     def ready(self, buffer: Any, events: list[Any]) -> None:
         """See `Backend.ready`: the stream that is current in the consumer's thread waits."""
-        stream = self._torch.cuda.current_stream(self._device)
-        for event in events:
-            stream.wait_event(event)
-        if stream != self._home:
-            buffer.record_stream(stream)
+        with _errors_of(self._device):
+            stream = self._torch.cuda.current_stream(self._device)
+            for event in events:
+                stream.wait_event(event)
+            if stream != self._home:
+                buffer.record_stream(stream)
 
     def tensor(
         self, buffer: Any, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
@@ -169,10 +182,44 @@ def cuda_device(word: str) -> Any:
     Raises:
         UsageError: it's none, or none that can be used here.
     """
-    found = known_device(word)
-    if found.type != "cuda" or not import_torch().cuda.is_available():
+    found, cuda = known_device(word), import_torch().cuda
+    if found.type != "cuda" or not cuda.is_available():
         raise UsageError(f"device {word!r} can't be used here; use device='cpu'")
+    if (found.index or 0) >= cuda.device_count():
+        raise UsageError(f"device {word!r}: torch sees {cuda.device_count()} GPUs here")
     return found
+
+
+def to_device(tensor: Any, word: str) -> Any:
+    """A host tensor's copy on a device, made when this returns.
+
+    Raises:
+        NoSpace: the device has no room for it.
+        P2PCacheError: the device failed.
+    """
+    try:
+        return tensor.to(word)
+    except import_torch().cuda.OutOfMemoryError as error:
+        raise NoSpace(
+            f"{word} has no room for {tensor.nbytes} bytes more: {_first_line(error)}"
+        ) from error
+    except RuntimeError as error:
+        raise _failed(word, error) from error
+
+
+@contextmanager
+def _errors_of(device: Any) -> Iterator[None]:
+    """CUDA's errors, which come at any later call, in words of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise _failed(device, error) from error
+
+
+def _failed(device: Any, error: RuntimeError) -> P2PCacheError:
+    return P2PCacheError(
+        f"{device} failed: {_first_line(error)}; a process whose device failed must be started again"
+    )
 
 
 def _first_line(error: Exception) -> str:

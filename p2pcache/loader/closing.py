@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self, SupportsIndex
+
+from p2pcache.errors import UsageError
 
 
 class Closing(ABC):
@@ -12,6 +14,14 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go. More than once does no harm."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Files and threads don't travel.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("an open model or load can't be pickled; open it where it is used")
 
     def __enter__(self) -> Self:
         return self

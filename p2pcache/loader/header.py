@@ -18,6 +18,7 @@ MAX_DIMS = 64  # torch's own limit
 MAX_COUNT = 1 << 63  # torch and numpy count bytes and strides so far, of empty tensors too
 LENGTH_BYTES = 8
 _METADATA = "__metadata__"
+_LFS = b"version "  # how such a text begins; as a length it's far over the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def header_bytes(first_bytes: bytes, size_bytes: int, path: str) -> int:
     """
     if len(first_bytes) < LENGTH_BYTES or size_bytes < LENGTH_BYTES + 2:
         raise InvalidHeader(f"{path}: {size_bytes} bytes are no safetensors file; pull it again")
+    if first_bytes == _LFS:
+        raise InvalidHeader(f"{path}: is Git LFS's pointer to a file, not the file; git lfs pull")
     (length,) = struct.unpack("<Q", first_bytes[:LENGTH_BYTES])
     if length > MAX_HEADER_BYTES:
         _refuse(path, f"the header claims {length} bytes, over the limit of {MAX_HEADER_BYTES}")

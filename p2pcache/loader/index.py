@@ -70,7 +70,10 @@ def weight_files(
         plain = {path for path in found if not path.startswith("consolidated")}
         found = plain or found  # some publishers put the same weights there twice
     if not found:
-        raise NotFound(f"{model}: no .safetensors file in it; open its files by their path instead")
+        raise NotFound(
+            f"{model}: no .safetensors file in it, and others aren't read here; take them by their path "
+            "(p2pcache.snapshot brings a ref's files)"
+        )
     return sorted(found, key=natural)
 
 

@@ -19,7 +19,7 @@ class Placement:
     wants: list[Want] = field(default_factory=list)
     targets: dict[str, Any] = field(default_factory=dict)
     views: dict[str, memoryview] = field(default_factory=dict)  # read straight into
-    buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on a device
+    buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on one device
     converted: Framework | None = None  # the framework of the rest, if there is any
 
     def kind(self, name: str) -> int:
@@ -62,10 +62,13 @@ def _compare(targets: Mapping[str, Any], names: Sequence[str]) -> None:
     unexpected = [name for name in names if name not in targets]
     filled = {_memory(targets[name]) for name in names if name in targets}
     missing = [name for name, target in targets.items() if _memory(target) not in filled]
+    told = []
     for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
         if found:
             some = ", ".join(map(shown, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-            raise UsageError(f"{kind} {len(found)} tensors ({some}); strict=False ignores them")
+            told.append(f"{kind} {len(found)} tensors ({some})")
+    if told:
+        raise UsageError(f"{', '.join(told)}; strict=False ignores them")
 
 
 def _memory(target: Any) -> tuple[Any, ...]:
@@ -89,7 +92,9 @@ def _place(placement: Placement, want: Want, target: Any) -> None:
         placement.views[name] = view
         return
     if kind == "pt" and target.device.type == "cuda" and target.dtype == torch_dtype(dtype):
-        flat = flat_bytes(target)
+        first = next(iter(placement.buffers.values()), target)
+        # one ring serves one device; what lies on a second one goes through host memory
+        flat = flat_bytes(target) if target.device == first.device else None
         if flat is not None:
             placement.buffers[name] = flat
             return

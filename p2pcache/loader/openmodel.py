@@ -1,12 +1,15 @@
 """A model that is open: its tensors one by one, whole or sliced, like `safetensors.safe_open`."""
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import index as index_of
 from types import EllipsisType
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 from p2pcache.errors import NotFound, UsageError
+from p2pcache.loader.backend import to_device
 from p2pcache.loader.catalog import Deadline
 from p2pcache.loader.closing import Closing
 from p2pcache.loader.dtypes import Framework
@@ -19,7 +22,7 @@ from p2pcache.loader.tensors import wrap
 
 _WAIT_S = 1.0
 _THREADS = 2  # of one large tensor's reads
-Index = int | slice | EllipsisType
+Index = SupportsIndex | slice | EllipsisType
 
 
 class OpenModel(Closing):
@@ -33,14 +36,26 @@ class OpenModel(Closing):
         self._framework = framework
         self._device = device
         self._timeout_s = timeout_s
+        self._closed = False
+        self._opener = os.getpid()
+        self._begin()
+
+    def _begin(self) -> None:
+        """What belongs to one process."""
+        self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._busy = 0  # calls of `bring`
-        self._closed = False
+
+    def _look_for_fork(self) -> None:
+        """A child, such as a DataLoader's worker, has none of its parent's threads, and perhaps held locks."""
+        if self._pid != os.getpid():
+            self._begin()
 
     def close(self) -> None:
         """Let go of the files. Tensors stay valid. More than once does no harm."""
+        self._look_for_fork()
         with self._idle:
             self._closed = True
             self._session.source.stop()
@@ -54,6 +69,10 @@ class OpenModel(Closing):
     def keys(self) -> list[str]:
         """The names of all tensors, in order of file and offset."""
         return list(self._session.catalog.tensors)
+
+    def offset_keys(self) -> list[str]:
+        """As `keys`: safetensors has these in another order."""
+        return self.keys()
 
     def metadata(self) -> dict[str, str]:
         """The free texts in the headers."""
@@ -84,9 +103,15 @@ class OpenModel(Closing):
         """Read one tensor or slice.
 
         Raises:
-            UsageError: the model is closed.
+            UsageError: the model is closed; or it was opened before a fork and had not arrived then.
             TimedOut: its bytes didn't arrive in time.
         """
+        self._look_for_fork()
+        if self._opener != os.getpid() and not self._session.source.complete:
+            raise UsageError(
+                f"{self._session.source.name} was still arriving when this process was forked; "
+                "open it here again"
+            )
         with self._lock:
             if self._closed:
                 raise UsageError(f"{self._session.source.name} is closed; open it again")
@@ -106,7 +131,7 @@ class OpenModel(Closing):
         self._read(batch, block)
         info = want.info
         tensor = wrap(block.owner, 0, want.nbytes, info.dtype, want.shape, self._framework)
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+        return tensor if self._device == "cpu" else to_device(tensor, self._device)
 
     def _info(self, name: str) -> TensorInfo:
         found = self._session.catalog.tensors.get(name)
@@ -156,12 +181,13 @@ class TensorSlice:
         return self._info.dtype
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Ranges with step 1, numbers and `...`; only the first range that cuts saves reading."""
+        """Ranges that go up, numbers and `...`; only the first range that cuts saves reading."""
         spans, after = _normal(index, self._info.shape)
         for dim, (start, stop) in enumerate(spans):
             if (start, stop) != (0, self._info.shape[dim]):
                 found = self._model.bring(cut(self._info, dim, start, stop))
-                after[dim] = slice(None) if isinstance(after[dim], slice) else 0
+                cuts = after[dim]
+                after[dim] = slice(None, None, cuts.step) if isinstance(cuts, slice) else 0
                 break
         else:
             found = self._model.bring(whole(self._info))
@@ -170,6 +196,12 @@ class TensorSlice:
         if not hasattr(found, "__getitem__"):
             raise UsageError("framework='raw' slices one dimension only, with a range")
         return found[tuple(after)]
+
+
+def _is_number(item: object) -> TypeGuard[SupportsIndex]:
+    """Also numpy's and torch's numbers; but a bool, or a tensor with one element, is a mask or a list."""
+    scalar = getattr(item, "shape", ()) == ()
+    return isinstance(item, SupportsIndex) and not isinstance(item, bool) and scalar
 
 
 def _normal(
@@ -188,17 +220,18 @@ def _normal(
     for item, length in zip(full, shape, strict=True):
         if isinstance(item, slice):
             start, stop, step = item.indices(length)
-            if step != 1:
-                raise UsageError("slices of tensors have step 1")
+            if step < 1:
+                raise UsageError("slices of tensors go up")
             spans.append((start, max(start, stop)))
-            after.append(
-                slice(start, max(start, stop)) if spans[-1] != (0, length) else slice(None)
-            )
-        elif isinstance(item, int):
-            if not -length <= item < length:
-                raise UsageError(f"index {item} is outside a dimension of {length}")
-            spans.append((item % length, item % length + 1))
-            after.append(item % length)
+            every = None if step == 1 else step
+            cuts = spans[-1] != (0, length)
+            after.append(slice(start, spans[-1][1], every) if cuts else slice(None, None, every))
+        elif _is_number(item):
+            number = index_of(item)
+            if not -length <= number < length:
+                raise UsageError(f"index {number} is outside a dimension of {length}")
+            spans.append((number % length, number % length + 1))
+            after.append(number % length)
         else:
-            raise UsageError("index with numbers, ranges and ...")
+            raise UsageError("index with numbers, ranges and ...; take the rest from the tensor")
     return spans, after

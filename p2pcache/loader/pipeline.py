@@ -5,6 +5,7 @@ and a late chunk holds up nobody else. Readers are threads in `preadv`, which le
 Tensors are made in the consumer's thread.
 """
 
+import os
 import queue
 import threading
 import time
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.loader.backend import Backend
 from p2pcache.loader.catalog import Deadline
 from p2pcache.loader.plan import READ_BYTES, Batch, Read
@@ -79,6 +81,7 @@ class Pipeline:
         self._staging = staging
         self._undelivered = len(batches)
         self._stopped = threading.Event()
+        self._pid = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[_Load, Read] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Load | BaseException] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -97,16 +100,22 @@ class Pipeline:
         """The next batch's tensors; None at the end.
 
         Raises:
+            UsageError: the process is a fork of the one that loads.
             P2PCacheError: what went wrong, wherever it did; nothing comes after it.
         """
         if self._undelivered == 0 or self._stopped.is_set():
             return None
+        if self._pid != os.getpid():
+            raise UsageError("this load was begun before a fork and goes on there; load again here")
         self._sink.turn()
         began = time.monotonic()
         done = self._next_done()
         self.waits.consumer_s += time.monotonic() - began
         if isinstance(done, BaseException):
-            self.close()
+            with suppress(
+                P2PCacheError
+            ):  # a device that failed fails again; the first error counts
+                self.close()
             raise done
         self._undelivered -= 1
         self.bytes_delivered += sum(want.nbytes for want in done.batch.wants)
@@ -116,20 +125,30 @@ class Pipeline:
         while True:  # a read can block, too: the feeder's own look at the time isn't enough
             with suppress(queue.Empty):
                 return self._done.get(timeout=self._deadline.slice_s(_WAIT_S))
+            if self._stopped.is_set():
+                raise UsageError(
+                    f"{self._source.name}: the load was closed while it was waited for"
+                )
             self._deadline.check()
 
     def close(self) -> None:
-        """Stop the threads and wait for copies that run. More than once does no harm."""
+        """Stop the threads and wait for copies that run. More than once does no harm.
+
+        Raises:
+            P2PCacheError: the device failed; what it was given isn't there.
+        """
         self._stopped.set()
         self._source.stop()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
-        if self._staging is not None:
-            self._staging.ring.drain()
-            self.waits.ring_s = self._staging.ring.waited_s
-        self._sink.close()
+        try:
+            if self._staging is not None and os.getpid() == self._pid:  # a fork has no device
+                self.waits.ring_s = self._staging.ring.waited_s
+                self._staging.ring.drain()
+        finally:
+            self._sink.close()
 
     def _feed(self, pending: list[Batch]) -> None:
         try:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from p2pcache.errors import NotFound
+from p2pcache.errors import NotFound, Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.client import AgentClient, read_token
@@ -47,10 +47,17 @@ def open_source(
     if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
         raise NotFound(f"{text}: no such directory or file")
     here = connect(agent)
-    source = SwarmSource.attach(
-        here.client, Ref.parse(text), needed=fetch == "needed", origin=here.origin,
-        models_dir=here.models_dir, deadline=deadline,
-    )  # fmt: skip
+    try:
+        ref = Ref.parse(text)
+        source = SwarmSource.attach(
+            here.client, ref, needed=fetch == "needed", origin=here.origin,
+            models_dir=here.models_dir, deadline=deadline,
+        )  # fmt: skip
+    except (UsageError, Unreachable) as error:
+        if ":" in text:
+            raise
+        # as likely a directory's name with a slip in it
+        raise type(error)(f"{error}; nor is there a directory {text[:100]!r}") from error
     if source.tree is None:
         return source
     source.close()  # it is all here

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -65,11 +66,16 @@ class TensorStream(Closing):
         self._ready: deque[tuple[str, Any]] = deque()
         self._began = time.monotonic()
         self._closed = False
+        self._turn = threading.Lock()  # of the threads that share the iterator
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[str, Any]:
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> tuple[str, Any]:
         if not self._ready and not self._closed:
             try:
                 found = self._pipeline.next()
@@ -92,8 +98,13 @@ class TensorStream(Closing):
             return
         self._closed = True
         self._ready.clear()
-        self._pipeline.close()
-        self._source.close()
+        try:
+            self._pipeline.close()
+        finally:
+            self._source.close()
+            self._tell()
+
+    def _tell(self) -> None:
         report = self.report
         report.seconds = time.monotonic() - self._began
         report.bytes = self._pipeline.bytes_delivered
@@ -160,7 +171,8 @@ def _memory_of(plan: Sequence[Batch]) -> int:
 
 def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
     """A ring below the memory limit, and reads that fit its slots."""
-    slot_bytes = min(tuning.read_bytes + PADDING_BYTES, limit_bytes // tuning.ring_slots)
+    most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // tuning.ring_slots))
+    slot_bytes = 1 << most.bit_length() - 1  # torch pins a power of two, whatever it's asked for
     ring = Ring(backend, tuning.ring_slots, slot_bytes)
     fitting = Tuning(
         tuning.threads, slot_bytes - PADDING_BYTES, tuning.ring_slots, tuning.copy_streams
@@ -168,7 +180,7 @@ def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, 
     return Staging(backend, ring), fitting
 
 
-def check_framework(framework: Framework, device: str) -> str:
+def check_framework(framework: Framework, device: str | int) -> str:
     """Import what tensors will be made with, in the caller's thread.
 
     Returns:
@@ -179,7 +191,7 @@ def check_framework(framework: Framework, device: str) -> str:
     """
     if framework not in FRAMEWORKS:
         raise UsageError(f"framework {framework!r}: expected one of {', '.join(FRAMEWORKS)}")
-    word = str(device)
+    word = f"cuda:{device}" if isinstance(device, int) else str(device)  # torch counts GPUs, too
     if framework == "pt":
         return "cpu" if known_device(word).type == "cpu" else word
     if word != "cpu":

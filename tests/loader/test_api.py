@@ -273,7 +273,18 @@ def test_what_is_not_there(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "index", [(0, 0, 0), (slice(None, None, 2),), (..., ...), (30,), ("a",), (-31,)]
+    "index",
+    [
+        (0, 0, 0),
+        (slice(None, None, -2),),
+        (..., ...),
+        (30,),
+        ("a",),
+        (-31,),
+        (True,),
+        ([0],),
+        (torch.tensor([1]),),
+    ],
 )
 def test_bad_indices(folder: Path, index: tuple[object, ...]) -> None:
     with p2pcache.safe_open(folder) as model, pytest.raises(UsageError):

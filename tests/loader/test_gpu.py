@@ -86,3 +86,24 @@ def test_one_tensor_by_name(model: tuple[Path, dict[str, bytes]]) -> None:
     folder, body = model
     with p2pcache.safe_open(folder, device="cuda") as opened:
         assert torch_bytes(opened.get_tensor("mid1")) == body["mid1"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_module_over_two_devices(model: tuple[Path, dict[str, bytes]]) -> None:
+    folder, body = model
+    names = sorted(body)
+    into = {
+        name: torch.zeros_like(tensor, device=f"cuda:{names.index(name) % 2}")
+        for name, tensor in p2pcache.load(folder).items()
+    }
+    p2pcache.load_into(into, folder)
+    assert {name: torch_bytes(t) for name, t in into.items()} == body
+
+
+def test_the_ring_pins_no_more_than_it_says(model: tuple[Path, dict[str, bytes]]) -> None:
+    """Torch pins powers of two; what it has in stock from before counts too, so the first load tells."""
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    with p2pcache.iter_tensors(model[0], device="cuda", memory_limit="40MB") as stream:
+        next(stream)
+        pinned = torch.cuda.host_memory_stats()["allocated_bytes.current"] - before
+        assert 0 < pinned <= 40_000_000

@@ -11,18 +11,39 @@ from hypothesis import strategies as st
 from p2pcache.errors import P2PCacheError
 from p2pcache.loader.backend import HostMemory
 from p2pcache.loader.catalog import Deadline, open_catalog
+from p2pcache.loader.into import prepare
 from p2pcache.loader.memory import Budget
 from p2pcache.loader.pipeline import Pipeline
 from p2pcache.loader.plan import batches, choose
 from p2pcache.loader.ring import Ring
 from p2pcache.loader.sinks import DeviceSink
 from p2pcache.loader.source import DirectorySource
-from p2pcache.loader.stream import MIN_LIMIT_BYTES, Tuning, stage
-from tests.loader.loader_kit import FakeAsyncBackend, Spec, soon, torch_bytes, write
+from p2pcache.loader.stream import (
+    MIN_LIMIT_BYTES,
+    PADDING_BYTES,
+    Session,
+    TensorStream,
+    Tuning,
+    stage,
+)
+from tests.loader.loader_kit import (
+    FakeAsyncBackend,
+    FakeEvent,
+    Spec,
+    reader_threads,
+    soon,
+    torch_bytes,
+    write,
+)
 
 
 def never() -> bool:
     return False
+
+
+def open_session(folder: Path) -> Session:
+    source, deadline = DirectorySource(folder), Deadline(30, "m")
+    return Session(source, open_catalog(source, deadline), deadline)
 
 
 def test_a_slot_comes_again_only_after_its_copy() -> None:
@@ -151,3 +172,65 @@ def test_a_read_that_fails_ends_the_load_and_frees_the_slot(tmp_path: Path) -> N
     pipeline.close()
     for _ in range(4):
         assert staging.ring.acquire(never) is not None
+
+
+class FailingBackend(FakeAsyncBackend):
+    """A device that fails at some time, and at each call from then on, as CUDA's do."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.good = good  # events that still come
+
+    def sync(self, event: FakeEvent) -> None:
+        if self.good <= 0:
+            raise P2PCacheError("cuda:0 failed: an illegal memory access")
+        self.good -= 1
+        super().sync(event)
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+def test_a_device_that_fails_ends_the_load_and_all_is_let_go(tmp_path: Path, good: int) -> None:
+    """Also at the last event, after every tensor was handed out: what lies there isn't right."""
+    write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (200_000,)) for i in range(4)])
+    session = open_session(tmp_path)
+    staging, tuning = stage(FailingBackend(good), 1 << 20, Tuning(threads=1, ring_slots=1))
+    budget = Budget(1 << 20)
+    sink = DeviceSink(staging.backend, budget)
+    plan = batches(choose(list(session.catalog.tensors.values())), 1 << 18)
+    pipeline = Pipeline(session.source, plan, sink, session.deadline, threads=1, staging=staging,
+                        read_bytes=tuning.read_bytes)  # fmt: skip
+    stream = TensorStream(session, pipeline, budget)
+    with soon(), pytest.raises(P2PCacheError, match="illegal"):
+        list(stream)
+    assert reader_threads() == []
+    assert isinstance(session.source, DirectorySource)
+    assert session.source._fds == {}
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 10_000_000, 1 << 30])
+@pytest.mark.parametrize("read_bytes", [2 << 20, 8 << 20, 16 << 20])
+def test_slots_are_powers_of_two_because_torch_pins_such(limit: int, read_bytes: int) -> None:
+    staging, tuning = stage(FakeAsyncBackend(), limit, Tuning(read_bytes=read_bytes))
+    assert staging.ring.slot_bytes.bit_count() == 1
+    assert staging.ring.nbytes <= limit
+    assert tuning.read_bytes + PADDING_BYTES == staging.ring.slot_bytes
+
+
+def on(device: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that says that it lies on a GPU."""
+    kind = type("Placed", (torch.Tensor,), {"device": property(lambda _: torch.device(device))})
+    return tensor.as_subclass(kind)
+
+
+def test_one_ring_serves_one_device(tmp_path: Path) -> None:
+    """A copy to another one would run on that device's own stream, and outlive our event."""
+    write(tmp_path / "m.safetensors", [Spec(name, "F32", (5,)) for name in "abc"])
+    targets = {
+        name: on(device, torch.zeros(5))
+        for name, device in zip("abc", ["cuda:1", "cuda:0", "cuda:1"], strict=True)
+    }
+    session = open_session(tmp_path)
+    placement = prepare(targets, choose(list(session.catalog.tensors.values())), strict=True)
+    session.source.close()
+    assert set(placement.buffers) == {"a", "c"}
+    assert placement.kind("b") == 2  # by host memory
