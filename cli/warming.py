@@ -11,7 +11,7 @@ from p2pcache.cli.output import clean, emit, emit_document, note, table
 from p2pcache.cli.progress import make_reporter
 from p2pcache.cli.pull import follow, pull_summary
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NotFound, P2PCacheError, from_code
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient, Json
 
@@ -90,7 +90,7 @@ def _everywhere(
     if as_json:
         emit_document(told)
     if wait and told["complete"] < min(replicas, told["have"]):
-        raise P2PCacheError(
+        raise Unreachable(
             f"{ref}: only {told['complete']} of {told['have']} nodes ended up with it; "
             "`p2pcache history --failed` on the others says why"
         )

@@ -95,6 +95,21 @@ def test_an_old_command_talks_to_a_new_agent(
         run_command(command, environ=environ, prefix=before)
 
 
+@pytest.mark.parametrize("old_tracker", [True, False], ids=["old-tracker", "old-agent"])
+def test_who_does_not_know_how_to_warm_is_spared(
+    origin_dir: Path, before: list[str], other_model: Path, old_tracker: bool
+) -> None:
+    cluster = Cluster(f"file://{origin_dir}", agents=2)
+    turn_old(before, cluster.tracker if old_tracker else cluster.agents[1])
+    with cluster:
+        push(cluster, other_model)
+        ended = cluster.run("warm", "m:v1", "--replicas", "2", code=2 if old_tracker else 3)
+        wanted = "doesn't know the question 'warm'" if old_tracker else "1 of an older release"
+        assert wanted in ended.stderr
+        cluster.run("warm", "m:v1", "--wait")
+        assert cluster.agents[1].ready(), "what it doesn't know was never said to it"
+
+
 def test_a_node_is_upgraded_in_the_middle_of_a_pull(
     origin_dir: Path, before: list[str], model: Path, other_model: Path
 ) -> None:
