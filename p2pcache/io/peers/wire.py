@@ -215,7 +215,9 @@ def parse_have(frame: Frame, run_count: int) -> int:
 def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.USUAL) -> bytes:
     """A REQUEST for `count` chunks from `first`."""
     payload = _COUNT.pack(count)
-    return pack(Kind.REQUEST, flags=_TURN_FLAGS[turn], stream=stream, a=number, b=first, payload=payload)
+    return pack(
+        Kind.REQUEST, flags=_TURN_FLAGS[turn], stream=stream, a=number, b=first, payload=payload
+    )
 
 
 def turn_of(frame: Frame) -> Turn:
