@@ -298,6 +298,7 @@ class Api:
         caller = await self._reader(request, ref, Scope.ADMIN)
         began, failures = time.monotonic(), self._journal.failures("rm", str(ref))
         with Entry(caller.who, "rm", model=str(ref)) as entry, failures:
+            await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
             digest = await self._queries.local_digest(ref)
             names = await asyncio.to_thread(self._store.names_of, digest)

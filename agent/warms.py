@@ -19,6 +19,7 @@ from p2pcache.io.audit import Entry
 log = logging.getLogger(__name__)
 
 MAX_WARMS = 64  # at once: as many models as a large disk holds, and a bound for who tells us
+STOP_LOOK_S = 0.02  # its end flushes and tells the tracker: some milliseconds
 ASK_S = 110.0  # the tracker reads the manifest (50 s at most), then asks nodes for 40 s
 
 
@@ -38,7 +39,8 @@ class Warms:
         self._parts = parts
         self._downloads = downloads
         self._pulls = pulls
-        self._running: set[tuple[str, Ref]] = set()  # by digest and what it is to be called
+        # By digest and what it is to be called.
+        self._running: dict[tuple[str, Ref], Download] = {}
         self._beginning = 0
 
     async def start(self, ref: Ref) -> Warmed:
@@ -63,7 +65,7 @@ class Warms:
             if had:
                 await self._downloads.publish(download, ref, resolved.generation)
             elif (digest, ref) not in self._running:
-                self._running.add((digest, ref))
+                self._running[digest, ref] = download
                 download.clients += 1
                 work = self._follow(download, ref, resolved.generation)
                 self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
@@ -83,7 +85,20 @@ class Warms:
             log.warning("warming %s: %s", ref.short, error)
         finally:
             download.clients -= 1
-            self._running.discard((download.swarm.digest, ref))
+            del self._running[download.swarm.digest, ref]
+
+    async def stop(self, ref: Ref) -> None:
+        """End a model's warm, if nobody else waits for it: who removes the model doesn't want it."""
+        for (digest, name), download in list(self._running.items()):
+            if ref.digest != digest and name.tag_key != ref.tag_key:
+                continue
+            warms = sum(one is download for one in self._running.values())
+            if download.clients > warms:
+                continue
+            download.fail(Conflict(f"{ref} was removed while it was warmed"))
+            # Polled: it is rare, and nobody else asks when a download has left.
+            while self._downloads.running.get(digest) is download:  # noqa: ASYNC110
+                await asyncio.sleep(STOP_LOOK_S)
 
     async def spread(self, ref: Ref, replicas: int) -> bytes:
         """Have the tracker see to it that so many nodes get a model; its answer, as JSON.

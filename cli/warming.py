@@ -40,7 +40,8 @@ def warm(
 
     It comes after all that somebody waits for: pulls go first, on this node and at its peers. The
     agent goes on by itself; the command returns as soon as the space is set aside (exit 5 where
-    there isn't enough). A pull of the same model joins, and makes it as urgent as any pull.
+    there isn't enough). A pull of the same model joins, and makes it as urgent as any pull;
+    `p2pcache rm` stops it.
 
     With --replicas the tracker counts the nodes that have the model or are getting it, and tells as
     many others as are missing: far apart by site and rack, those with the most free disk first. It

@@ -170,6 +170,34 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path)
         assert {row["action"] for row in (await get(app, "/v1/history"))["history"]} == {"warm"}
 
 
+async def test_who_removes_it_stops_it_unless_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    reads = HeldReads(monkeypatch)
+
+    async def remove(ref: str) -> Any:
+        async with client(app) as session, session.delete(f"/v1/model?ref={ref}") as answer:
+            return await answer.json()
+
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await warm(app)
+        waiting = asyncio.gather(pull(app, REF))
+        await until(lambda: running(app, "m").clients == 2)
+        assert (await remove(REF))["code"] == 10
+        waiting.cancel()
+        await until(lambda: running(app, "m").clients == 1)
+        assert (await remove(REF))["removed"] == REF
+        assert not app.downloads.running
+        await until(lambda: not app.warms._running)
+        assert (await get(app, "/v1/models"))["models"] == []
+        rows = (await get(app, "/v1/history"))["history"]
+        assert [row["message"] for row in rows if row["action"] in ("pull", "warm")] == [
+            f"{REF} was removed while it was warmed"
+        ]
+        reads.let_go.set()
+
+
 async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warms, "MAX_WARMS", 1)
     reads = HeldReads(monkeypatch)
