@@ -56,8 +56,8 @@ def _on_fleet(options: argparse.Namespace) -> FleetReport:
 def run(plan: Plan) -> Report:
     """One storm and its rivals, on one set of links."""
     trouble = Trouble.of(plan)
-    liars = frozenset(trouble.unlucky(plan) if any(f.liar for f in trouble.faults) else ())
-    with Arena(plan, proxy=any(f.proxy for f in trouble.faults), liars=liars) as arena:
+    proxy = any(f.proxy for f in trouble.faults)
+    with Arena(plan, proxy=proxy, liars=trouble.liars(plan)) as arena:
         links = arena.measure_links()
         say(
             f"goodput: {links.node * 8e-6:.1f} Mbit/s between nodes, {links.origin * 8e-6:.1f} from the origin"
@@ -83,13 +83,12 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     t_lb = bound_s(plan, links, size_bytes, plan.nodes - len(unlucky))
     say(f"{plan.nodes} nodes pull {format_bytes(size_bytes)}; the bound is {t_lb:.1f} s")
     acts = [act for fault in trouble.faults for act in fault.acts(arena, t_lb)]
-    late = any(fault.late for fault in trouble.faults)
     numbers = {str(agent.client.status()["node"]): n for n, agent in enumerate(arena.agents)}
     crossed = arena.fabric.left_racks_bytes()
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     result = race(
         arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
-        delays=dict.fromkeys(unlucky, t_lb / 2) if late else {},
+        delays=dict.fromkeys(trouble.late(plan), t_lb / 2),
         wait_for=[n for n in range(plan.nodes) if trouble.expected(plan, n)],
         limit_s=LIMIT_FACTOR * t_lb + LIMIT_EXTRA_S, say=say,
     )  # fmt: skip
@@ -139,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.storm",
         description="N agents in network namespaces behind shaped links pull one model at once (root).",
-        epilog="faults (the unlucky node, where there is one, is the last, and isn't counted in the times):\n"
+        epilog="faults (who is unlucky, the last node if not said otherwise, isn't counted in the times):\n"
         f"{faults}\n\n"
         f"rivals, each after the storm on the same links:\n{rivals}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

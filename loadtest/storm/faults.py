@@ -16,7 +16,7 @@ SLOW_FACTOR = 10
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of trouble. The unlucky node, where there is one, is the last.
+    """One kind of trouble. The unlucky node, where there is one, is the last; with `half` it's a half of them.
 
     Attributes:
         help: one sentence for `--help`.
@@ -26,7 +26,8 @@ class Fault:
         alpha: what the origin may at most be read, per byte of the model.
         proxy: needs the fault proxy before the S3 server.
         liar: the unlucky node serves corrupt chunks.
-        late: the unlucky node starts at half of T_LB.
+        late: the unlucky start at half of T_LB.
+        half: the second half of the nodes is unlucky, not only the last one.
         prepare: called before the daemons start.
         corrupt: called after the push.
         acts: the timetable, for a T_LB.
@@ -40,6 +41,7 @@ class Fault:
     proxy: bool = False
     liar: bool = False
     late: bool = False
+    half: bool = False
     prepare: Callable[[Arena], None] = lambda _arena: None
     corrupt: Callable[[Arena, Path], None] = lambda _arena, _source: None
     acts: Callable[[Arena, float], list[Act]] = lambda _arena, _t_lb: []
@@ -109,6 +111,7 @@ FAULTS: dict[str, Fault] = {
         "the largest object is corrupt: exit 6 everywhere", everywhere=6, proxy=True, corrupt=_corrupt_origin
     ),
     "late-join": Fault("one node starts at half of T_LB", unlucky=True, late=True),
+    "late-half": Fault("the second half of the nodes starts at half of T_LB", unlucky=True, late=True, half=True),
     "slow-node": Fault("one node has a tenth of the rate", unlucky=True, expect=None, prepare=_slow),
     "disk-full": Fault("one node's disk is too small: exit 5 there", unlucky=True, expect=5, prepare=_small_disk),
     "split": Fault("half of the nodes lose the other half and the tracker for 10 s", alpha=2.0, acts=_split),
@@ -128,7 +131,15 @@ class Trouble:
 
     def unlucky(self, plan: Plan) -> frozenset[int]:
         """Nodes that need not be quick, or not even succeed."""
-        return frozenset({plan.nodes - 1} if any(f.unlucky for f in self.faults) else ())
+        return _hit(plan, [f for f in self.faults if f.unlucky])
+
+    def late(self, plan: Plan) -> frozenset[int]:
+        """Nodes that start at half of T_LB."""
+        return _hit(plan, [f for f in self.faults if f.late])
+
+    def liars(self, plan: Plan) -> frozenset[int]:
+        """Nodes that serve corrupt chunks."""
+        return _hit(plan, [f for f in self.faults if f.liar])
 
     def expected(self, plan: Plan, node: int) -> frozenset[int]:
         """Exit codes that a node may end with; empty: any."""
@@ -144,3 +155,9 @@ class Trouble:
     def alpha(self) -> float:
         """The largest alpha that is still right."""
         return max((f.alpha for f in self.faults), default=1.02)
+
+
+def _hit(plan: Plan, faults: list[Fault]) -> frozenset[int]:
+    """The nodes that some of these faults mean: the last, or the second half."""
+    first = [(plan.nodes + 1) // 2 if fault.half else plan.nodes - 1 for fault in faults]
+    return frozenset(range(min(first, default=plan.nodes), plan.nodes))

@@ -80,3 +80,17 @@ def bound_s(plan: Plan, links: Links, size_bytes: int, count: int) -> float:
     rates = [links.node] * count
     downs = [min(links.node, links.uplink)] * count  # each byte enters each rack at least once
     return lower_bound_s(size_bytes, plan.chunk_bytes, downs, rates, links.origin)
+
+
+def late_bound_s(plan: Plan, links: Links, size_bytes: int, late: int, start_s: float) -> float:
+    """The bound of a node that joins a storm which runs already, from its own start.
+
+    All that it needs comes through its link; all that `late` nodes need, which start together, through
+    what the origin and all nodes can send; and what the origin hasn't sent by then, it sends after.
+
+    Returns:
+        max(F/min d, L*F/(B_o + sum u), F/B_o - start), for L late nodes.
+    """
+    down = min(links.node, links.uplink)
+    sent = links.origin + plan.nodes * links.node
+    return max(size_bytes / down, late * size_bytes / sent, size_bytes / links.origin - start_s)

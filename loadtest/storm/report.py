@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtest.storm.contest import Score
 from loadtest.storm.faults import Trouble
-from loadtest.storm.plan import VOID_BUSY, Links, Plan, bound_s
+from loadtest.storm.plan import VOID_BUSY, Links, Plan, bound_s, late_bound_s
 from loadtest.storm.race import Outcome, Race
 from p2pcache.core.units import format_bytes
 
@@ -58,6 +58,19 @@ class Report:
         if self.t_last is None:
             return None
         return statistics.median(o.ended_s for o in self.counted)
+
+    @property
+    def late(self) -> dict[int, float]:
+        """Own time / the bound from their own start, of the nodes that started late and succeeded."""
+        nodes = self.trouble.late(self.plan)
+        found = {}
+        for o in self.race.outcomes:
+            if o.node in nodes and o.code == 0:
+                bound = late_bound_s(
+                    self.plan, self.links, self.size_bytes, len(nodes), o.started_s
+                )
+                found[o.node] = (o.ended_s - o.started_s) / bound
+        return found
 
     def failures(self) -> list[str]:
         """What isn't as it must be, one line each; empty: all is well."""
@@ -117,6 +130,7 @@ class Report:
             "alpha_interface": round(self.origin.interface / self.size_bytes, 5),
             "beta": _round(self.beta),
             "beta_data": _round(self.beta_data),
+            "late": {f"n{node}": round(ratio, 4) for node, ratio in self.late.items()},
             "t_last": _round(t_last),
             "t_median": _round(t_median),
             "t_lb": _round(t_lb),
@@ -162,6 +176,12 @@ class Report:
                 -2,
                 f"beta    {self.beta:8.4f}     bytes between racks / (model * (racks - 1)), with headers and all "
                 f"else that crosses; the model's own {_shown(self.beta_data).strip()}",
+            )
+        if late := self.late:
+            each = ", ".join(f"n{node} {ratio:.3f}" for node, ratio in late.items())
+            lines.insert(
+                -2,
+                f"late    {max(late.values()):8.3f}     own time / the bound from the own start, the slowest: {each}",
             )
         lines += self._rivals()
         failures = self.failures()

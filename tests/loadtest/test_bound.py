@@ -5,7 +5,7 @@ import math
 import pytest
 
 from loadtest.storm.faults import FAULTS, Trouble
-from loadtest.storm.plan import Links, Plan, bound_s, lower_bound_s
+from loadtest.storm.plan import Links, Plan, bound_s, late_bound_s, lower_bound_s
 from loadtest.storm.race import Outcome, Race
 from loadtest.storm.report import OriginBytes, Report
 
@@ -73,6 +73,33 @@ def test_the_unlucky_node_is_not_counted() -> None:
     killed = report(plan, codes={7: 8})
     assert not killed.failures()
     assert killed.as_json()["counted_nodes"] == list(range(7))
+
+
+def test_late_nodes_are_judged_from_their_own_start() -> None:
+    late = Plan(nodes=7, rate=1, origin_rate=1, size_bytes=128 * MIB, faults=("late-half",))
+    assert Trouble.of(late).late(late) == Trouble.of(late).unlucky(late) == {4, 5, 6}
+    assert Trouble.of(late).expected(late, 6) == {0}
+    assert not Trouble.of(late).liars(late)
+    one = Plan(nodes=7, rate=1, origin_rate=1, size_bytes=128 * MIB, faults=("late-join", "liar"))
+    assert Trouble.of(one).late(one) == Trouble.of(one).liars(one) == {6}
+    storm = report(late, seconds=35.0)
+    for outcome in storm.race.outcomes[4:]:
+        outcome.started_s = 11.0
+    data, own = storm.as_json(), 128 * MIB / 6e6
+    assert data["counted_nodes"] == [0, 1, 2, 3]
+    assert data["late"] == {f"n{n}": round((35 - n - 11) / own, 4) for n in (4, 5, 6)}
+    assert "late       0.894" in storm.as_text()
+    assert report().as_json()["late"] == {}
+
+
+def test_the_bound_of_late_nodes() -> None:
+    assert late_bound_s(PLAN, LINKS, 128 * MIB, 4, 11.0) == pytest.approx(128 * MIB / 6e6)
+    thin = Links(node=6e6, origin=2e6)
+    assert late_bound_s(PLAN, thin, 128 * MIB, 4, 11.0) == pytest.approx(128 * MIB / 2e6 - 11)
+    racks = Links(node=6e6, origin=6e6, uplink=3e6)
+    assert late_bound_s(PLAN, racks, 128 * MIB, 4, 11.0) == pytest.approx(128 * MIB / 3e6)
+    many = Plan(nodes=1, rate=1, origin_rate=1, size_bytes=600)
+    assert late_bound_s(many, Links(node=10, origin=20), 600, 3, 20.0) == pytest.approx(60)
 
 
 def test_a_full_disk_must_be_exit_5() -> None:
