@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from p2pcache.cli.output import note
 from p2pcache.cli.watched import Watched
-from p2pcache.errors import NoSpace, NotAllowed, NotFound
+from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.client import Events, Json
+from p2pcache.io.disk import disk_errors
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from p2pcache.io.store import Store
 
 TURN_FILE = "command.lock"
+BLOBS = "blobs"  # what every cache has
 
 
 @contextmanager
@@ -54,8 +56,19 @@ def cache_turn(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
-    """The cache directory of this user, under its lock. A directory that doesn't exist is an empty cache."""
-    if not path.is_dir():
+    """The cache directory of this user, under its lock. A directory without a cache is an empty one.
+
+    Only who brings a model makes a cache: `ls --cache-dir ./llama` must not fill `./llama` with one.
+
+    Raises:
+        UsageError: not a directory.
+        NotAllowed: it can't be looked at.
+    """
+    with disk_errors(str(path)):
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is not a directory; choose another --cache-dir")
+        there = (path / BLOBS).is_dir()
+    if not there:
         yield LocalCache(None, origin)
         return
     from p2pcache.io.store import Store

@@ -1,7 +1,9 @@
 """`config show` and `config check`."""
 
 import os
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -10,7 +12,10 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.options import Command, config_option, json_option
 from p2pcache.cli.output import clean, emit, emit_document, note, table
 from p2pcache.cli.settings import ClientSettings
+from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
+from p2pcache.io import web
+from p2pcache.io.client import AgentClient
 from p2pcache.tracker.settings import TrackerSettings
 
 ROOMS: dict[str, type[msgspec.Struct]] = {
@@ -72,11 +77,49 @@ def check(config: str | None) -> None:
     file = settings_files.read_file(path)
     settings_files.check_sections(file, ROOMS)
     for name in ROOMS:
-        _values(name, file)
+        _plausible(name, file)
     for variable in settings_files.unknown_variables(os.environ, ROOMS):
         if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
             note(f"note: no setting reads the variable {clean(variable)}")
     emit(f"{path or 'no file'}: ok")
+
+
+def _plausible(room: str, file: settings_files.ConfigFile) -> None:
+    """What a daemon would refuse at its start, without asking anybody: addresses and URLs.
+
+    Raises:
+        UsageError: with the place of the setting.
+    """
+    settings, sources = settings_files.load(ROOMS[room], room, file=file)
+    for field in settings.__struct_fields__:
+        value = getattr(settings, field)
+        if field not in _FORMS or not value:
+            continue
+        try:
+            _FORMS[field](value)
+        except UsageError as error:
+            raise UsageError(f"{sources[field]}: [{room}] {field}: {error}") from None
+        except P2PCacheError:
+            continue  # a mount or a profile that this machine may lack: not a matter of form
+
+
+def _tracker_url(value: str) -> None:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"not a tracker's URL: {value!r}; expected http://HOST:PORT")
+
+
+def _origin_url(value: str) -> None:
+    from p2pcache.io.origins import open_origin
+
+    open_origin(value).close()
+
+
+_FORMS: dict[str, Callable[[str], object]] = {
+    "listen": web.parse_listen, "advertise": web.parse_listen, "api_listen": web.parse_listen,
+    "health_listen": web.parse_listen, "tracker": _tracker_url, "origin": _origin_url,
+    "agent": AgentClient,
+}  # fmt: skip
 
 
 def _values(name: str, file: settings_files.ConfigFile) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins import OriginSettings, open_origin
+from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo, manifest_key
 from p2pcache.io.tasks import Tasks, Threads
 
@@ -155,7 +156,13 @@ class Catalog:
         return self._get_repo().get_manifest(digest)
 
     def _probe(self) -> None:
-        self._get_repo().origin.stat(PROBE_KEY)
+        # Not by HEAD: its answers have no body, and a missing bucket looks like a missing object.
+        try:
+            self._get_repo().origin.get(PROBE_KEY, limit=0)
+        except NoContainer:
+            raise
+        except NotFound:
+            return
 
     def _get_repo(self) -> OriginRepo:
         if not self.url:
@@ -210,8 +217,10 @@ class Catalog:
                 del self._flights[key]
 
     def _note(self, error: P2PCacheError | None) -> None:
-        """A missing or corrupt object says nothing about the storage as a whole."""
-        if not isinstance(error, NotFound | IntegrityError | UsageError):
+        """A missing or corrupt object says nothing about the storage as a whole; a missing bucket does."""
+        if isinstance(error, NoContainer) or not isinstance(
+            error, NotFound | IntegrityError | UsageError
+        ):
             self.trouble = error
 
     def _keep(self, key: tuple[str, ...], result: object) -> None:

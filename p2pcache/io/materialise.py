@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import NoSpace, NotFound, UsageError
 from p2pcache.io import syscalls
 from p2pcache.io.disk import disk_errors
 
@@ -266,11 +266,16 @@ def _same_file(source: Path, target: Path, mode: Mode) -> bool:
 
 
 def _explain(error: OSError, to: Path) -> None:
-    """Raise UsageError for what the caller can do something about."""
+    """Raise what says more than the system's own words, for what the caller can do something about."""
     if error.errno == errno.EXDEV:
         raise UsageError(
             f"{to} is on another file system (or mount) than the cache: hard links can't reach it; "
             "leave --link out to copy"
+        ) from error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # not the cache's disk, mostly
+        raise NoSpace(
+            f"{to}: {error.strerror}; make room there, or choose another directory; the model itself "
+            "is in the cache"
         ) from error
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
         raise UsageError(

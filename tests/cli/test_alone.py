@@ -51,6 +51,19 @@ def same(left: Path, right: Path) -> bool:
     )
 
 
+@pytest.mark.parametrize("command", [["ls"], ["rm", "m"], ["prune"], ["verify", "m"], ["history"]])
+def test_looking_at_a_directory_does_not_make_a_cache_of_it(
+    run: Run, tmp_path: Path, command: list[str]
+) -> None:
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    run(*command, "--cache-dir", folder)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    refused = run(*command, "--cache-dir", folder / "config.json")
+    assert isinstance(refused.exception, UsageError)
+
+
 def test_pull_twice(run: Run, model: Path, tmp_path: Path) -> None:
     first = run("pull", "team/m:v1")
     assert first.exit_code == 0, first.exception

@@ -75,6 +75,34 @@ def test_check(run: Run, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('[agent]\nlisten = "nope"', "[agent] listen: not an address"),
+        ('[agent]\nhealth_listen = "0.0.0.0:99999"', "[agent] health_listen: not a port"),
+        ('[agent]\ntracker = "tracker:7400"', "[agent] tracker: not a tracker's URL"),
+        ('[tracker]\norigin = "https://x"', "[tracker] origin: no origin of this kind"),
+        ('[client]\nagent = "/run/x.sock"', "[client] agent: "),
+    ],
+)
+def test_check_finds_what_a_daemon_would_refuse(
+    run: Run, tmp_path: Path, line: str, says: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(line + "\n")
+    bad = run("config", "check", "--config", file)
+    assert isinstance(bad.exception, UsageError)
+    assert str(bad.exception).startswith(f"{file}: {says}")
+
+
+def test_check_does_not_ask_for_what_only_the_daemon_s_machine_has(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[tracker]\norigin = "file:///not/mounted/here"\n')
+    assert run("config", "check", "--config", file).stdout == f"{file}: ok\n"
+
+
 @pytest.mark.parametrize("room", ["agent", "tracker"])
 def test_a_daemon_takes_its_settings_from_everywhere(
     run: Run, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -181,7 +181,7 @@ def test_a_failure_half_way_leaves_nothing(
         return False
 
     monkeypatch.setattr("p2pcache.io.syscalls.reflink", full)
-    with pytest.raises(NoSpace):
+    with pytest.raises(NoSpace, match="make room there"):
         materialise(tree, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
     assert leftovers(tmp_path) == []

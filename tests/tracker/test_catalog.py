@@ -208,6 +208,8 @@ async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
         assert (await get(app.address, "/readyz"))[0] == 200
         assert record(await agent.ask("resolve", str(REF))).digest == digest
         shutil.rmtree(root)
+        await app.catalog.probe()
+        assert (await get(app.address, "/readyz"))[0] == 503  # unmounted, or a bucket deleted
 
 
 async def test_tag_put(tmp_path: Path) -> None:

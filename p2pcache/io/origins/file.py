@@ -26,6 +26,7 @@ from p2pcache.io.origins.base import (
     ABSENT,
     Body,
     Expect,
+    NoContainer,
     ObjectInfo,
     Origin,
     Readable,
@@ -54,9 +55,7 @@ class FileOrigin(Origin):
         root = Path(os.path.normpath(path))
         self.url = f"file://{root}"
         if not root.is_dir():
-            raise NotFound(
-                f"the origin directory {root} doesn't exist; mount it, or create it with mkdir -p"
-            )
+            raise _missing(root)
         self._folder = Folder(root)
 
     @property
@@ -164,6 +163,8 @@ class FileOrigin(Origin):
         reason = os.strerror(error.errno) if error.errno else str(error)
         match error.errno:
             case errno.ENOENT | errno.ENOTDIR:
+                if not self._folder.root.is_dir():
+                    return _missing(self._folder.root)
                 return NotFound(f"{what} doesn't exist")
             case errno.EACCES | errno.EPERM | errno.EROFS | errno.ELOOP:
                 return NotAllowed(
@@ -201,6 +202,12 @@ class FileOrigin(Origin):
             yield
         except OSError as error:
             raise self.failure(key, error) from error
+
+
+def _missing(root: Path) -> NoContainer:
+    return NoContainer(
+        f"the origin directory {root} doesn't exist; mount it, or create it with mkdir -p"
+    )
 
 
 class _FileBody(Body):

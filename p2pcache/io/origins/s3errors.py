@@ -40,6 +40,9 @@ _TRANSPORT = (
     OSError,
 )
 _SKEW = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
+# With status 400, as if the request were malformed.
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
+_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch")
 _BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError")
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "InsufficientStorage")
 _MOVED = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
@@ -108,6 +111,10 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
         return NotAllowed(
             f"this machine's clock is too far from that of {endpoint} ({said}); synchronise it (NTP)"
         )
+    if code in _EXPIRED:
+        return NotAllowed(f"the S3 credentials have expired ({said}): renew them; {_source()}")
+    if code in _WRONG_KEY:
+        return NotAllowed(f"{endpoint} doesn't take the S3 credentials ({said}); {_source()}")
     if code in _FULL or status == 507:
         return NoSpace(f"{endpoint} is full ({said})")
     if code in _MOVED or status in (301, 307):
@@ -128,14 +135,16 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
 
 
 def _denied(what: str, said: str) -> str:
-    if os.environ.get("AWS_ACCESS_KEY_ID"):
-        source = "AWS_ACCESS_KEY_ID of the environment"
-    else:
-        source = f"what {looked_at()} gave"
     return (
-        f"S3 doesn't allow {what} ({said}); the credentials are {source}. "
+        f"S3 doesn't allow {what} ({said}); {_source()}. "
         "A missing object looks the same to those who may not list the bucket"
     )
+
+
+def _source() -> str:
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return "the credentials are AWS_ACCESS_KEY_ID of the environment"
+    return f"the credentials are what {looked_at()} gave"
 
 
 def _one_line(text: object) -> str:

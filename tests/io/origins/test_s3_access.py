@@ -305,7 +305,8 @@ def test_bodies_without_a_length(s3_env: pytest.MonkeyPatch) -> None:
     [
         (403, "RequestTimeTooSkewed", NotAllowed, "clock"),
         (403, "AccessDenied", NotAllowed, "list the bucket"),
-        (400, "ExpiredToken", P2PCacheError, "ExpiredToken"),
+        (400, "ExpiredToken", NotAllowed, "expired (ExpiredToken: m): renew them"),
+        (403, "SignatureDoesNotMatch", NotAllowed, "doesn't take the S3 credentials"),
         (301, "PermanentRedirect", UsageError, "AWS_REGION"),
         (404, "NoSuchBucket", NotFound, "no bucket"),
         (404, "NoSuchKey", NotFound, "doesn't exist"),
