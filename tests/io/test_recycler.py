@@ -181,9 +181,9 @@ def test_one_model_is_written_over_another_and_only_proved_bytes_are_believed(
     old.fill(here)
     here.publish(REF, 1)
     before = inodes(tmp_path / "blobs")
-    free = store.usage().free_bytes
     assert store.remove_model(old.digest) >= 6 * MB
-    assert store.usage().free_bytes >= free + 6 * MB, "kept space counts as free"
+    # Not by the whole disk's free space, which others change meanwhile.
+    assert store._blobs.recycler.held_bytes >= 6 * MB
     here = new.add(store)
     assert inodes(tmp_path / "partial") == before
     assert here.copy_local() == 0
