@@ -16,7 +16,7 @@ from p2pcache.core import tokens
 from p2pcache.core.handshake import Secret
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tokens import EVERY, Rights, Scope
-from p2pcache.errors import Busy, Conflict, NotAllowed
+from p2pcache.errors import Busy, NotAllowed, Unreachable
 from p2pcache.io import audit
 from p2pcache.io.door import admit
 from p2pcache.io.peercred import peer_of
@@ -111,7 +111,7 @@ class Gate:
         if rule.scope is not None:
             caller.need(rule.scope, EVERY if rule.where == "node" else "", call)
         if self.stopping.is_set() and method != "GET":
-            raise Conflict("the agent is stopping")
+            raise Unreachable("the agent is stopping; try again when it is back")
         async with self._place(caller, rule):
             return await handler(request)
 
