@@ -90,10 +90,13 @@ class Writers:
             self.blobs.changed.wait_for(lambda: all(w.idle for w in mine))
 
     def release(self, writer: "ChunkWriter") -> None:
-        """Forget a writer that has ended and has no put running. Under the lock."""
+        """Forget a writer that has ended and is idle. Under the lock."""
         slot = writer.slot
         if writer not in slot.writers:
             return
+        # botocore's errors keep the frames of all their callers until garbage is collected, and those
+        # keep writers: a removed model's bytes would stay on the disk for so long.
+        del writer.file
         slot.writers.remove(writer)
         if slot.primary is writer:
             slot.primary = None
@@ -115,6 +118,7 @@ class Writers:
                 raise slot.failure or NotFound("the model was removed from this cache meanwhile")
             winner.check_complete()
             slot.proving = True
+            winner.busy()  # `stop` waits until its file has been read
             others = [w for w in slot.writers if w is not winner]
             for writer in others:
                 writer.fenced = True
@@ -132,6 +136,7 @@ class Writers:
         finally:
             with blobs.lock:
                 slot.proving = False
+                winner.done()
                 blobs.changed.notify_all()
         return True
 
@@ -183,15 +188,24 @@ class ChunkWriter:
         self.length = slot.chunk.length
         self.fenced = False  # puts do nothing any more
         self._ended = False  # its owner finished or aborted it
-        self._active = 0  # puts that run now
+        self._active = 0  # who reads or writes `file` now
         self._hasher = blake3()
         self._seen = 0
         self._put = 0
 
     @property
     def idle(self) -> bool:
-        """Whether no put runs now. Under the lock."""
+        """Whether nobody is at its file now. Under the lock."""
         return self._active == 0
+
+    def busy(self) -> None:
+        """Somebody reads or writes its file until `done`. Under the lock."""
+        self._active += 1
+
+    def done(self) -> None:
+        """The end of `busy`. Under the lock."""
+        self._active -= 1
+        self._settle()
 
     def update(self, data: memoryview) -> None:
         """Hash the next bytes of the stream."""
@@ -212,7 +226,7 @@ class ChunkWriter:
         with blobs.lock:
             if self.fenced:
                 return
-            self._active += 1
+            self.busy()
         written = 0
         try:
             with disk_errors(f"write into {blobs.root}"):
@@ -220,9 +234,8 @@ class ChunkWriter:
             written = len(data)
         finally:
             with blobs.lock:
-                self._active -= 1
                 self._put += written
-                self._settle()
+                self.done()
 
     def copy_from(self, source: OpenFile, offset: int) -> None:
         """Take the whole chunk from another file of this disk, instead of `update` and `put`.
@@ -233,16 +246,15 @@ class ChunkWriter:
         with blobs.lock:
             if self.fenced:
                 return
-            self._active += 1
+            self.busy()
         try:
             with disk_errors(f"copy into {blobs.root}"):
                 blobs.disk.copy_range(source.fd, offset, self.file.fd, self.base, self.length)
                 hash_region(self.file.fd, self.base, self.length, self._hasher)
         finally:
             with blobs.lock:
-                self._active -= 1
                 self._seen = self._put = self.length
-                self._settle()
+                self.done()
 
     def finish(self) -> bool:
         """End the stream once all its bytes are updated and put.

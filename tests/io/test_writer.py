@@ -36,6 +36,9 @@ class SlowDisk(Disk):
     def copy_range(self, source: int, start: int, target: int, offset: int, length: int) -> None:
         if self.refuse_copies:
             raise OSError(28, "No space left on device")
+        if not self.gate.is_set():
+            self.waiting.set()
+            assert self.gate.wait(30)
         super().copy_range(source, start, target, offset, length)
 
 
@@ -157,6 +160,40 @@ def test_puts_after_an_abort_do_nothing(store: Store, wanted: Model) -> None:
     assert wanted.put(here, 0)
     gone.put(0, memoryview(bytes(1000)))
     wanted.assert_proved(here)
+
+
+def test_who_keeps_an_ended_writer_keeps_no_file_open(store: Store, wanted: Model) -> None:
+    """An error that a library keeps in a cycle has all frames below it, until garbage is collected."""
+    here = wanted.add(store)
+    before = open_fds()
+    proved, given_up = begin(here, 0), begin(here, 1)
+    send(proved, wanted.chunk(0))
+    assert proved.finish()
+    given_up.abort()
+    store.remove_model(wanted.digest)
+    assert open_fds() == before
+
+
+def test_a_removal_waits_for_the_winner_that_copies(
+    store: Store, disk: SlowDisk, tmp_path: Path
+) -> None:
+    same = random.Random(3).randbytes(1000)
+    wanted = Model({"a": same + b"a", "b": same + b"b"}, 1000)
+    here = wanted.add(store)
+    writer = begin(here)
+    send(writer, same)
+    disk.gate.clear()
+    proving = threading.Thread(target=writer.finish)
+    proving.start()
+    assert disk.waiting.wait(30)
+    removing = threading.Thread(target=store.remove_model, args=(wanted.digest,))
+    removing.start()
+    removing.join(0.2)
+    assert removing.is_alive()
+    disk.gate.set()
+    for thread in (proving, removing):
+        thread.join(30)
+    assert not any((tmp_path / "cache" / "partial").iterdir())
 
 
 def test_a_full_disk_while_the_winner_copies(store: Store, wanted: Model, disk: SlowDisk) -> None:

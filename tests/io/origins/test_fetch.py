@@ -1,6 +1,8 @@
 """Leased reads into a real cache: what comes out of each thing that can be wrong."""
 
+import gc
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from p2pcache.core.events import Outcome
 from p2pcache.errors import NoSpace
 from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.origins import Retrying
+from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.file import FileOrigin
@@ -145,6 +147,24 @@ def test_cancelled(world: World) -> None:
     assert outcome is Outcome.CANCELLED
     assert world.read == 0
     assert world.fetch(0) is Outcome.DONE
+
+
+def test_a_read_that_failed_keeps_nothing_open(world: World, clean_env: pytest.MonkeyPatch) -> None:
+    """botocore's errors refer to themselves: what their frames hold lives until garbage is collected."""
+    with socket.socket() as nobody:  # bound, and deaf: whoever connects is refused
+        nobody.bind(("127.0.0.1", 0))
+        clean_env.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        clean_env.setenv("AWS_ACCESS_KEY_ID", "who")
+        clean_env.setenv("AWS_SECRET_ACCESS_KEY", "ever")
+        world.repo = OriginRepo(open_origin("s3://bucket", OriginSettings(retry_for_s=0.3)))
+        gc.disable()
+        try:
+            assert world.fetch(0) is Outcome.UNAVAILABLE
+            world.store.remove_model(world.model.digest)
+            held = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        finally:
+            gc.enable()
+    assert not [path for path in held if path.endswith("(deleted)") and "/partial/" in path]
 
 
 def test_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
