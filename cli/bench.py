@@ -10,6 +10,7 @@ import click
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.options import Command, config_option, json_option
 from p2pcache.cli.output import clean, emit, emit_document, note
+from p2pcache.cli.words import DIR
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import P2PCacheError
 from p2pcache.io import config as settings_files
@@ -20,7 +21,9 @@ from p2pcache.io import config as settings_files
 @click.option(
     "--origin", metavar="URL", help="Instead of the settings' origin; none: it isn't read."
 )
-@click.option("--cache-dir", metavar="DIR", help="Instead of the settings' cache directory.")
+@click.option(
+    "--cache-dir", metavar="DIR", type=DIR, help="Instead of the settings' cache directory."
+)
 @config_option
 def bench(as_json: bool, config: str | None, **flags: str | None) -> int:
     """Measure this node: disk, hash, loopback, storage.

@@ -11,6 +11,7 @@ import msgspec
 from p2pcache.cli.connect import Loaded, client_options, find_agent
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import clean, emit_document, emit_json, note
+from p2pcache.cli.words import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import NotFound, P2PCacheError, TimedOut
 
@@ -48,7 +49,7 @@ def _key_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @compile_cache.command("key", cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @_key_options
 @client_options("origin", "cache_dir")
 def key(
@@ -71,7 +72,7 @@ def key(
 
 
 @compile_cache.command("restore", cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Where the engine looks for its cache; missing or empty.")  # fmt: skip
 @_key_options
@@ -117,7 +118,7 @@ def restore(
 
 
 @compile_cache.command("save", cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
               help="The engine's cache.")  # fmt: skip
 @_key_options

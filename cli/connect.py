@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET
-from p2pcache.cli.options import config_option
+from p2pcache.cli.options import PLACES, config_option
 from p2pcache.cli.settings import ClientSettings
 from p2pcache.core.units import format_duration
 from p2pcache.errors import TimedOut, Unreachable, UsageError
@@ -55,7 +55,8 @@ _TABLE = (
      "Without a daemon: stay at most so long to serve others [default: 30]."),
 )  # fmt: skip
 _OPTIONS = {
-    name: click.option(flag, name, metavar=word, help=text) for name, flag, word, text in _TABLE
+    name: click.option(flag, name, metavar=word, type=PLACES.get(word), help=text)
+    for name, flag, word, text in _TABLE
 }
 _FLAG_NAMES = {name: flag for name, flag, _, _ in _TABLE}
 _ALWAYS = ("agent", "token_file", "timeout_s")

@@ -11,6 +11,7 @@ from p2pcache.cli.examine import Node, examine, trouble
 from p2pcache.cli.options import Command, config_option, json_option
 from p2pcache.cli.output import clean, emit, emit_document
 from p2pcache.cli.settings import ClientSettings
+from p2pcache.cli.words import DIR, FILE
 from p2pcache.core import doctor as think
 from p2pcache.core.doctor import Fact, Finding
 from p2pcache.errors import P2PCacheError
@@ -21,8 +22,12 @@ from p2pcache.io import config as settings_files
 @json_option
 @click.option("--tracker", metavar="URL", help="Instead of the settings' tracker.")
 @click.option("--origin", metavar="URL", help="Instead of the settings' or the tracker's origin.")
-@click.option("--cache-dir", metavar="DIR", help="Instead of the settings' cache directory.")
-@click.option("--cluster-key-file", metavar="FILE", help="Instead of the settings' cluster key.")
+@click.option(
+    "--cache-dir", metavar="DIR", type=DIR, help="Instead of the settings' cache directory."
+)
+@click.option(
+    "--cluster-key-file", metavar="FILE", type=FILE, help="Instead of the settings' cluster key."
+)
 @click.option("--agent", metavar="ADDRESS", help="unix:///PATH or http://HOST:PORT of the agent.")
 @config_option
 def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | None) -> int:

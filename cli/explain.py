@@ -9,6 +9,7 @@ from p2pcache.cli.fleet import governor
 from p2pcache.cli.history import result
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document
+from p2pcache.cli.words import REF
 from p2pcache.core.timeline import PHASES
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.core.view import WAITS
@@ -19,7 +20,7 @@ PEERS = 8  # shown; --json has more
 
 
 @click.command(cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @json_option
 @client_options("cache_dir")
 def explain(ref: str, as_json: bool, loaded: Loaded) -> None:

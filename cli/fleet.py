@@ -9,6 +9,7 @@ from p2pcache import __version__
 from p2pcache.cli.connect import Loaded, client_options, need_agent
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
+from p2pcache.cli.words import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import Ref
 
@@ -61,7 +62,7 @@ def _told(node: dict[str, Any], key: str) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @json_option
 @client_options()
 def locate(ref: str, as_json: bool, loaded: Loaded) -> None:

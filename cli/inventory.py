@@ -13,6 +13,7 @@ from p2pcache.cli.connect import Loaded, cache_or_agent, client_options, need_ag
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
 from p2pcache.cli.progress import peer_share
+from p2pcache.cli.words import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 
@@ -60,7 +61,7 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @json_option
 @client_options("origin", "cache_dir")
 def show(ref: str, as_json: bool, loaded: Loaded) -> None:
@@ -99,7 +100,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("refs", metavar="REF...", nargs=-1, required=True)
+@click.argument("refs", type=REF, metavar="REF...", nargs=-1, required=True)
 @json_option
 @client_options("cache_dir")
 def rm(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:

@@ -137,6 +137,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     args = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
+    if "_P2PCACHE_COMPLETE" in os.environ:  # a shell asks: it needs our kind of bash
+        importlib.import_module("p2pcache.cli.completion")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:

@@ -9,10 +9,15 @@ from typing import Any
 import click
 import msgspec
 
+from p2pcache.cli.words import DIR, FILE
+
 _METAVARS = (("_bytes_per_s", "RATE"), ("_bytes", "SIZE"), ("_s", "DURATION"), ("_file", "FILE"),
              ("tls_cert", "FILE"), ("tls_key", "FILE"), ("tls_ca", "FILE"),
              ("_dir", "DIR"), ("socket", "PATH"), ("listen", "HOST:PORT"),
              ("advertise", "HOST:PORT"), ("origin", "URL"), ("tracker", "URL"))  # fmt: skip
+
+
+PLACES = {"DIR": DIR, "FILE": FILE, "PATH": FILE}  # by the word in the help
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
@@ -67,7 +72,9 @@ def setting_options(
                     if field.type is int and metavar(field.name) == "TEXT"
                     else metavar(field.name)
                 )
-                option = click.option(flag, default=None, metavar=word, help=text)
+                option = click.option(
+                    flag, default=None, metavar=word, type=PLACES.get(word), help=text
+                )
             function = option(function)
         return function
 
@@ -86,7 +93,7 @@ class Command(click.Command):
 
 
 config_option = click.option(
-    "--config", metavar="FILE", default=None,
+    "--config", metavar="FILE", type=FILE, default=None,
     help="Settings file (TOML) [default: /etc/p2pcache/config.toml if it exists].",
 )  # fmt: skip
 json_option = click.option(

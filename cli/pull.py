@@ -19,6 +19,7 @@ from p2pcache.cli.connect import (
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import emit, note
 from p2pcache.cli.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.cli.words import DIR, REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import Ref
@@ -34,8 +35,10 @@ _LINK_WARNING = (
 
 
 @click.command(cls=Command)
-@click.argument("ref")
-@click.option("--to", metavar="DIR", help="Also put the files into DIR: complete, or not at all.")
+@click.argument("ref", type=REF)
+@click.option(
+    "--to", metavar="DIR", type=DIR, help="Also put the files into DIR: complete, or not at all."
+)
 @click.option(
     "--link",
     type=click.Choice(["hard", "symlink"]),
@@ -113,7 +116,7 @@ def pull(
 
 
 @click.command(cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @json_option
 @quiet_option
 @client_options("cache_dir")

@@ -13,6 +13,7 @@ from p2pcache.cli.output import emit
 from p2pcache.cli.progress import Event, Reporter, make_reporter
 from p2pcache.cli.upload import Straight, Target, ThroughAgent
 from p2pcache.cli.watched import Watched
+from p2pcache.cli.words import DIR, REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
@@ -24,8 +25,8 @@ TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand eve
 
 
 @click.command(cls=Command)
-@click.argument("directory", metavar="DIRECTORY")
-@click.argument("ref")
+@click.argument("directory", metavar="DIRECTORY", type=DIR)
+@click.argument("ref", type=REF)
 @click.option(
     "--force", is_flag=True, help="Take the tag even if somebody else moves it meanwhile."
 )

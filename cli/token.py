@@ -11,6 +11,7 @@ import click
 
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, note
+from p2pcache.cli.words import FILE
 from p2pcache.core import tokens
 from p2pcache.core.tokens import Scope, Token
 from p2pcache.core.units import format_duration, parse_duration
@@ -40,7 +41,7 @@ def token() -> None:
 )
 @click.option("--name", default="", metavar="WHO", help="Who will hold it [default: your login].")
 @click.option(
-    "--key-file", default="", metavar="FILE",
+    "--key-file", default="", metavar="FILE", type=FILE,
     help="The agents' token key (P2PCACHE_TOKEN_KEY_FILE), or their cluster key where they have no other.",
 )  # fmt: skip
 def create(scope: str, namespaces: tuple[str, ...], expires: str, name: str, key_file: str) -> None:
@@ -66,9 +67,13 @@ def create(scope: str, namespaces: tuple[str, ...], expires: str, name: str, key
 
 
 @token.command("show", cls=Command)
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
-    "--key-file", default="", metavar="FILE", help="Also check the signature, with this key."
+    "--key-file",
+    default="",
+    metavar="FILE",
+    type=FILE,
+    help="Also check the signature, with this key.",
 )
 @json_option
 def show(file: str, key_file: str, as_json: bool) -> None:

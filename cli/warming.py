@@ -10,6 +10,7 @@ from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import clean, emit, emit_document, note, table
 from p2pcache.cli.progress import make_reporter
 from p2pcache.cli.pull import follow, pull_summary
+from p2pcache.cli.words import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref
@@ -24,7 +25,7 @@ _SAID = {
 
 
 @click.command(cls=Command)
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @click.option(
     "--replicas", type=click.IntRange(min=1), metavar="K",
     help="See to it that K nodes of the cluster have it, instead of this one.",

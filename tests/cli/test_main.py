@@ -1,6 +1,5 @@
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,28 +98,6 @@ def keeping_signals() -> Iterator[None]:
 
 def test_a_bad_value_names_the_flag_as_it_was_typed(run: Run) -> None:
     assert str(run("ls", "--timeout", "soon").exception).startswith("--timeout: not a duration")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(run: Run, shell: str) -> None:
-    assert "_P2PCACHE_COMPLETE" in run("completion", shell).stdout
-
-
-def test_bash_takes_the_completion_script(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "script").write_text(run("completion", "bash").stdout)
-    shell = subprocess.run(
-        ["bash", "-c", f"source {tmp_path}/script && complete -p p2pcache"],
-        capture_output=True,
-        text=True,
-    )
-    assert shell.returncode == 0
-    assert "_p2pcache_completion p2pcache" in shell.stdout
-
-
-def test_completion_answers_with_commands(run: Run) -> None:
-    env = {"_P2PCACHE_COMPLETE": "bash_complete", "COMP_WORDS": "p2pcache pu", "COMP_CWORD": "1"}
-    result = run(env=env, prog_name="p2pcache")
-    assert result.output.split() == ["plain,pull", "plain,push"]
 
 
 # -- which agent -------------------------------------------------------------------------------
