@@ -43,7 +43,11 @@ def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["ended"]))
-    rate = f"{format_bytes(row['rate'])}/s" if row["rate"] and row["action"] == "pull" else "-"
+    rate = (
+        f"{format_bytes(row['rate'])}/s"
+        if row["rate"] and row["action"] in ("pull", "warm")
+        else "-"
+    )
     moved = row["bytes_peers"] + row["bytes_origin"]
     share = f"{row['bytes_peers'] / moved:.0%}" if moved else "-"
     size = format_bytes(row["bytes"]) if row["bytes"] else "-"

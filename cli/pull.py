@@ -104,7 +104,7 @@ def pull(
         tree = _tree(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, pull_summary(wanted, done))
+        reporter.done(done, _pull_summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -218,8 +218,7 @@ def _verify_summary(ref: Ref, done: Event) -> str:
     return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
 
 
-def pull_summary(ref: Ref, done: Event) -> str:
-    """What a pull ended with, in a line."""
+def _pull_summary(ref: Ref, done: Event) -> str:
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:

@@ -108,6 +108,12 @@ class Watch:
             yield f"no answer: {clean(self.trouble)}; trying again"
 
 
+def _who(pull: dict[str, Any]) -> str:
+    """For whom: clients that wait, or nobody yet."""
+    kind = pull.get("kind", "pull")
+    return f"{pull.get('clients', 0)} waiting" if kind == "pull" else clean(kind)
+
+
 def _pulls(pulls: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield "PULLS" if pulls else "no pull runs"
@@ -117,7 +123,7 @@ def _pulls(pulls: list[dict[str, Any]]) -> Iterator[str]:
         parts = (
             f"{done / total:4.0%}", f"of {format_bytes(total)}", f"{format_bytes(pull['rate'])}/s",
             f"ETA {format_duration(pull['eta_s'])}" if pull.get("eta_s") is not None else "",
-            peer_share(pull), f"{pull.get('clients', 0)} waiting",
+            peer_share(pull), _who(pull),
         )  # fmt: skip
         yield f"{clean(pull['ref'])}"
         yield f"  {'#' * full}{'.' * (BAR - full)}  {'  '.join(p for p in parts if p)}"

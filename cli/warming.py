@@ -9,7 +9,7 @@ from p2pcache.cli.connect import Loaded, client_options, need_agent
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import clean, emit, emit_document, note, table
 from p2pcache.cli.progress import make_reporter
-from p2pcache.cli.pull import follow, pull_summary
+from p2pcache.cli.pull import follow
 from p2pcache.cli.words import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
@@ -64,7 +64,7 @@ def warm(
     if wait:
         reporter = make_reporter(f"warming {wanted}", as_json=as_json, quiet=quiet)
         done = follow(client.pull(str(wanted), background=True), reporter)
-        reporter.done(done, pull_summary(wanted, done))
+        reporter.done(done, f"{wanted}: here now, {format_bytes(done['bytes'])}")
     elif as_json:
         emit_document(began)
     elif not quiet:

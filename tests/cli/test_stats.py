@@ -78,6 +78,15 @@ def test_history_is_a_table(node: FakeAgent, run: Run) -> None:
     assert lines[3].split()[2:4] == ["prune", "-"]
 
 
+def test_what_warms_a_cache_is_called_so(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/status", STATUS | {"pulls": [PULL | {"kind": "warm", "clients": 1}]})
+    agent.document("GET /v1/history", {"history": [ROW | {"action": "warm"}]})
+    assert (
+        "from 5 peers  warm" in run("stats", "--interval", "100ms", "--agent", agent.address).stdout
+    )
+    assert "2.80 GB/s" in run("history", "--agent", agent.address).stdout
+
+
 def test_history_failed_json_limit(node: FakeAgent, run: Run) -> None:
     done = run("history", "--failed", "--json", "--agent", node.address)
     assert [row["code"] for row in json.loads(done.stdout)["history"]] == [7]
@@ -115,7 +124,7 @@ def test_stats_json(node: FakeAgent, run: Run) -> None:
 
 def test_stats_needs_an_agent_and_a_sane_interval(run: Run, node: FakeAgent) -> None:
     assert run("stats").exception.exit_code == 8  # type: ignore[union-attr]
-    done = run("stats", "--interval", "1ms", "--agent", node.address)
+    done = run("stats", "--interval", "100ms", "--agent", node.address)
     assert done.exception.exit_code == 2  # type: ignore[union-attr]
 
 

@@ -51,7 +51,7 @@ def test_waiting_follows_it_in_the_background(agent: FakeAgent, run: Run, tmp_pa
     agent.stream("POST /v1/pull", [resolved(), progress(500), done(tmp_path)])
     result = run("warm", "llama", "--wait", "--agent", agent.address)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "pulled llama:latest: 1.00 kB in 2.0s" in result.stderr
+    assert "llama:latest: here now, 1.00 kB" in result.stderr
     assert json.loads(agent.bodies[-1])["background"] is True
     machine = run("warm", "llama", "--wait", "--json", "--agent", agent.address)
     assert [json.loads(line)["event"] for line in machine.stdout.splitlines()] == [
