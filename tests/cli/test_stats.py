@@ -124,14 +124,14 @@ def test_stats_json(node: FakeAgent, run: Run) -> None:
 
 def test_stats_needs_an_agent_and_a_sane_interval(run: Run, node: FakeAgent) -> None:
     assert run("stats").exception.exit_code == 8  # type: ignore[union-attr]
-    done = run("stats", "--interval", "100ms", "--agent", node.address)
+    done = run("stats", "--interval", "1ms", "--agent", node.address)
     assert done.exception.exit_code == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
 def test_stats_live_on_a_terminal_until_ctrl_c(node: FakeAgent) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "p2pcache.cli.main", "stats", "--interval", "100ms"]
+    command = [sys.executable, "-m", "p2pcache.cli.main", "stats", "--interval", "1ms"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     child = subprocess.Popen(
         [*command, "--agent", node.address], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
