@@ -131,7 +131,7 @@ def test_stats_needs_an_agent_and_a_sane_interval(run: Run, node: FakeAgent) -> 
 @pytest.mark.slow
 def test_stats_live_on_a_terminal_until_ctrl_c(node: FakeAgent) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "p2pcache.cli.main", "stats", "--interval", "1ms"]
+    command = [sys.executable, "-m", "p2pcache.cli.main", "stats", "--interval", "100ms"]
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     child = subprocess.Popen(
         [*command, "--agent", node.address], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
