@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--layers", type=int, default=LAYERS, help="22 make 2.2 GB")
-    parser.add_argument("--memory-limit-mib", type=int, default=256)
+    parser.add_argument("--memory-limit-mib", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=Path)

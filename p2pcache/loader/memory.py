@@ -129,19 +129,22 @@ class Arena:
 class HostPool:
     """Blocks for a load: what isn't handed over yet stays below a limit."""
 
-    def __init__(self, limit_bytes: int, most_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, most_bytes: int, largest_bytes: int = 0) -> None:
         """Map the arena.
 
         Args:
             limit_bytes: see `Budget`.
             most_bytes: that will ever be asked for.
+            largest_bytes: of one block.
 
         Raises:
             NoSpace: the system gives no memory.
         """
         self.budget = Budget(limit_bytes)
-        # twice: what the consumer looks at lies beside what is read ahead; untouched pages cost nothing
-        self._arena = Arena(max(1, -(-min(2 * limit_bytes, most_bytes) // _PAGE)) * _PAGE)
+        # twice: what the consumer looks at lies beside what is read ahead; untouched pages cost nothing,
+        # and a block that finds no place here touches pages that nobody uses again
+        room = 2 * max(limit_bytes, largest_bytes)
+        self._arena = Arena(max(1, -(-min(room, most_bytes) // _PAGE)) * _PAGE)
 
     def alloc(self, nbytes: int, stop: Callable[[], bool]) -> Block | None:
         """A block, as soon as the limit allows it; None once `stop()` is true. One thread calls it."""

@@ -132,7 +132,7 @@ def start(
     device = check_framework(framework, device)
     if device == "cpu":
         plan = batches(wants)
-        pool = HostPool(limit_bytes, _memory_of(plan))
+        pool = HostPool(limit_bytes, *_memory_of(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
         return _run(session, plan, sink, pool.budget, tuning, None)
     backend = CudaBackend(device, tuning.copy_streams)
@@ -149,7 +149,7 @@ def start_into(
     for want in placement.wants:
         kinds[placement.kind(want.info.name)].append(want)
     converted = batches(kinds[2])
-    pool = HostPool(limit_bytes, _memory_of(converted))
+    pool = HostPool(limit_bytes, *_memory_of(converted))
     backend, staging = None, None
     if placement.buffers:
         device = str(next(iter(placement.buffers.values())).device)
@@ -164,9 +164,10 @@ def start_into(
     return _run(session, plan, sink, pool.budget, tuning, staging)
 
 
-def _memory_of(plan: Sequence[Batch]) -> int:
-    """Bytes of all batches at once, each on pages of its own."""
-    return sum(-(-batch.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for batch in plan)
+def _memory_of(plan: Sequence[Batch]) -> tuple[int, int]:
+    """Bytes of all batches at once, each on pages of its own, and of the largest."""
+    sizes = [-(-batch.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for batch in plan]
+    return sum(sizes), max(sizes, default=0)
 
 
 def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:

@@ -102,7 +102,7 @@ def test_one_line_says_what_happened(folder: Path, caplog: pytest.LogCaptureFixt
     (record,) = caplog.records
     assert "6 tensors, 28.8 kB" in record.message
     assert "disk 100%" in record.message
-    assert "of 268 MB" in record.message
+    assert "of 67.1 MB" in record.message
     assert stream.report.bytes == 6 * 4800
     assert stream.report.seconds > 0
 

@@ -90,7 +90,7 @@ def test_a_limit_beyond_the_machine(model: tuple[Path, dict[str, bytes]], limit:
 
 
 @pytest.mark.parametrize("arguments", [
-    {"memory_limit": None}, {"memory_limit": float("nan")}, {"stage": (1,)}, {"stage": "ab"},
+    {"memory_limit": []}, {"memory_limit": float("nan")}, {"stage": (1,)}, {"stage": "ab"},
     {"device": "nonsense"}, {"device": None}, {"device": "meta"},
 ])  # fmt: skip
 def test_arguments_that_cannot_be(

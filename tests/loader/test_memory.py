@@ -125,3 +125,20 @@ def test_the_budget_blocks_and_lets_go() -> None:
     stop.set()
     assert not budget.acquire(10, stop.is_set)
     assert (budget.out_bytes, budget.peak_bytes) == (1, 100)
+
+
+def test_tensors_beyond_the_limit_use_the_same_pages_again() -> None:
+    """The second and third lie where the first ones lay: first touches are what costs."""
+    pool = HostPool(MiB, 1 << 30, 8 * MiB)
+    spans = []
+    held = None
+    for _ in range(6):
+        block = pool.alloc(8 * MiB, never)
+        assert block is not None
+        spans.append(block.span)
+        pool.hand_over(block)
+        held = block.owner  # as a loop's variable does: until the next one is there
+        del block
+    assert held is not None
+    assert None not in spans
+    assert len(set(spans)) == 2

@@ -14,7 +14,7 @@ from typing import Any
 from p2pcache.core.units import parse_size
 from p2pcache.errors import IntegrityError, UsageError
 from p2pcache.ids import Ref
-from p2pcache.loader.api import DEFAULT_LIMIT, iter_tensors
+from p2pcache.loader.api import HOST_LIMIT, iter_tensors
 from p2pcache.loader.catalog import Deadline, fetch
 from p2pcache.loader.resolve import open_source
 from p2pcache.loader.source import Range
@@ -35,7 +35,7 @@ class EngineSettings:
 
     ref: str = ""  # for model directories without weights; "": there are none such
     agent: str | None = None
-    memory_limit: int | str = DEFAULT_LIMIT  # bytes, or text such as "2GiB"
+    memory_limit: int | str = HOST_LIMIT  # bytes, or text such as "2GiB"
     timeout_s: float | None = None
 
     @classmethod
@@ -56,7 +56,7 @@ class EngineSettings:
         for key in ("ref", "agent"):
             if not isinstance(told.get(key, ""), str):
                 raise UsageError(f"{where}: {key} must be text")
-        limit, timeout_s = told.get("memory_limit", DEFAULT_LIMIT), told.get("timeout_s")
+        limit, timeout_s = told.get("memory_limit", HOST_LIMIT), told.get("timeout_s")
         if isinstance(limit, bool) or not isinstance(limit, int | str):
             raise UsageError(f'{where}: memory_limit must be bytes or text such as "2GiB"')
         if isinstance(limit, str):
