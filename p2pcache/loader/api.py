@@ -29,8 +29,8 @@ from p2pcache.loader.stream import (
 )
 
 PathLike = str | os.PathLike[str]
-# A few of the usual tensors. On the host more means more first touches, which take longer than the reads: 2.2 GB came in
-# 1.8 s with 64 MiB and in 2.8 s with 256. A device takes so much in milliseconds.
+# A few of the usual tensors. On the host more means more first touches, which take longer than the
+# reads: 2.2 GB came in 1.8 s with 64 MiB and in 2.8 s with 256. A device takes so much in milliseconds.
 HOST_LIMIT, DEVICE_LIMIT = "64MiB", "256MiB"
 
 
