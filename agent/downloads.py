@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 
 from p2pcache.agent.download import Download, action_of
 from p2pcache.agent.journal import Journal
@@ -72,6 +72,24 @@ class Downloads:
                 self._parts.link.send(Enter(swarm.state()))
         return swarm
 
+    @property
+    def in_use(self) -> set[str]:
+        """Digests of the models that can't be removed now."""
+        pinned = {digest for digest, swarm in self.swarms.items() if swarm.store.pins}
+        return pinned | self.running.keys()
+
+    @contextlib.asynccontextmanager
+    async def _using(self, swarm: Swarm, ref: Ref) -> AsyncIterator[None]:
+        """One at a time, and neither `rm` nor `prune` takes the model away meanwhile."""
+        if self.swarms.get(swarm.digest) is not swarm:
+            raise Conflict(f"{ref} was removed while it was pulled; pull it again")
+        swarm.store.pin()
+        try:
+            async with self._opening.of(swarm.digest):
+                yield
+        finally:
+            swarm.store.unpin()
+
     def refuse_while_pulled(self, ref: Ref) -> None:
         """A model's first pull gives it its tag only at the end; until then the ref is taken.
 
@@ -86,11 +104,14 @@ class Downloads:
         """Leave a model's swarm, before its bytes go.
 
         Raises:
-            Conflict: it is being pulled.
+            Conflict: it is in use.
         """
         if digest in self.running:
             raise Conflict("the model is being pulled right now; stop the pull or wait for it")
-        swarm = self.swarms.pop(digest, None)
+        swarm = self.swarms.get(digest)
+        if swarm is not None and swarm.store.pins:
+            raise Conflict("a pull or a push uses the model's files; try again when it has ended")
+        self.swarms.pop(digest, None)
         self._names.pop(digest, None)
         if swarm is not None:
             swarm.pause()
@@ -177,10 +198,14 @@ class Downloads:
         """Make the finished model visible under `ref`; returns its path below the models directory.
 
         So are the tags that others asked for, unless they have moved on meanwhile.
+
+        Raises:
+            Conflict: it was removed meanwhile.
+            P2PCacheError: the disk refused.
         """
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # only a tag has a generation
-        async with self._opening.of(swarm.digest):
+        async with self._using(swarm, ref):
             try:
                 if not download.noted:
                     await asyncio.to_thread(swarm.store.flush)
@@ -204,7 +229,7 @@ class Downloads:
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
         """Make some files visible, whose chunks are here; returns their path below the models directory."""
         store = download.swarm.store
-        async with self._opening.of(store.digest):
+        async with self._using(download.swarm, ref):
             return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
 
     def unread(self) -> list[str]:

@@ -107,8 +107,9 @@ class Queries:
     async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove what nothing names (`everything`: what nothing uses)."""
         store = self._parts.store
-        in_use = set(self._downloads.running)
-        for info in [] if dry_run else await asyncio.to_thread(store.models):
+        known = [] if dry_run else await asyncio.to_thread(store.models)
+        in_use = self._downloads.in_use
+        for info in known:
             if (everything or not info.tags) and info.digest not in in_use:
                 await self._downloads.forget(info.digest)
         return await asyncio.to_thread(

@@ -21,6 +21,7 @@ from loadtest.seaweed import Seaweed
 from loadtest.soak_plan import AGENTS, LIAR, ORIGIN_FAULTS, SMALL, Action
 from p2pcache.errors import (
     Busy,
+    Conflict,
     IntegrityError,
     Lost,
     NoSpace,
@@ -183,7 +184,8 @@ class Scene:
     def _judged(self, number: int, error: P2PCacheError) -> str:
         name = type(error).__name__
         small = number == SMALL and isinstance(error, NoSpace)
-        if isinstance(error, EXCUSED) or small:
+        removed = isinstance(error, Conflict) and "was removed while" in str(error)
+        if isinstance(error, EXCUSED) or small or removed:
             return f"{name}: {error}"
         return f"BROKEN {name}: {error}"
 

@@ -1,0 +1,106 @@
+"""`rm` and `prune` beside those who are at a model's files: one of the two is told, and nothing is half gone."""
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.core.layout import Layout
+from p2pcache.errors import Conflict
+from p2pcache.ids import Ref
+from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
+
+REF = Ref.parse("team/m:v1")
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    files = {"weights.bin": random.Random(5).randbytes(1_000_000)}
+    return push(tmp_path / "origin", make_model(tmp_path / "model", files), str(REF))
+
+
+class HeldDisk:
+    """Nothing is made durable, shown or removed until it is let go."""
+
+    def __init__(self, app: AgentApp) -> None:
+        self._maintenance = app.store._blobs.maintenance
+        self._go = threading.Event()
+        taken = threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(taken,))
+        self._thread.start()
+        assert taken.wait(30)
+
+    def _hold(self, taken: threading.Event) -> None:
+        with self._maintenance:
+            taken.set()
+            self._go.wait(60)
+
+    def let_go(self) -> None:
+        self._go.set()
+        self._thread.join()
+
+
+async def remove(app: AgentApp) -> tuple[int, dict[str, Any]]:
+    async with client(app) as session, session.delete(f"/v1/model?ref={REF}") as answer:
+        return answer.status, await answer.json()
+
+
+async def prune(app: AgentApp) -> dict[str, Any]:
+    async with client(app) as session, session.post("/v1/prune", json={"all": True}) as answer:
+        told: dict[str, Any] = await answer.json()
+        return told
+
+
+async def test_a_pull_runs_until_its_model_is_shown(
+    tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flushing a large model takes a while, in which nothing is fetched any more."""
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
+        pulling = asyncio.gather(pull(app, str(REF)))
+        while not reads.begun:
+            await asyncio.sleep(0.01)
+        disk = HeldDisk(app)
+        reads.let_go.set()
+        while app.downloads.running:
+            await asyncio.sleep(0.01)
+        while not app.downloads.in_use:
+            await asyncio.sleep(0.01)
+        status, told = await remove(app)
+        assert (status, told["code"]) == (409, 10)
+        disk.let_go()
+        (done,) = await pulling
+        assert done["event"] == "done"
+        assert (Path(done["models_dir"]) / done["path"] / "weights.bin").is_file()
+        assert layout.digest in app.downloads.swarms, "it is served"
+        assert (await remove(app))[0] == 200
+
+
+async def test_what_is_in_use_is_left_as_it_is(tmp_path: Path, layout: Layout) -> None:
+    """By a push, for example."""
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, str(REF))
+        swarm = app.downloads.swarms[layout.digest]
+        swarm.store.pin()
+        assert (await remove(app))[0] == 409
+        assert (await prune(app))["removed"] == []
+        assert app.downloads.swarms[layout.digest] is swarm
+        swarm.store.unpin()
+        assert len((await prune(app))["removed"]) == 1
+        assert not app.downloads.swarms
+
+
+async def test_a_model_that_was_removed_is_not_shown(tmp_path: Path, layout: Layout) -> None:
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, str(REF))
+        download = await app.downloads.begin(REF, layout.digest)
+        assert (await remove(app))[0] == 200
+        with pytest.raises(Conflict, match="removed while it was pulled"):
+            await app.downloads.publish(download, REF, 1)
+        with pytest.raises(Conflict, match="removed while it was pulled"):
+            await app.downloads.publish_files(download, REF, ["weights.bin"])
+        assert (await pull(app, str(REF)))["event"] == "done"
