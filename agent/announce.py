@@ -265,6 +265,8 @@ class TrackerLink:
             # In TLS 1.3 a refusal comes after our side is done, and asyncio's servers keep mute.
             text = f"it hung up on {self._tls.member}; does it know our CA? Its log says why"
             text = expiry_warning(self._tls.expires_at, time.time()) or text
+        elif isinstance(error, aiohttp.ServerDisconnectedError):
+            text = "it hung up on us; where members show certificates its URL begins with https://"
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)

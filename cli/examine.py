@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from p2pcache import __version__
@@ -130,9 +130,25 @@ def _agent(node: Node) -> Met:
     fact = think.Agent(
         node.address, there=True, version=str(status.get("version", "?")), ours=__version__,
         reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
+        differs=_differs(node.settings, status),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
     return Met(fact, str(url or ""), pid, there=True)
+
+
+def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
+    """The settings of the agent that runs where they aren't those that are examined."""
+    ours = {
+        ("cache", "dir"): str(Path(settings.cache_dir).absolute()),
+        ("tracker", "url"): settings.tracker.rstrip("/"),
+    }
+    found = []
+    for (part, key), value in ours.items():
+        of_agent = status.get(part)
+        told = of_agent.get(key) if isinstance(of_agent, dict) else None
+        if isinstance(told, str) and told != value:
+            found.append(f"{part} {redacted(told) or 'none'}")
+    return tuple(found)
 
 
 # -- this machine ----------------------------------------------------------------------------------

@@ -170,7 +170,8 @@ def governor(state: dict[str, Any]) -> list[str]:
 
 def _cache(state: dict[str, Any], models: object) -> str:
     cached, free = (format_bytes(state.get(key, 0)) for key in ("cached_bytes", "free_bytes"))
-    return f"{state.get('dir', '?')}: {cached} in {models} models, {free} free"
+    count = "1 model" if models == 1 else f"{models} models"
+    return f"{state.get('dir', '?')}: {cached} in {count}, {free} free"
 
 
 def _tracker(state: dict[str, Any]) -> str:

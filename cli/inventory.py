@@ -87,7 +87,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
         ("digest", f"blake3:{model['digest']}"),
         ("tags", ", ".join(model.get("refs") or model["tags"]) or "-"),
         ("generation", model.get("generation", "-")),
-        ("size", f"{format_bytes(model['bytes'])} in {len(files)} files"),
+        ("size", f"{format_bytes(model['bytes'])} in {len(files)} file{'s' * (len(files) != 1)}"),
         ("here", _state(model) if model.get("local") else "no"),
     ):
         emit(f"{label + ':':12}{clean(value)}")

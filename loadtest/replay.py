@@ -187,6 +187,12 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counter.most_common()) or "none"
 
 
+def _check_run(result: Replay, run: int | None) -> None:
+    last = len(result.head.run_bytes) - 1
+    if run is not None and not 0 <= run <= last:
+        raise UsageError(f"no run {run}: this model has 0 to {last}")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Replay one recording."""
     parser = argparse.ArgumentParser(
@@ -198,6 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         result = replay(options.file)
+        _check_run(result, options.run)
     except UsageError as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2

@@ -30,6 +30,7 @@ READY_S = 60.0  # a hundred ssh connections through one bastion
 WAIT_S = 3600.0  # 700 GB over 2 Gbit/s
 STOP_S = 5.0
 TAIL_CHARS = 300  # of what a host said on stderr
+HAD_SHARE = 0.01  # of the model: hides as little of its time
 PENDING = "not done by then"
 ADDRESSES = ("unix://", "http://")
 
@@ -88,8 +89,13 @@ class Node:
 
     @property
     def fetched(self) -> bool:
-        """It had nothing of the model before, so that its time counts."""
-        return self.outcome.code == 0 and not self.bytes_local
+        """It had next to nothing of the model before, so that its time counts."""
+        return self.outcome.code == 0 and not self.had
+
+    @property
+    def had(self) -> bool:
+        """So much was there before that it shows: not a tokenizer that other models have, too."""
+        return self.bytes_local > HAD_SHARE * self.size_bytes
 
 
 class Runner:
@@ -272,7 +278,7 @@ class FleetReport:
 def _row(node: Node) -> str:
     outcome = node.outcome
     result = f"exit {outcome.code}: {outcome.message}" if outcome.code else "done"
-    if node.bytes_local:
+    if node.had:
         result += f", {format_bytes(node.bytes_local)} were there already: not counted"
     return (
         f"{node.target.name:20} {outcome.ended_s:7.2f}  {format_bytes(outcome.bytes_origin):>11}  "

@@ -150,6 +150,7 @@ class Agent(NamedTuple):
     version: str
     ours: str
     reasons: tuple[str, ...]
+    differs: tuple[str, ...] = ()  # settings of its own, not those that are examined, in words
 
 
 class Disk(NamedTuple):
@@ -327,6 +328,12 @@ def _agent(fact: Agent) -> Finding:
     if fact.version != fact.ours:
         advice = f"this command is {fact.ours}; run: systemctl restart p2pcache-agent"
         return Finding("agent", "warn", measured, advice)
+    if fact.differs:
+        advice = (
+            "what stands above is of other settings; give the same --config, environment or flags"
+        )
+        own = f"{measured}, ready, but it was started with {', '.join(fact.differs)}"
+        return Finding("agent", "warn", own, advice)
     return Finding("agent", "ok", f"{measured}, ready")
 
 

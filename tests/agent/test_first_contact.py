@@ -16,6 +16,7 @@ from p2pcache.core.manifest import encode
 from p2pcache.errors import UsageError
 from p2pcache.io import origins
 from tests.agent.kit import agent, client, make_model, pull, push
+from tests.certs import Authority
 from tests.tracker.kit import tracker
 
 RUNS = 8
@@ -140,3 +141,14 @@ async def test_a_pull_that_waits_for_a_dead_tracker_in_vain_names_it(
         ended = await pull(app, "team/m:v1")
     assert ended["code"] == 8
     assert url in ended["message"]
+
+
+async def test_plain_http_to_a_tracker_whose_members_show_certificates(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca").files("hub", "tracker")
+    async with (
+        tracker(**files._asdict()) as hub,
+        agent(tmp_path, tracker=f"http://{hub.address}") as app,
+    ):
+        assert app.link is not None
+        await app.link.tried.wait()
+        assert "https://" in app.queries.reasons()[0]

@@ -71,6 +71,16 @@ def test_a_good_cluster(run: Run, cluster: Cluster) -> None:
     assert len(agent.client.nodes()) == 1  # nobody heard of us
 
 
+def test_an_agent_with_other_settings_than_those_that_are_examined(
+    run: Run, cluster: Cluster, cache: Path
+) -> None:
+    agent = cluster.agents[0]
+    _, found = report(run, "--cache-dir", cache, "--agent", agent.url)
+    assert found["agent"]["level"] == "warn"
+    said = found["agent"]["measured"]
+    assert f"started with cache {agent.cache_dir}, tracker {cluster.tracker_url}" in said
+
+
 def test_another_key_is_refused(run: Run, cluster: Cluster, cache: Path, tmp_path: Path) -> None:
     other = write_key(tmp_path / "other.key")
     code, found = report(

@@ -221,7 +221,7 @@ def test_nodes_and_status(agent: FakeAgent, run: Run) -> None:
     assert "not ready, version 0.1.0" in text
     assert "tracker is away" in text
     assert "http://t:7400 (not connected)" in text
-    assert "/c: 1.00 kB in 1 models, 2.00 kB free" in text
+    assert "/c: 1.00 kB in 1 model, 2.00 kB free" in text
 
 
 def test_status_says_what_the_governor_holds_back(agent: FakeAgent, run: Run) -> None:

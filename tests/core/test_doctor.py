@@ -62,6 +62,7 @@ BAD: list[tuple[str, d.Fact, str, int, str]] = [
     ("agent", d.Agent("unix:///s", False, "", "", ()), "warn", 0, "systemctl start"),
     ("agent", d.Agent("unix:///s", True, "1", "1", ("no tracker",)), "warn", 0, "no tracker"),
     ("agent", d.Agent("unix:///s", True, "1", "2", ()), "warn", 0, "restart"),
+    ("agent", d.Agent("unix:///s", True, "1", "1", (), ("cache /b",)), "warn", 0, "--config"),
     ("disk", d.Disk("/c", "nfs4", GB, GB), "warn", 0, "local disk"),
     ("disk", d.Unmeasured("not ours", "run as root"), "warn", 0, "not measured: not ours -> run as"),
     ("disk", d.Disk("/c", "tmpfs", GB, GB), "warn", 0, "memory"),

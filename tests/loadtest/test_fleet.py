@@ -11,7 +11,8 @@ import pytest
 
 from loadtest.results import read
 from loadtest.storm.__main__ import main
-from loadtest.storm.fleet import Calm, Target, command, read_hosts, run
+from loadtest.storm.fleet import Calm, Node, Target, command, read_hosts, run
+from loadtest.storm.race import Outcome
 from p2pcache.errors import UsageError
 from tests.agent.kit import agent, make_model, pull, push
 from tests.tracker.kit import tracker
@@ -127,3 +128,10 @@ def test_what_runs_on_a_host() -> None:
     assert far[:4] == ["ssh", "-o", "BatchMode=yes", "me@one"]
     assert far[4] == "echo ready && read go && exec p2pcache pull team/m:v1 --json"
     assert command(Target("two", "http://two:7402"), calm)[0] == "sh"
+
+
+def test_a_file_that_other_models_have_too_does_not_disqualify_a_node() -> None:
+    node = Node(Target("n", "n"), Outcome(0), size_bytes=10_000_000_000, bytes_local=2_000_000)
+    assert node.fetched
+    node.bytes_local = 200_000_000
+    assert not node.fetched

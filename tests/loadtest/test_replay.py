@@ -57,6 +57,8 @@ async def test_a_real_pull_replays(
         assert result.moments[-1].have == len(result.head.run_bytes)
         assert result.commands["Finished"] == 1
         assert result.events["RequestEnded"] == result.commands["Request"]
+        assert main([str(path), "--run", str(len(result.head.run_bytes))]) == 2
+        assert "this model has 0 to" in capsys.readouterr().err
         assert main([str(path), "--run", "0"]) == 0
         said = capsys.readouterr().out
         assert "the same answers throughout" in said
