@@ -1,8 +1,7 @@
 """One model's part in the cluster on this node: performs what the scheduler decides.
 
-This is the only code that touches the model's `Scheduler`, always on the loop thread. The data
-plane, the tracker link and the origin readers post events; `_post` hands them to the scheduler
-and performs the commands that come back.
+The only code that touches the model's `Scheduler`, always on the loop thread: data plane, tracker link
+and origin readers post events; `_post` hands them over and performs the commands that come back.
 """
 
 import asyncio
@@ -146,19 +145,20 @@ class Swarm:
         if link is not None and link.refusal is not None and not self.neighbours.members:
             return link.refusal  # it never was a member, and there is nobody else to turn to
         busy = bool(self._asked or self._fetches)
-        return hopeless(now - self._last_progress, self._last_fetch, self._parts.link, busy=busy)
+        return hopeless(now - self._last_progress, self._last_fetch, link, busy=busy)
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
         """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""
-        have = b"" if self.complete else chunkset.to_bytes(self._have, self.layout.run_count)
+        count = self.layout.run_count
+        have = b"" if self.complete else chunkset.to_bytes(self._have, count)
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
-            self.digest, self.layout.run_count, have, complete=self.complete,
+            self.digest, count, have, complete=self.complete,
             credit=self.scheduler.credit if self.scheduler is not None else 0,
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
             label=self.label, total_bytes=self.layout.total_bytes, pulled=self.pulled,
             taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
-            wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, self.layout.run_count),
+            wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, count),
         )  # fmt: skip
 
     def wish(self, wish: e.Wanted | e.Demanded) -> None:
@@ -179,9 +179,8 @@ class Swarm:
 
     def lost(self) -> None:
         """The store found bad bytes: believe only what it still calls proved."""
-        now_have = self.store.have_runs()
-        gone = self._have & ~now_have
-        self._have = now_have
+        before, self._have = self._have, self.store.have_runs()
+        gone = before & ~self._have
         if self.scheduler is not None and gone:
             self._post(e.RunsLost(gone))
 
@@ -248,6 +247,10 @@ class Swarm:
     def wants(self) -> bool:
         """Whether we ask others for chunks."""
         return self.scheduler is not None and not self.complete
+
+    def tempo_s(self) -> float:
+        """Seconds from one new run to the next; 0: not known."""
+        return self.scheduler.tempo_s if self.scheduler is not None else 0.0
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this neighbour."""
@@ -361,10 +364,8 @@ class Swarm:
                     f"the origin's bytes of this model are wrong (run {run} doesn't match its digests); "
                     "push or import it again"
                 ))  # fmt: skip
-        link = self._parts.link
-        if link is None:
-            return
-        if said := to_tracker(command, self.digest, link.epoch, self.layout.run_count):
+        link, count = self._parts.link, self.layout.run_count
+        if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)
 
     async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
@@ -396,5 +397,4 @@ class Swarm:
             self.on_bytes(source, nbytes, now, peer)
 
     def _disk_failed(self) -> None:
-        _cached, free = self._parts.store.usage()
-        self.on_failed(disk_failed(free))
+        self.on_failed(disk_failed(self._parts.store.usage()[1]))

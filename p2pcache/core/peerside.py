@@ -15,6 +15,7 @@ from p2pcache.core.originside import Reading
 from p2pcache.core.peers import Peer, PeerBook, median
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.tempo import Tempo
 from p2pcache.core.view import InFlight
 from p2pcache.errors import LocalProtocolError
 
@@ -65,6 +66,7 @@ class PeerSide:
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._typical_s = math.inf  # median of `_durations`
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
+        self.tempo = Tempo()
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
         self.look_at = math.inf  # when a full look at all neighbours is due
@@ -191,6 +193,7 @@ class PeerSide:
         if now >= self._review_at:
             self._review_at = now + _REVIEW_S
             self._book.review(now)
+            self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
             self._ahead = sum(p.way.runs for p in self._book.peers.values())
             self._typical_s = median(self._durations) or math.inf
         settings = self._settings

@@ -151,6 +151,11 @@ class Scheduler:
         return self._origin.credit
 
     @property
+    def tempo_s(self) -> float:
+        """Seconds from one new run to the next in this swarm; 0: not known."""
+        return self._peers.tempo.seconds
+
+    @property
     def counters(self) -> Counters:
         """Bytes by source and what else is counted."""
         return self._diary.counters

@@ -7,8 +7,9 @@ only delay the first), and slots go round the peers that wait. What is admitted 
 queue over all peers: a short queue and an early BUSY let the requester find a peer with a free
 slot, where a long queue would hold it.
 
-How many flow at once follows how long they take: a node with a slow uplink that sends a rare run to
-twelve peers in parallel keeps the whole swarm waiting, while two at a time are soon many holders.
+How many flow at once follows how long they take beside the tempo of the swarm: a node with a slow uplink
+that sends a rare run to twelve peers in parallel keeps everybody waiting, while two at a time are soon many
+holders.
 """
 
 from collections import deque
@@ -20,12 +21,12 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
 
 _FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
+_FEWEST_SLOTS = 2  # one sends while the other starts or ends
+_HURRY = 0.75  # of the pace: quicker than this opens another slot
 _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many (a run of 256 KiB
 # is in the socket's buffer at once), and long queues cost 8 real nodes 0.02 of eta.
 _LATELY = 32
-_FEWEST_SLOTS = 2  # one sends while the other starts or ends
-_HURRY = 0.75  # of the pace: quicker than this opens another slot
 _ACROSS = (
     8  # more places for requests across a boundary: who is turned away there keeps a rack waiting
 )
@@ -129,13 +130,16 @@ class UploadQueue(Generic[Item]):
             return peer, item
         return None
 
-    def ended(self, peer: int, item: Item, took_s: float | None = None) -> None:
+    def ended(
+        self, peer: int, item: Item, took_s: float | None = None, tempo_s: float = 0.0
+    ) -> None:
         """An active upload is over, whatever its outcome.
 
         Args:
             peer: whom it went to.
             item: what was admitted.
             took_s: seconds since its start, if it was sent to its end.
+            tempo_s: seconds from one new run to the next in its swarm; 0: not known.
 
         Raises:
             LocalProtocolError: it wasn't active.
@@ -145,12 +149,13 @@ class UploadQueue(Generic[Item]):
         del self._active[peer]
         if took_s is None:
             return
-        pace_s = self._settings.pace_s
-        if took_s > pace_s:
+        settings = self._settings
+        pace_s = settings.pace * settings.slots * tempo_s
+        if 0 < pace_s < took_s:
             slower = self._paced * max(0.5, pace_s / took_s)
             self._paced = max(_FEWEST_SLOTS, min(self._paced - 1, slower))
-        elif took_s < _HURRY * pace_s:
-            self._paced = min(max(self._settings.slots, _FIRST_SLOTS), self._paced + 1)
+        elif not pace_s or took_s < _HURRY * pace_s:
+            self._paced = min(max(settings.slots, _FIRST_SLOTS), self._paced + 1)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""

@@ -95,7 +95,8 @@ class Serving:
     def _sent(self, upload: Upload) -> None:
         node, asker = self._node, upload.asker
         del self._uploads[asker.node, upload.number]
-        self.queue.ended(asker.node, upload, node.world.now - upload.started)
+        took_s = node.world.now - upload.started
+        self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.cluster.send(node, asker, asker.ended, upload.number, outcome)
         self._start()

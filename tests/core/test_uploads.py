@@ -201,29 +201,31 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
-def test_slow_uploads_close_slots_and_quick_ones_open_them() -> None:
+def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() -> None:
     queue: UploadQueue[int] = UploadQueue(
-        UploadSettings(slots=12, queue=4, pace_s=1.0, few_askers_places=0)
+        UploadSettings(slots=12, queue=4, pace=3.0, few_askers_places=0)
     )
 
-    def active_after(took_s: float) -> int:
+    def active_after(took_s: float, tempo_s: float) -> int:
         for peer in range(100, 116):
             queue.offer(peer, 1)
         while queue.start() is not None:
             pass
         active = [peer for peer in range(100, 116) if queue._active.get(peer) == 1]
         for peer in active:
-            queue.ended(peer, 1, took_s)
+            queue.ended(peer, 1, took_s, tempo_s)
         for peer in range(100, 116):
             queue.leave(peer)
         queue.check()
         return len(active)
 
-    assert [active_after(0.1) for _ in range(3)] == [4, 8, 12]
-    assert active_after(0.9) == 12, "neither quick nor slow: as it is"
-    assert active_after(6.0) == 12
-    assert active_after(6.0) == 2
-    assert active_after(0.1) == 2
+    assert [active_after(1.0, 0.1) for _ in range(3)] == [4, 8, 12]
+    assert active_after(3.0, 0.1) == 12, "neither quick nor slow: as it is"
+    assert active_after(30.0, 1.0) == 12, "it takes long, but so does everything in that swarm"
+    assert active_after(20.0, 0.1) == 12
+    assert active_after(20.0, 0.1) == 2
+    assert active_after(20.0, 0.0) == 2
+    assert active_after(20.0, 0.0) == 4, "what isn't known to be slow isn't"
 
 
 def test_many_that_ask_in_turn_are_not_few() -> None:
@@ -232,7 +234,7 @@ def test_many_that_ask_in_turn_are_not_few() -> None:
     for peer in (1, 2, 3):
         assert queue.offer(peer, peer)
         assert queue.start() == (peer, peer)
-        queue.ended(peer, peer, 0.1)
+        queue.ended(peer, peer)
     admitted = sum(queue.offer(1, 100 + number) for number in range(20))
     assert admitted == UploadSettings().per_peer
 

@@ -79,6 +79,10 @@ class SwarmPort(Protocol):
         """Whether anything is missing."""
         ...
 
+    def tempo_s(self) -> float:
+        """Seconds from one new run to the next in this swarm; 0: not known."""
+        ...
+
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this node."""
 

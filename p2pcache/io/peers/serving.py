@@ -151,8 +151,9 @@ class Serving:
             self._refuse(session.number, number, "not here")
             return
         upload = Upload(
-            self.connection, session.number, number, chunks, port.store, self._upload_ended
-        )
+            self.connection, session.number, number, chunks, port.store, self._upload_ended,
+            port.tempo_s,
+        )  # fmt: skip
         self._uploads[number] = upload
         if not self._hub.uploads.offer(upload, wire.turn_of(frame)):
             del self._uploads[number]

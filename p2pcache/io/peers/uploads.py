@@ -21,7 +21,16 @@ _log = logging.getLogger(__name__)
 class Upload:
     """One admitted REQUEST."""
 
-    __slots__ = ("cancelled", "chunks", "connection", "number", "on_ended", "store", "stream")
+    __slots__ = (
+        "cancelled",
+        "chunks",
+        "connection",
+        "number",
+        "on_ended",
+        "store",
+        "stream",
+        "tempo_s",
+    )
 
     def __init__(
         self,
@@ -31,6 +40,7 @@ class Upload:
         chunks: range,
         store: ChunkStore,
         on_ended: Callable[["Upload", str], None],
+        tempo_s: Callable[[], float],
     ) -> None:
         """What to send where.
 
@@ -42,6 +52,7 @@ class Upload:
             store: where they lie.
             on_ended: told once on the loop's thread; the text says why something is left unsent,
                 "" if nothing is.
+            tempo_s: how quickly new runs appear in its swarm, as `SwarmPort.tempo_s`.
         """
         self.connection = connection
         self.stream = stream
@@ -49,6 +60,7 @@ class Upload:
         self.chunks = chunks
         self.store = store
         self.on_ended = on_ended
+        self.tempo_s = tempo_s
         self.cancelled = False
 
 
@@ -116,7 +128,8 @@ class Uploads:
     def _ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
-        self._queue.ended(connection.serial, upload, None if left else took_s)
+        tempo_s = upload.tempo_s()
+        self._queue.ended(connection.serial, upload, None if left else took_s, tempo_s)
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # what was queued while the thread held the write side
@@ -137,6 +150,7 @@ class Uploads:
             try:
                 with connection.writing:
                     left = self._send_all(upload)
+                connection.wait_sent()
             except TimeoutError:
                 self._inbox.post(connection.close, Outcome.STALLED, "stalled: it doesn't read")
             except OSError as error:

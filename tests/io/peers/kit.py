@@ -142,6 +142,9 @@ class Port:
     def wants(self) -> bool:
         return self.have_runs() != chunkset.full(self.layout.run_count)
 
+    def tempo_s(self) -> float:
+        return 0.0
+
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)
 

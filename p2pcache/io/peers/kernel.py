@@ -1,0 +1,75 @@
+"""What Linux knows of a TCP connection: round trip, rate, and what still waits to be sent."""
+
+import fcntl
+import select
+import socket
+import struct
+
+# Of `struct tcp_info` in <linux/tcp.h>.
+_MIN_RTT_AT = 148  # `tcpi_min_rtt`, microseconds
+_RATE_AT = 160  # `tcpi_delivery_rate`, bytes per second
+_INFO_BYTES = _RATE_AT + 8
+_NO_RTT = 0xFFFFFFFF
+_SIOCOUTQNSD = 0x894B  # of <linux/sockios.h>: bytes that were written and not sent
+_TCP_NOTSENT_LOWAT = 25  # of <linux/tcp.h>: `socket` has it from Python 3.12 on
+
+LITTLE_BYTES = 16 << 10  # a few packets: they leave while the next run is looked for
+# ... or what leaves meanwhile on a faster way, where a sleep would leave a gap.
+_LITTLE_S = 0.01
+
+
+def min_rtt_s(sock: socket.socket) -> float:
+    """The least that a round trip has taken lately, in seconds; 0: not known."""
+    info = _info(sock)
+    (least_us,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
+    return least_us * 1e-6 if least_us != _NO_RTT else 0.0
+
+
+def rate(sock: socket.socket) -> int:
+    """At which bytes reached the peer lately, per second; 0: not known."""
+    (found,) = struct.unpack_from("=Q", _info(sock), _RATE_AT)
+    return int(found)
+
+
+def unsent(sock: socket.socket) -> int:
+    """Bytes that wait in the send buffer; what is under way isn't among them.
+
+    Raises:
+        OSError: the socket is closed.
+    """
+    return int.from_bytes(fcntl.ioctl(sock, _SIOCOUTQNSD, bytes(4)), "little")
+
+
+def wait_sent(sock: socket.socket, stall_s: float) -> None:
+    """Block until next to nothing waits in the send buffer.
+
+    Raises:
+        TimeoutError: nothing left it for `stall_s`.
+        OSError: the connection broke.
+    """
+    left = unsent(sock)
+    if left <= LITTLE_BYTES or left <= (little := max(LITTLE_BYTES, int(rate(sock) * _LITTLE_S))):
+        return
+    # Writable shall mean: so little is left.
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, little)
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        while left > little:
+            found = poll.poll(stall_s * 1000)
+            if found and found[0][1] & ~select.POLLOUT:
+                raise ConnectionResetError("the connection is gone")
+            before, left = left, unsent(sock)
+            if not found and left >= before:
+                raise TimeoutError("the peer doesn't read")
+    finally:
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 0)
+
+
+def _info(sock: socket.socket) -> bytes:
+    """`struct tcp_info`; zeros where an old kernel, or a closed socket, says nothing."""
+    try:
+        found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:
+        found = b""
+    return found.ljust(_INFO_BYTES, b"\0")

@@ -1,0 +1,26 @@
+"""The clock of a swarm, told by what is to be had."""
+
+import pytest
+
+from p2pcache.core.tempo import Tempo
+
+
+def test_what_was_there_when_we_came_says_nothing() -> None:
+    tempo = Tempo()
+    tempo.look(500, 10.0)
+    assert tempo.seconds == 0.0
+    for step in range(1, 10):
+        tempo.look(500 + 2 * step, 10.0 + step)
+    assert tempo.seconds == pytest.approx(0.5)
+
+
+def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
+    tempo = Tempo()
+    for second in range(8):
+        tempo.look(4 * second, float(second))
+    tempo.look(20, 8.0)  # who had some of them left
+    tempo.look(20, 60.0)  # nothing came for long
+    tempo.look(24, 61.0)
+    assert tempo.seconds == pytest.approx(0.25)
+    tempo.look(28, 62.0)
+    assert tempo.seconds == pytest.approx(0.25)
