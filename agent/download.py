@@ -8,7 +8,7 @@ from p2pcache.core import events as e
 from p2pcache.core.events import Source
 from p2pcache.core.timeline import Timeline
 from p2pcache.core.uploads import Turn
-from p2pcache.errors import P2PCacheError
+from p2pcache.errors import P2PCacheError, without_frames
 from p2pcache.ids import Ref
 
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
@@ -93,7 +93,7 @@ class Download:
     def fail(self, error: P2PCacheError) -> None:
         """End it badly, once."""
         if not self.ended.done():
-            self.ended.set_exception(error)
+            self.ended.set_exception(without_frames(error))
             self.ended.exception()  # heard, even when no client is left
 
     def finish(self) -> None:

@@ -138,3 +138,9 @@ _BY_CODE: dict[int, type[P2PCacheError]] = {
 def from_code(code: int, message: str) -> P2PCacheError:
     """The error class of an exit code, for errors that crossed a process boundary as JSON."""
     return _BY_CODE.get(code, P2PCacheError)(message)
+
+
+def without_frames(error: P2PCacheError) -> P2PCacheError:
+    """The same error, for those who keep it: the frames that it came through may have files open."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import Chunk
-from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError
+from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError, from_code
 from p2pcache.io.blobfile import BlobFile, OpenFile
 from p2pcache.io.blobs import Blobs
 from p2pcache.io.disk import disk_errors
@@ -127,7 +127,8 @@ class Writers:
         try:
             self._fill(winner, places)
         except P2PCacheError as error:
-            slot.failure = error
+            # Another one: the frames of this one have files open.
+            slot.failure = from_code(error.exit_code, str(error))
             raise
         else:
             with blobs.lock:

@@ -1,6 +1,8 @@
 """`rm` and `prune` beside those who are at a model's files: one of the two is told, and nothing is half gone."""
 
 import asyncio
+import errno
+import gc
 import random
 import threading
 from pathlib import Path
@@ -13,6 +15,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.errors import Conflict
 from p2pcache.ids import Ref
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
+from tests.io.store_kit import held_deleted
 
 REF = Ref.parse("team/m:v1")
 
@@ -104,3 +107,26 @@ async def test_a_model_that_was_removed_is_not_shown(tmp_path: Path, layout: Lay
         with pytest.raises(Conflict, match="removed while it was pulled"):
             await app.downloads.publish_files(download, REF, ["weights.bin"])
         assert (await pull(app, str(REF)))["event"] == "done"
+
+
+async def test_a_pull_that_failed_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    """On a full disk, what `prune` removes must be free at once, not with the next garbage."""
+    more = (tmp_path / "model" / "weights.bin").read_bytes() + bytes(300_000)
+    push(tmp_path / "origin", make_model(tmp_path / "more", {"w": more}), "team/more:v1")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, str(REF))
+        with monkeypatch.context() as patch:
+            patch.setattr("p2pcache.io.disk.Disk.copy_range", full)
+            gc.disable()
+            try:
+                assert (await pull(app, "team/more:v1"))["code"] == 5
+                assert len((await prune(app))["removed"]) == 2
+                assert held_deleted(tmp_path) == []
+            finally:
+                gc.enable()

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from blake3 import blake3
@@ -103,6 +104,15 @@ def read_chunk(store: ModelStore, chunk: int) -> bytes:
 def open_fds() -> int:
     """Open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def held_deleted(root: Path) -> list[str]:
+    """Files below `root` that this process has open though they are deleted: lost space."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(fd.readlink()))
+    return [path for path in found if path.endswith(" (deleted)") and str(root) in path]
 
 
 def _chunks(data: bytes, chunk_bytes: int | None) -> list[Chunk]:

@@ -1,5 +1,6 @@
 """Several streams of one chunk: whoever proves first wins, nobody writes after that."""
 
+import gc
 import random
 import threading
 from collections.abc import Iterator
@@ -210,6 +211,25 @@ def test_a_full_disk_while_the_winner_copies(store: Store, wanted: Model, disk: 
     disk.refuse_copies = False
     assert wanted.put(here, 0)
     wanted.assert_proved(here)
+
+
+def test_a_failed_copy_keeps_no_file_open(store: Store, wanted: Model, disk: SlowDisk) -> None:
+    """A full disk must get back all of a removed model at once, not with the next garbage."""
+    here = wanted.add(store)
+    before = open_fds()
+    disk.refuse_copies = True
+    gc.disable()
+    try:
+        first, second = begin(here), begin(here)
+        send(second, wanted.chunk(0))
+        with pytest.raises(NoSpace):
+            second.finish()
+        first.abort()
+        del first, second
+        store.remove_model(wanted.digest)
+        assert open_fds() == before
+    finally:
+        gc.enable()
 
 
 def test_two_models_write_one_chunk(store: Store) -> None:
