@@ -28,6 +28,7 @@ from loadtest.daemons import exit_on_signals, wait_until
 from loadtest.soak_plan import AGENTS, LIAR, STEADY, Action, actions
 from loadtest.soak_scene import RECYCLE_BYTES, Job, Model, Scene
 from loadtest.soak_watch import Rest, disk_bytes, growth, held_deleted, leaks, quiet, sample
+from p2pcache.io.spare import SPARE_BYTES
 
 ROUND_S = 100.0  # of faults; then everything must come to rest
 DEADLINE_S = (
@@ -36,7 +37,7 @@ DEADLINE_S = (
 HEALED_S = 90.0  # for everybody's pull when all faults are over
 AT_ONCE = 24  # jobs
 FIRST_MODELS = 4
-METADATA_BYTES = 1 << 20  # of an empty cache: its folders, notes
+METADATA_BYTES = (1 << 20) + SPARE_BYTES  # of an empty cache: its folders, notes
 CALM_S = 3.0  # before looking at what is held at rest
 PRUNED_S = 45.0
 HELD_S = 5.0  # a peer that the machine lets wait may still be sent a chunk of what was removed
