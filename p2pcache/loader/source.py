@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from p2pcache.errors import IntegrityError, NotFound, UsageError
+from p2pcache.io.blobfile import OPEN_FILES, OpenFile
 from p2pcache.io.disk import disk_errors
 
 MAX_FILES = 100_000  # as many as a manifest may list
@@ -42,7 +43,7 @@ class SourceStats:
 class Source(Protocol):
     """One model for one load. All methods may be called from any thread until `close`.
 
-    Errors are of our own tree; an error of `wait` or `open` ends the load.
+    Errors are of our own tree; an error of `wait` or `read` ends the load.
     """
 
     @property
@@ -59,17 +60,6 @@ class Source(Protocol):
         """(relative path with '/', size in bytes) of each file, also of those that still arrive."""
         ...
 
-    def open(self, path: str) -> int:
-        """A descriptor for reading one of `files()`; the source owns it and closes it in `close`.
-
-        The same descriptor may be given each time. It must stay valid while the file is completed,
-        renamed or evicted.
-
-        Raises:
-            NotFound: no such file.
-        """
-        ...
-
     def available(self, path: str, start: int, end: int) -> bool:
         """Whether all bytes of [start, end) are proved and readable. Cheap: asked in loops."""
         ...
@@ -77,11 +67,11 @@ class Source(Protocol):
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """Fill the buffers, one after the other, with the available bytes from `start` on, proved ones only.
 
-        Prefer it to reading a descriptor of `open`: it waits and reads again where the bytes were
-        withdrawn meanwhile, and finds them where an agent that died has left them.
+        It waits and reads again where the bytes were withdrawn meanwhile, and finds them where an agent that
+        died has left them.
 
         Raises:
-            IntegrityError: the file is shorter than it was.
+            IntegrityError: the file is shorter than it was, or another one.
             P2PCacheError: they can't be had any more.
         """
         ...
@@ -141,7 +131,8 @@ class DirectorySource:
         self.name = str(path)
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
-        self._fds: dict[str, int] = {}
+        self._open: dict[str, OpenFile] = {}
+        self._inodes: dict[str, tuple[int, int]] = {}  # of all that were opened
         self._read_bytes = 0
         self._lock = threading.Lock()
         with disk_errors(str(path)):
@@ -170,20 +161,27 @@ class DirectorySource:
         """See `Source.files`."""
         return list(self._sizes.items())
 
-    def open(self, path: str) -> int:
-        """See `Source.open`."""
-        fd = self._fds.get(path)
-        if fd is not None:
-            return fd
+    def _file(self, path: str) -> OpenFile:
+        """One of the files, open: for as long as it's held, and a while longer for the next read.
+
+        A model may have more shards than a process may open files. No lock: a fork may happen at any time.
+        """
+        file = self._open.get(path)
+        if file is not None:
+            return file
         full = self._paths.get(path)
         if full is None:
             raise NotFound(f"{self.name}: no file {path!r} in it")
         with disk_errors(str(full)):
-            fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
-        first = self._fds.setdefault(path, fd)
-        if first != fd:  # another thread was quicker
-            os.close(fd)
-        return first
+            file = OpenFile(os.open(full, os.O_RDONLY | os.O_CLOEXEC))
+            state = os.fstat(file.fd)
+        inode = (state.st_dev, state.st_ino)
+        if self._inodes.setdefault(path, inode) != inode:
+            raise IntegrityError(f"{full} was replaced while it was read; load the model again")
+        self._open[path] = file
+        for oldest in list(self._open)[:-OPEN_FILES]:
+            self._open.pop(oldest, None)
+        return file
 
     def available(self, path: str, start: int, end: int) -> bool:
         """See `Source.available`: always, inside the file."""
@@ -191,7 +189,8 @@ class DirectorySource:
 
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """See `Source.read`."""
-        read_all(self.open(path), start, into, str(self._paths[path]))
+        file = self._file(path)  # held: the descriptor stays open
+        read_all(file.fd, start, into, str(self._paths[path]))
         with self._lock:
             self._read_bytes += sum(map(len, into))
 
@@ -217,8 +216,7 @@ class DirectorySource:
 
     def close(self) -> None:
         """See `Source.close`."""
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        self._open.clear()
 
 
 def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None:

@@ -61,7 +61,6 @@ class SwarmSource:
         self._tree: Path | None = None  # the published model, once there is one
         self._files: dict[int, OpenFile] = {}
         self._files_of = (-1, -1)  # board and withdrawals that the open files belong to
-        self._held: list[OpenFile] = []
         self._error: P2PCacheError | None = None
         self._rescue: Rescue | None = None
         self._wanted: list[Range] = []
@@ -210,12 +209,6 @@ class SwarmSource:
         """See `Source.files`."""
         return [(file.path, file.size) for file in self.layout.manifest.files]
 
-    def open(self, path: str) -> int:
-        """See `Source.open`; `read` is better."""
-        file = self._file(self._blob(path))
-        self._held.append(file)
-        return file.fd
-
     def available(self, path: str, start: int, end: int) -> bool:
         """See `Source.available`."""
         if self.complete:
@@ -297,7 +290,6 @@ class SwarmSource:
             self._closed = True
             self._final = final
             self._files.clear()
-            self._held.clear()
             for board in [*self._boards, *([self._board] if self._board is not None else [])]:
                 board.close()
         if self._attachment is not None:

@@ -14,8 +14,15 @@ import pytest
 import torch
 
 import p2pcache
-from p2pcache.errors import InvalidHeader, P2PCacheError, TimedOut, UsageError
+from p2pcache.errors import (
+    IntegrityError,
+    InvalidHeader,
+    P2PCacheError,
+    TimedOut,
+    UsageError,
+)
 from p2pcache.loader import api
+from p2pcache.loader import source as source_module
 from p2pcache.loader.source import DirectorySource
 from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
@@ -264,3 +271,34 @@ def test_an_agent_that_never_answers_is_under_the_time_limit(tmp_path: Path) -> 
         silent.listen()
         with soon(), pytest.raises(TimedOut):
             p2pcache.load("team/m:v1", agent=f"unix://{tmp_path}/a.sock", timeout_s=0.3)
+
+
+def test_more_shards_than_a_process_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body: dict[str, bytes] = {}
+    for i in range(12):
+        body |= write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))], seed=i)
+    monkeypatch.setattr(source_module, "OPEN_FILES", 3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with p2pcache.safe_open(tmp_path) as opened:
+        for name in [*body, *body]:
+            assert torch_bytes(opened.get_tensor(name)) == body[name]
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
+        found = {name: torch_bytes(t) for name, t in p2pcache.iter_tensors(tmp_path)}
+    assert found == body
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_shard_that_is_replaced_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header was another file's: its offsets mean nothing here."""
+    for i in range(4):
+        write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))])
+    monkeypatch.setattr(source_module, "OPEN_FILES", 1)
+    with p2pcache.safe_open(tmp_path) as opened:
+        write(tmp_path / "new", [Spec("t0", "U8", (3000,))], seed=9)
+        (tmp_path / "new").rename(tmp_path / "m-0.safetensors")
+        with pytest.raises(IntegrityError, match="replaced"):
+            opened.get_tensor("t0")

@@ -204,7 +204,7 @@ def test_a_device_that_fails_ends_the_load_and_all_is_let_go(tmp_path: Path, goo
         list(stream)
     assert reader_threads() == []
     assert isinstance(session.source, DirectorySource)
-    assert session.source._fds == {}
+    assert session.source._open == {}
 
 
 @pytest.mark.parametrize("limit", [1 << 20, 10_000_000, 1 << 30])
