@@ -82,7 +82,7 @@ class Downloads:
     async def _using(self, swarm: Swarm, ref: Ref) -> AsyncIterator[None]:
         """One at a time, and neither `rm` nor `prune` takes the model away meanwhile."""
         if self.swarms.get(swarm.digest) is not swarm:
-            raise Conflict(f"{ref} was removed while it was pulled; pull it again")
+            raise _removed(ref)
         swarm.store.pin()
         try:
             async with self._opening.of(swarm.digest):
@@ -151,6 +151,7 @@ class Downloads:
 
         Raises:
             NoSpace: checked before the first byte.
+            Conflict: it was removed meanwhile.
             P2PCacheError: the manifest can't be had, is invalid, or has programs that aren't trusted.
         """
         async with self._opening.of(digest):
@@ -166,7 +167,10 @@ class Downloads:
             if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
                 swarm.lost()
             if swarm is None or not swarm.complete:
-                swarm = self.add(await self._open(ref, digest, reserve=whole), ref.short)
+                model = await self._open(ref, digest, reserve=whole)
+                if model.closed:
+                    raise _removed(ref)
+                swarm = self.add(model, ref.short)
             swarm.label = ref.short
             timeline = timeline or self.timeline()
             self.reached(timeline, "manifest")
@@ -346,3 +350,7 @@ class Downloads:
                 raise trouble
         download.ended.result()
         download.timeline.finished(self._parts.now())
+
+
+def _removed(ref: Ref) -> Conflict:
+    return Conflict(f"{ref} was removed while it was pulled; pull it again")

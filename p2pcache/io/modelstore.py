@@ -44,6 +44,7 @@ class ModelStore:
         self.layout = layout
         self.digest = layout.digest
         self.pins = 0
+        self.closed = False  # removed, or the store ends
         self.on_lost: Callable[[int], None] | None = None
         """Called with the runs (bits) whose proof turned out wrong, on whatever thread found it."""
         self.on_ready: Callable[[], None] | None = None
@@ -52,7 +53,6 @@ class ModelStore:
         self._home = home
         self._blobs = blobs
         self._writers = writers
-        self._closed = False
         self._files: list[BlobFile] = []
         with blobs.lock:
             self._attach()
@@ -125,7 +125,7 @@ class ModelStore:
         """
         place = self.layout.places(chunk)[0]
         with self._blobs.lock:
-            if self._closed or not self._have[chunk]:
+            if self.closed or not self._have[chunk]:
                 raise NotFound(f"chunk {chunk} of {self.digest} isn't here")
             file = self._blobs.reader(self._files[place.blob])
             return ChunkSource(file.fd, place.offset, self.layout.lengths[chunk], file)
@@ -156,7 +156,7 @@ class ModelStore:
         for blob, position in suspects:
             self._blobs.settle(blob, [position])
         with self._blobs.lock:
-            if self._closed:
+            if self.closed:
                 raise NotFound(f"model {self.digest} was removed from this cache")
             return self._writers.begin(self, chunk)
 
@@ -228,7 +228,7 @@ class ModelStore:
         Raises:
             NoSpace, NotAllowed, P2PCacheError: the disk refused; flush again later.
         """
-        if not self._closed:
+        if not self.closed:
             flush_blobs(self._blobs, self._files)
 
     def show_arriving(self, manifest: bytes) -> Arriving:
@@ -243,7 +243,7 @@ class ModelStore:
             shown = Arriving(self._blobs, self.layout, self._files)
             shown.build(manifest)
             with self._blobs.lock:
-                if self._closed:
+                if self.closed:
                     shown.close()
                     raise NotFound(f"model {self.digest} was removed from this cache")
                 shown.begin(self._have_runs)
@@ -344,7 +344,7 @@ class ModelStore:
     def close(self) -> None:
         """Stop writers and let go of the blobs; the store forgets the model. No flush."""
         with self._blobs.lock:
-            self._closed = True
+            self.closed = True
             if self.arriving is not None:
                 self.arriving.close()
             self._writers.stop(self)

@@ -109,6 +109,23 @@ async def test_a_model_that_was_removed_is_not_shown(tmp_path: Path, layout: Lay
         assert (await pull(app, str(REF)))["event"] == "done"
 
 
+async def test_a_model_that_is_removed_before_its_first_byte(
+    tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been made known, and nothing was fetched yet: no trouble with the disk."""
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        with monkeypatch.context() as patch:
+
+            def pruned(_ref: Ref, _digest: str) -> None:
+                assert app.store.prune(all_unused=True).removed
+
+            patch.setattr(app.store, "ask", pruned)
+            refused = await pull(app, str(REF))
+        assert refused["code"] == 10
+        assert "removed while it was pulled" in refused["message"]
+        assert (await pull(app, str(REF)))["event"] == "done"
+
+
 async def test_a_pull_that_failed_keeps_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
 ) -> None:
