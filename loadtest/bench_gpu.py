@@ -36,7 +36,7 @@ FORGET_S = 30.0
 REF = "bench/llama:v1"
 SLOT_BYTES = 8 * MiB
 CEILINGS = ("ceiling, 1 stream", "ceiling, 2 streams")
-SLOTS, SIZES_MIB, STREAMS = (2, 4, 8), (2, 8, 16), (1, 2)
+SLOTS, SIZES_MIB, STREAMS, READERS = (2, 4, 12), (2, 8, 16), (1, 2), (2, 4, 8, 12)
 LOADERS = ("p2pcache", "p2pcache-into", "safetensors", "runai", "fastsafetensors")
 
 Json = dict[str, Any]
@@ -84,8 +84,10 @@ class Bench:
         return self._table("cold disk", floor | self._loads(loaders, cold=True))
 
     def rings(self) -> list[Json]:
-        """Our loader with other rings and streams."""
+        """Our loader with other readers, rings and streams."""
         jobs = self._ceilings()
+        for readers in READERS:
+            jobs[f"{readers} readers"] = self._load("p2pcache", tuning={"threads": readers})
         for streams in STREAMS:
             for slots in SLOTS:
                 for mib in SIZES_MIB:

@@ -1,7 +1,8 @@
 """A few slots of pinned memory, used in turn: filled by a read, emptied by a copy to the device.
 
 A slot is free, or a reader fills it, or copies from it run. It's given to a reader again only
-after the event of its last copy.
+after the event of its last copy. Slots are made when they are needed: pinning takes time, and a
+source that is slower than the device never needs more than two.
 """
 
 import threading
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from p2pcache.errors import NoSpace
 from p2pcache.loader.backend import Backend, HostMemory
 
 _TURN_S = 0.1  # how often a waiting thread looks whether it shall stop
@@ -19,39 +21,58 @@ class Ring:
     """Bounded staging memory between readers and a device."""
 
     def __init__(self, backend: Backend, slots: int, slot_bytes: int) -> None:
-        """Allocate the slots.
+        """Allocate the first slot.
 
         Args:
             backend: whose host memory and events.
-            slots: two keep disk and device busy at once; more even out their jitter.
+            slots: at most; one for each reader and a few that are copied from meanwhile keep all busy.
             slot_bytes: of each.
+
+        Raises:
+            NoSpace: the system gives no such memory.
         """
         self._backend = backend
         self.slot_bytes = slot_bytes
         self.nbytes = slots * slot_bytes
         self.waited_s = 0.0
-        self._free = deque(backend.alloc_host(slot_bytes) for _ in range(slots))
+        self._free = deque([backend.alloc_host(slot_bytes)])
+        self._unmade = slots - 1
         self._copying: deque[tuple[HostMemory, Any]] = deque()  # the oldest copy first
         self._changed = threading.Condition()
 
     def acquire(self, stop: Callable[[], bool]) -> HostMemory | None:
-        """A slot that nobody reads any more; None once `stop()` is true."""
+        """A slot that nobody reads any more; None once `stop()` is true.
+
+        Raises:
+            P2PCacheError: the device failed.
+        """
         began = time.monotonic()
         slot = self._next(stop)
         self.waited_s += time.monotonic() - began
         return slot
 
     def _next(self, stop: Callable[[], bool]) -> HostMemory | None:
-        with self._changed:
-            while not self._free and not self._copying:
-                if stop():
-                    return None
-                self._changed.wait(_TURN_S)
-            if self._free:
-                return self._free.popleft()
-            slot, event = self._copying.popleft()
-        self._backend.sync(event)  # outside the lock: others may give slots back meanwhile
-        return slot
+        while True:
+            with self._changed:
+                while not self._free and not self._copying and not self._unmade:
+                    if stop():
+                        return None
+                    self._changed.wait(_TURN_S)
+                if self._free:
+                    return self._free.popleft()
+                oldest = None
+                if self._unmade and not (self._copying and self._backend.done(self._copying[0][1])):
+                    self._unmade -= 1
+                else:
+                    oldest = self._copying.popleft()
+            # outside the lock: others may give slots back meanwhile
+            if oldest is not None:
+                self._backend.sync(oldest[1])
+                return oldest[0]
+            try:
+                return self._backend.alloc_host(self.slot_bytes)
+            except NoSpace:  # it goes on with those that there are
+                self._unmade = 0
 
     def copying(self, slot: HostMemory, event: Any) -> None:
         """The slot's copies have begun; it's free again after `event`."""

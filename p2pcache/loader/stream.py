@@ -23,6 +23,9 @@ from p2pcache.loader.ring import Ring
 from p2pcache.loader.sinks import DeviceSink, HostSink, IntoSink, Sink
 from p2pcache.loader.source import Source
 
+HOST_READERS = 4  # consumers want cores, too
+DEVICE_READERS = 8  # a thread brings some 6 GB/s out of the page cache; a bus takes 25 to 55
+SPARE_SLOTS = 4  # that are copied from while each reader fills one
 PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # what alignment may add to a read in a ring slot
 MIN_LIMIT_BYTES = 1 << 20  # below it nothing but waiting would happen
 
@@ -31,10 +34,14 @@ MIN_LIMIT_BYTES = 1 << 20  # below it nothing but waiting would happen
 class Tuning:
     """Knobs that measurements turn; the defaults suit everybody else."""
 
-    threads: int = min(4, max(2, os.cpu_count() or 2))  # readers; two fill a small machine's memory
+    threads: int = 0  # readers; 0: as many as suit the machine
     read_bytes: int = READ_BYTES
-    ring_slots: int = 4  # others gained 1.5 % from 2 -> 4, and nothing beyond
+    ring_slots: int = 0  # at most; 0: as many as suit the readers
     copy_streams: int = 1
+
+    def readers(self, most: int) -> int:
+        """How many threads; two fill a small machine's memory."""
+        return self.threads or min(most, max(2, os.cpu_count() or 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +179,13 @@ def _memory_of(plan: Sequence[Batch]) -> tuple[int, int]:
 
 def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
     """A ring below the memory limit, and reads that fit its slots."""
-    most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // tuning.ring_slots))
+    threads = tuning.readers(DEVICE_READERS)
+    slots = tuning.ring_slots or threads + SPARE_SLOTS
+    slots = max(1, min(slots, limit_bytes // (2 * PADDING_BYTES)))
+    most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // slots))
     slot_bytes = 1 << most.bit_length() - 1  # torch pins a power of two, whatever it's asked for
-    ring = Ring(backend, tuning.ring_slots, slot_bytes)
-    fitting = Tuning(
-        tuning.threads, slot_bytes - PADDING_BYTES, tuning.ring_slots, tuning.copy_streams
-    )
+    ring = Ring(backend, slots, slot_bytes)
+    fitting = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
     return Staging(backend, ring), fitting
 
 
@@ -216,7 +224,7 @@ def _run(
         plan,
         sink,
         session.deadline,
-        threads=tuning.threads,
+        threads=tuning.readers(HOST_READERS),
         read_bytes=tuning.read_bytes,
         staging=staging,
     )

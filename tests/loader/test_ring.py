@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pcache.errors import P2PCacheError
+from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.loader.backend import HostMemory
 from p2pcache.loader.catalog import Deadline, open_catalog
 from p2pcache.loader.into import prepare
@@ -73,6 +73,52 @@ def test_the_fake_catches_a_ring_that_does_not_wait() -> None:
     slot.view[:] = b"BBBB"  # recycled too early
     backend.ready(buffer, [event])
     assert torch_bytes(backend.tensor(buffer, 0, 4, "U8", (4,))) == b"BBBB"
+
+
+class CountingBackend(FakeAsyncBackend):
+    """Says how many slots it made, and makes no more than so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.made = 0
+        self._most = most
+
+    def alloc_host(self, nbytes: int) -> HostMemory:
+        if self.made == self._most:
+            raise NoSpace("can't pin more")
+        self.made += 1
+        return super().alloc_host(nbytes)
+
+
+def copied(backend: FakeAsyncBackend, ring: Ring) -> FakeEvent:
+    """One turn of a slot; its copy runs on."""
+    slot = ring.acquire(never)
+    assert slot is not None
+    backend.copy(slot, 0, 16, backend.alloc_device(16), 0)
+    event = backend.record()
+    ring.copying(slot, event)
+    return event
+
+
+def test_slots_are_made_when_copies_are_behind_only() -> None:
+    backend = CountingBackend(9)
+    ring = Ring(backend, 3, 16)
+    for _ in range(5):
+        backend.sync(copied(backend, ring))
+    assert backend.made == 1
+    for _ in range(7):
+        copied(backend, ring)
+    assert backend.made == 3
+
+
+def test_a_ring_goes_on_with_the_slots_that_could_be_made() -> None:
+    backend = CountingBackend(2)
+    ring = Ring(backend, 8, 16)
+    for _ in range(7):
+        copied(backend, ring)
+    assert backend.made == 2
+    with pytest.raises(NoSpace):
+        Ring(CountingBackend(0), 8, 16)
 
 
 def test_an_empty_ring_waits_and_can_be_stopped() -> None:

@@ -77,7 +77,7 @@ def test_warm_and_cold(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_every_ring_and_the_arena(bench: Bench) -> None:
     rows = bench.rings()
-    assert len(rows) == 2 + 3 * 3 * 2
+    assert len(rows) == 2 + 4 + 3 * 3 * 2  # ceilings, readers, rings
     assert not bench.wrong
     assert [row["name"] for row in bench.arena(1 << 20)] == [
         "touch, 1 MiB", "register, 1 MiB", "copy, 1 MiB", "unregister, 1 MiB"
