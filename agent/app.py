@@ -52,6 +52,7 @@ from p2pcache.io.tls import WATCH_S, open_tls
 log = logging.getLogger(__name__)
 
 ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
+PROVE_S = 60.0  # one that doesn't take our credentials is asked again
 
 
 class AgentApp:
@@ -195,8 +196,24 @@ class AgentApp:
             self.queries.origin_trouble = ""
             self.resolver.origin_error = None
             self.resolver.repo = self.origin.repo = repo
+            self.tasks.spawn_contained(self._prove_origin(repo), name="origin-proof")
         finally:
             self.origin.settled.set()
+
+    async def _prove_origin(self, repo: OriginRepo) -> None:
+        """Wrong credentials, or a bucket that isn't there, should be known before the first pull."""
+        while self.origin.repo is repo:
+            doubt = ""
+            try:
+                await self._openers.run(repo.prove)
+            except P2PCacheError as error:
+                doubt = str(error)
+            if doubt and doubt != self.queries.origin_doubt:
+                log.warning("origin: %s", doubt)
+            self.queries.origin_doubt = doubt
+            if not doubt:
+                return
+            await asyncio.sleep(PROVE_S)
 
     def _opening(self, url: str) -> None:
         self._origin_url = url

@@ -31,6 +31,9 @@ class Queries:
         serving: Serving,
     ) -> None:  # fmt: skip
         self.origin_trouble = ""  # why the origin can't be used, "" if it can
+        self.origin_doubt = (
+            ""  # why it wouldn't answer us at the start; a peer may have all, though
+        )
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()
@@ -55,7 +58,8 @@ class Queries:
     def warnings(self) -> list[str]:
         """What an operator should look at, though all works."""
         tls = self._parts.tls
-        return tls.warnings() if tls is not None else []
+        doubts = [f"origin: {self.origin_doubt}"] if self.origin_doubt else []
+        return doubts + (tls.warnings() if tls is not None else [])
 
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""

@@ -23,7 +23,7 @@ from p2pcache.errors import (
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import NoContainer
-from p2pcache.io.origins.repo import OriginRepo, manifest_key
+from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.tasks import Tasks, Threads
 
 T = TypeVar("T")
@@ -36,7 +36,6 @@ TAG_WAIT_S = 8.0  # an agent waits 15 s for an answer and goes on with what it k
 TROUBLE_WAIT_S = 1.0  # while storage doesn't answer anyway: nobody should wait for it
 MANIFEST_WAIT_S = 50.0  # 256 MiB over a slow link; the agent waits 60 s
 RETRY_FOR_S = 4.0  # shorter than an agent's own retries: a refusal lets it look elsewhere
-PROBE_KEY = manifest_key("0" * 64)  # never there; asking for it shows whether storage answers
 
 
 class Catalog:
@@ -156,13 +155,7 @@ class Catalog:
         return self._get_repo().get_manifest(digest)
 
     def _probe(self) -> None:
-        # Not by HEAD: its answers have no body, and a missing bucket looks like a missing object.
-        try:
-            self._get_repo().origin.get(PROBE_KEY, limit=0)
-        except NoContainer:
-            raise
-        except NotFound:
-            return
+        self._get_repo().prove()
 
     def _get_repo(self) -> OriginRepo:
         if not self.url:

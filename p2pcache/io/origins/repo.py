@@ -21,6 +21,7 @@ from p2pcache.io.origins.retry import Retrying, never
 __all__ = ["OriginRepo", "PushResult", "blob_key", "manifest_key", "tag_key"]
 
 ROOT = "p2pcache/v1"
+NOWHERE = f"{ROOT}/manifests/{'0' * 64}"  # never there: asking for it shows whether storage answers
 _PUT_TAG_TRIES = 20  # a forced put races only with other people, who are slower than this
 
 
@@ -39,6 +40,20 @@ class OriginRepo:
     def url(self) -> str:
         """The origin's URL, without credentials."""
         return self.origin.url
+
+    def prove(self) -> None:
+        """See whether the storage answers us, with one small question.
+
+        Raises:
+            P2PCacheError: why it can't be used: credentials, no bucket, no answer.
+        """
+        # Not by HEAD: its answers have no body, and a missing bucket looks like a missing object.
+        try:
+            self.origin.get(NOWHERE, limit=0)
+        except NoContainer:
+            raise
+        except NotFound:
+            return
 
     # -- tags -----------------------------------------------------------------------------------
 
