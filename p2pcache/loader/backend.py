@@ -133,7 +133,9 @@ class CudaBackend:
     def record(self) -> Any:
         """See `Backend.record`."""
         with _errors_of(self._device):
-            event = self._torch.cuda.Event()
+            event = self._torch.cuda.Event(
+                blocking=True
+            )  # else eight readers would spin for the bus
             event.record(self._stream())
         return event
 

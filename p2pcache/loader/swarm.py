@@ -10,6 +10,7 @@ begun is never begun again.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ class SwarmSource:
         self._models_dir = models_dir
         self._origin = origin
         self._needed = needed
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._board: Board | None = None
         self._boards: list[Board] = []  # older ones, whose mappings may still be looked at
@@ -283,6 +285,10 @@ class SwarmSource:
 
     def close(self) -> None:
         """See `Source.close`."""
+        if (
+            os.getpid() != self._pid
+        ):  # a fork has none of the threads, one of which may hold the lock
+            return
         final = self.stats()
         with self._changed:
             if self._closed:

@@ -15,8 +15,10 @@ import torch
 
 import p2pcache
 from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.ids import Ref
 from p2pcache.loader import api
 from p2pcache.loader.plan import READ_BYTES
+from p2pcache.loader.swarm import SwarmSource
 from tests.loader.loader_kit import SlowSource, Spec, reader_threads, soon, torch_bytes, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -83,6 +85,29 @@ def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Bod
     late.arrive("m.safetensors", 0, 1 << 40)
     reader.join()
     opened.close()
+
+
+def test_a_fork_that_meets_a_held_lock_drops_what_arrives() -> None:
+    source = SwarmSource(Ref.parse("team/m:v1"), None, "", needed=False)
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with source._changed:
+            held.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def closed() -> bool:
+        source.close()
+        return True
+
+    assert in_a_fork(closed)
+    over.set()
+    thread.join()
+    source.close()
 
 
 def test_a_load_does_not_go_on_in_a_fork(model: tuple[Path, Body]) -> None:
