@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from p2pcache.errors import NoSpace, P2PCacheError
@@ -54,10 +55,18 @@ def table(
     The same text on a terminal and in a pipe: what a person sees is what `awk` gets.
     """
     lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    widths = [max(_columns(line[i]) for line in lines) for i in range(len(heads))]
     for line in lines:
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
+        cells = []
+        for i, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            padding = " " * (width - _columns(cell))
+            cells.append(padding + cell if i in right else cell + padding)
         emit("  ".join(cells).rstrip())
+
+
+def _columns(text: str) -> int:
+    """How many columns a terminal gives a text: two to each Chinese, Japanese or Korean character."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)

@@ -83,7 +83,9 @@ class HistoryRow(NamedTuple):
 
     def told(self) -> dict[str, object]:
         """The row as docs/api.md has it."""
-        rate = self.size_bytes / self.seconds if self.seconds and not self.code else 0.0
+        # What was here already took no time: a resumed pull isn't quicker than its link.
+        moved = self.bytes_origin + self.bytes_peers or self.size_bytes
+        rate = moved / self.seconds if self.seconds and not self.code else 0.0
         return {
             "ended": self.ended, "action": self.action, "ref": self.ref, "digest": self.digest,
             "bytes": self.size_bytes, "seconds": self.seconds, "rate": round(rate),

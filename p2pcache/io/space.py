@@ -43,7 +43,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
     promised = sum(b.promise() for b in blobs.known() if b.reserved)
     free = blobs.recycler.free_bytes
     if needed_bytes and needed_bytes + promised + min_free_bytes > free:
-        kept = f", {human(min_free_bytes)} are kept free" if min_free_bytes else ""
+        kept = f", {human(min_free_bytes)} are kept free (min_free_bytes)" if min_free_bytes else ""
         others = f", {human(promised)} are promised to other pulls" if promised else ""
         raise NoSpace(
             f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"

@@ -144,7 +144,9 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         raise  # the client went away: nobody to tell
     except Exception:  # noqa: BLE001 - the edge: a bug must not leave as a trace
         _log.exception("%s %s failed", request.method, request.path)
-        message = "internal error; the daemon's log has the details"
+        message = (
+            "internal error; the daemon's log has the details, or P2PCACHE_DEBUG=1 without one"
+        )
         return error_response(1, message, status=500)
 
 

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.journal import Journal
 from p2pcache.errors import NoSpace
+from p2pcache.io.records import HistoryRow
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -116,3 +117,9 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
     journal.close()
     assert [row.ref for row in store.history(9)] == ["c:d", "a:b"]
     store.close()
+
+
+def test_the_rate_of_a_pull_that_resumed_is_that_of_what_came() -> None:
+    row = HistoryRow(1.0, "pull", "m:v1", "", 94_000_000, 4.0, bytes_origin=60_000_000)
+    assert row.told()["rate"] == 15_000_000
+    assert row._replace(action="push", bytes_origin=0).told()["rate"] == 23_500_000
