@@ -287,7 +287,7 @@ def test_more_shards_than_a_process_may_open(
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
         found = {name: torch_bytes(t) for name, t in p2pcache.iter_tensors(tmp_path)}
     assert found == body
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_a_shard_that_is_replaced_in_the_middle(

@@ -45,7 +45,7 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
     """Whether a child says so; a hang is a no."""
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(45)
         try:
             os._exit(0 if work() else 1)
         finally:
