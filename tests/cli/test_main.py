@@ -45,6 +45,14 @@ def test_the_help_lists_every_command_with_its_own_first_line(run: Run) -> None:
             assert (command.help or "").startswith(entry.help)
 
 
+def test_every_command_is_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/cli.md").read_text()
+    missing = [
+        name for entries in main.COMMANDS.values() for name in entries if f"`{name}" not in page
+    ]
+    assert missing == []
+
+
 def test_version(run: Run) -> None:
     assert run("version").stdout == f"p2pcache {__version__}\n"
     assert run("--version").stdout == f"p2pcache {__version__}\n"
