@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from p2pcache.core.chunking import MiB
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.way import Way
 
@@ -10,6 +11,10 @@ _TIMES = 3
 _TRIPS = (
     4  # ... and so what comes within one says little (2 nodes, 50 Mbit/s, 40 ms: eta -0.01 with 1)
 )
+# Storage on another continent, and nobody's gusts to add to: each read begins with a slow start of its own,
+# so what came says too little for too long.
+_FAR_S = 0.1
+_FAR_BYTES = 32 * MiB  # more would only put off the first runs, which a loader waits for
 
 
 class Depth:
@@ -25,6 +30,9 @@ class Depth:
         self._settings = settings
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._way = Way(0.0, now, trips=_TRIPS)
+        room = int(_FAR_BYTES / max(1.0, self._usual_bytes)) - settings.origin_fetches
+        self._far_ahead = max(0, min(settings.origin_ahead, room))
+        self._floor = 0  # as many ahead at least
         self.ahead = 0  # beyond the usual ones
 
     @property
@@ -37,9 +45,10 @@ class Depth:
         """What `reads` never exceeds."""
         return self._settings.origin_fetches + self._settings.origin_ahead
 
-    def answered(self, waited_s: float) -> None:
-        """A read waited so long for its first byte; 0: not known."""
+    def answered(self, waited_s: float, *, alone: bool = False) -> None:
+        """A read waited so long for its first byte (0: not known); `alone`: there is no other node."""
         self._way.answered(waited_s)
+        self._floor = self._far_ahead if alone and self._way.rtt_s >= _FAR_S else 0
 
     def idle_until(self, now: float) -> None:
         """Nothing was being read until now."""
@@ -51,6 +60,6 @@ class Depth:
         way.carried(self._run_bytes[run], now)
         way.measure(self._usual_bytes / _TIMES, self.most)
         # Down only when half of it is gone: each change is a message to the tracker.
-        beyond = max(0, way.runs - self._settings.origin_fetches)
+        beyond = max(self._floor, way.runs - self._settings.origin_fetches)
         if beyond > self.ahead or 2 * beyond < self.ahead:
             self.ahead = beyond

@@ -173,7 +173,7 @@ class OriginSide:
         if reading is None:
             raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
         bit = 1 << reading.run
-        self._depth.answered(waited_s)
+        self._depth.answered(waited_s, alone=not self._book.peers)
         self._diary.note(now, reading.run, f"origin: {outcome.name.lower()}")
         if outcome is Outcome.DONE:
             self._failures = 0
