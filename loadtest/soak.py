@@ -17,6 +17,7 @@ import argparse
 import heapq
 import itertools
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -262,17 +263,20 @@ def _lives(rests: list[Rest]) -> Iterator[list[Rest]]:
 
 
 def soak(minutes: float, seed: int, logs: Path) -> Soak:
-    """One run; the agents' logs are kept in `logs`."""
+    """One run; the agents' logs are kept in `logs`, after a finding the recordings of pulls, too."""
     logs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="p2ps-") as folder, Scene(Path(folder)) as scene:
-        run = Soak(scene, seed, logs / "actions.jsonl")
-        try:
-            run.run(minutes)
-        except (Stuck, TimeoutError) as error:
-            run.note("stuck", f"BROKEN {error}")
-        finally:
-            for daemon in (scene.cluster.tracker, *scene.agents):
-                (logs / f"{daemon.name}.log").write_text(daemon.log())
+    with tempfile.TemporaryDirectory(prefix="p2ps-") as folder:
+        with Scene(Path(folder)) as scene:
+            run = Soak(scene, seed, logs / "actions.jsonl")
+            try:
+                run.run(minutes)
+            except (Stuck, TimeoutError) as error:
+                run.note("stuck", f"BROKEN {error}")
+            finally:
+                for daemon in (scene.cluster.tracker, *scene.agents):
+                    (logs / f"{daemon.name}.log").write_text(daemon.log())
+        if run.findings:  # the recorders have written all by now
+            shutil.copytree(scene.records, logs / "records", dirs_exist_ok=True)
     return run
 
 

@@ -36,6 +36,9 @@ ORIGIN_RATE = (
     16_000_000  # bytes/s of each agent: a pull takes a second or two, so faults hit its middle
 )
 RECYCLE_BYTES = 16 << 20  # half of the agents keep files of removed models, the others none
+RECORD_BYTES = 64 << 20  # of an agent: its last few hundred pulls
+# A pull is given up after 90 s without a byte. No fault of a soak lasts for so long, and each is got over.
+STUCK = "no byte came"
 ABANDON_S = 2.0
 SMALL_FILES = 300  # of every third model, beside its weights
 MODEL_BYTES = (2 << 20, 6 << 20, 24 << 20)
@@ -83,6 +86,7 @@ class Scene:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.records = root / "records"  # what each pull's scheduler heard
         self.models: list[Model] = []
         self.tally: Counter[str] = Counter()
         self._stack = contextlib.ExitStack()
@@ -101,10 +105,13 @@ class Scene:
                 "AWS_ENDPOINT_URL": self.proxy.endpoint, "P2PCACHE_ABANDON_AFTER_S": str(ABANDON_S),
                 "P2PCACHE_ORIGIN_BYTES_PER_S": str(ORIGIN_RATE),
             }  # fmt: skip
+            self.records.mkdir()
             self.cluster = Cluster(self.storage.url(), agents=AGENTS, environ=environ)
             stack.callback(self.cluster.stop)
             for number, agent in enumerate(self.cluster.agents):
                 agent.command += ["--recycle-bytes", str(RECYCLE_BYTES * (number % 2))]
+                agent.command += ["--record-dir", str(self.records / agent.name)]
+                agent.command += ["--record-bytes", str(RECORD_BYTES)]
             if os.geteuid() == 0:
                 stack.enter_context(small_disk(self.agents[SMALL].cache_dir, SMALL_DISK_BYTES))
             self.cluster.start()
@@ -185,7 +192,8 @@ class Scene:
         name = type(error).__name__
         small = number == SMALL and isinstance(error, NoSpace)
         removed = isinstance(error, Conflict) and "was removed while" in str(error)
-        if isinstance(error, EXCUSED) or small or removed:
+        stuck = isinstance(error, Unreachable) and STUCK in str(error)
+        if (isinstance(error, EXCUSED) and not stuck) or small or removed:
             return f"{name}: {error}"
         return f"BROKEN {name}: {error}"
 
