@@ -107,7 +107,7 @@ class OriginSide:
         """The tracker is gone; leases stay ours."""
         if self._up:
             self._up = False
-            self._down_since = now
+            self._down_since = self._look_at = now
             self._met = True
             self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
             mine = self._mine
@@ -228,6 +228,11 @@ class OriginSide:
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read, without a tracker."""
         return not self._up and now >= self._alone_at()
+
+    @property
+    def listens(self) -> bool:
+        """Whether what a neighbour has can change what `act` does."""
+        return not self._up or bool(self.waiting) or bool(self._mine.demanded)
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start what may be read, and tell the tracker what there is to tell."""

@@ -124,8 +124,11 @@ class PeerBook:
         fresh = runs & ~peer.have
         if fresh:
             peer.have |= fresh
-            self._count(peer, fresh)
-            self._noted(peer, fresh)
+            if self._boundaries.active:
+                self._count(peer, fresh)
+                self._noted(peer, fresh)
+            else:  # nine events of ten come by here
+                self.rarity.add(fresh)
         return fresh
 
     def lacks(self, peer: Peer, runs: int) -> None:

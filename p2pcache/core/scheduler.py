@@ -104,7 +104,9 @@ class Scheduler:
             peers.act(now, out)
             if peers.idle:
                 peers.duplicate(self._origin.readings.values(), now, out)
-        self._origin.act(now, now - self._progress_at, out)
+        # Nine events of ten are a neighbour's news, which mean nothing to a node that has no lease to wait for.
+        if type(event) is not events.PeerHas or self._origin.listens:
+            self._origin.act(now, now - self._progress_at, out)
         if self._news and now >= self._told_at + self._settings.have_interval_s:
             out.append(Announce(self._news))
             self._news = 0
@@ -219,7 +221,8 @@ class Scheduler:
         news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
         if news:
             self._progress_at = now
-            self._origin.look_soon()
+            if not self._tracker_up:
+                self._origin.look_soon()
             self._peers.offer(peer, news, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
