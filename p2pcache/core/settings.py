@@ -86,8 +86,8 @@ class UploadSettings:
     # BUSY rests for longer than the way is. (2 nodes, 25 Gbit/s, 1 ms: eta 0.178 with 16, 0.397 with this.)
     few_askers_places: int = 64
     # Among equals an upload takes as long as `slots` new runs take to appear. Fewer slots above so many times
-    # that: with one of 16 nodes at a tenth of the speed the others reach 0.81 of the bound instead of 0.74
+    # that: with one of 16 nodes at a tenth of the speed the others reach 0.80 of the bound instead of 0.74
     # (simulated, 128 runs). In seconds (1 s) it also closed the slots of every node behind 16 Mbit/s.
-    pace: float = 3.0
+    pace: float = 4.0
     per_peer: int = 8  # of one peer at once: 6 that few-peer swarms ask for, and 2 whose end the
     # requester saw first (it may ask again before our thread has reported the last byte)
