@@ -55,8 +55,8 @@ class LeaseBook:
         self.rescues = 0  # runs granted again though a live node has them
         self.taken_over = 0  # leases taken from nodes that dragged on, unasked
         self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
-        self._stopped_at = 0.0
-        self._looked_at = 0.0  # when leases that drag on were looked for last
+        self._again = 0  # of them (bits)
+        self._stopped_at = self._looked_at = 0.0  # the latter: for leases that drag on
         self._settings = settings
         self._have = have
         self._readers = Readers(settings, random.Random(seed), dealer)
@@ -101,10 +101,7 @@ class LeaseBook:
         self._readers.set_wanted(node, wanted if credit > 0 else ALL)
 
     def demand(self, runs: int) -> None:
-        """A loader waits for these runs (bits): they are granted before the others.
-
-        An order, not a right: whoever demands everything has the file order back.
-        """
+        """A loader waits for these runs (bits): granted before the others. Who demands all has file order."""
         self._demanded |= runs & ~self.done
 
     def claim(self, node: int, fresh: int, now: float) -> dict[int, list[int]]:
@@ -128,10 +125,9 @@ class LeaseBook:
         return revoked
 
     def renew(self, node: int, reading: int, now: float) -> None:
-        """A heartbeat says which runs (bits) the node is reading.
+        """A heartbeat says which runs (bits) the node is reading: its leases live on.
 
-        Its leases live on. A read that nobody holds a lease for (the tracker restarted, or the
-        lease had just expired) becomes one: it happens anyway, once is enough.
+        A read that nobody holds a lease for (the tracker restarted, or it had just expired) becomes one.
         """
         expires = now + self._settings.ttl_s
         for run in chunkset.members(reading & self.leased):
@@ -144,7 +140,7 @@ class LeaseBook:
     def keep_only(self, node: int, reading: int, now: float) -> bool:
         """A fresh announcement: leases that it doesn't list never arrived, or ended unheard.
 
-        They count as done until it is known who has them; returns whether there were any.
+        Done until it is known who has them; returns whether there were any.
         """
         unheard = [run for run in sorted(self._readers.runs_of(node)) if not reading >> run & 1]
         for run in unheard:
@@ -208,11 +204,22 @@ class LeaseBook:
         """Nothing is being read and nothing is left to read."""
         return not self.free and not self.leases
 
+    def hide(self, node: int, alone: int, now: float) -> None:
+        """Others can't get at what this node has: they read, also what it has alone (bits)."""
+        self._readers.hide(node, now)
+        for run in chunkset.members(alone & ~self.leased & ~self.free):
+            self.rescue(run, now, capped=False)
+
+    def is_hidden(self, node: int) -> bool:
+        """Whether others couldn't get at what it has lately."""
+        return self._readers.is_hidden(node)
+
     def rescue(self, run: int, now: float, *, capped: bool = True) -> bool:
         """Grant a done run again though a live node has it, if the cap allows it."""
         if capped and not self._spare:
             return False
         self.rescues += 1
+        self._again |= 1 << run
         self._story.note(now, run, "rescued", -1)
         self.release(1 << run, now)
         return True
@@ -220,9 +227,9 @@ class LeaseBook:
     def overdue(self, now: float) -> dict[int, list[int]]:
         """Take leases back that drag on, unasked: the others wait for their place in the order.
 
-        Only while they are exceptions (if many drag on it is the origin), only when somebody else
-        could read them, and within a cap of its own: on real links one read in thirty takes four usual
-        times for no fault of its node. Returns runs to revoke, by node.
+        Only exceptions (if many drag on it is the origin) that somebody else could read, within a cap of
+        their own: on real links one read in thirty takes four usual times for no fault of its node.
+        Returns runs to revoke, by node.
         """
         self._looked_at = now
         late = [run for run, lease in self.leases.items() if now >= self._dragging_at(run, lease)]
@@ -253,10 +260,8 @@ class LeaseBook:
         return lease.node
 
     def resume(self, now: float) -> bool:
-        """Whether leases flow (again): a stop ends once nobody wants and a while has passed.
-
-        The origin may have been repaired; two wrong reads more tell if it wasn't.
-        """
+        """Whether leases flow (again): a stop ends once nobody wants and a while has passed."""
+        # The origin may have been repaired; two wrong reads more tell if it wasn't.
         if self.stopped is not None and not len(self._readers) and now >= self._stopped_at + STOP_S:
             self.stopped = None
             self._mismatches.clear()
@@ -272,15 +277,16 @@ class LeaseBook:
 
     def grants(self, now: float) -> dict[int, list[int]]:
         """Give out what may be given out now: runs by node, demanded ones first, in file order."""
-        given: dict[int, list[int]] = {}
         self._readers.wake(now)
+        given: dict[int, list[int]] = {}
         if self.stopped is not None or not self.free or not len(self._readers):
             return given
         candidates, skipped = self.free, 0
         while candidates and self._in_flight(now) < self._at_once and skipped < MAX_SKIPPED:
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
-            node = self._readers.pick(self._barred(run), run, self._have)
+            again = bool(self._again >> run & 1)  # all who are quick may have it
+            node = self._readers.pick(self._barred(run), run, self._have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1
@@ -288,7 +294,7 @@ class LeaseBook:
             elif self._readers.choosy:
                 candidates &= self._readers.acceptable()  # those with room may want others only
                 skipped += 1
-            elif run in self._avoid:
+            elif run in self._avoid or again:
                 skipped += 1  # only for this run nobody is left; the next may find a reader
             else:
                 break
@@ -358,8 +364,7 @@ class LeaseBook:
         """When a lease has taken far too long; inf while nothing was measured."""
         if not self._readers.measured:
             return inf
-        # Twice as long each time: or an origin that became slower than its median would see each
-        # read cut off before its end and started again, for ever.
+        # Twice as long each time, or an origin that became slower would see every read cut off for ever.
         patience = self._settings.stuck_factor * 2.0 ** self._taken.get(run, 0)
         return lease.since + patience * self._readers.usual_s()
 

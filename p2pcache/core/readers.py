@@ -25,6 +25,7 @@ FIRST_REST_S = 0.5  # after a failed read; doubles ...
 LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
 PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doubled each time
 LAST_DOUBLING = 5  # of it
+HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
 class Readers:
@@ -59,6 +60,7 @@ class Readers:
         self._slow: dict[int, float] = {}
         self._verdicts: dict[int, int] = {}  # how often in a row a node was found slow
         self._resting: dict[int, float] = {}
+        self._hidden: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
 
     def __len__(self) -> int:
@@ -123,6 +125,7 @@ class Readers:
         self._paces.pop(node, None)
         self._failures.pop(node, None)
         self._verdicts.pop(node, None)
+        self._hidden.pop(node, None)
 
     def took(self, node: int, run: int) -> None:
         """The node reads one more run."""
@@ -185,6 +188,14 @@ class Readers:
         if node in self._credit:
             self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
 
+    def hide(self, node: int, now: float) -> None:
+        """Others can't get from the node what it has: let somebody else read."""
+        self._hidden[node] = now + HIDDEN_S
+
+    def is_hidden(self, node: int) -> bool:
+        """Whether that was so lately."""
+        return node in self._hidden
+
     @property
     def measured(self) -> bool:
         """Whether any read has ended: before that nobody can be called slow."""
@@ -196,14 +207,26 @@ class Readers:
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
-        for table in (self._resting, self._slow):
+        for table in (self._resting, self._slow, self._hidden):
             for node in [n for n, until in table.items() if until <= now]:
                 del table[node]
 
-    def pick(self, barred: set[int], run: int, have: Mapping[int, int]) -> int | None:
+    def pick(
+        self, barred: set[int], run: int, have: Mapping[int, int], *, slow_too: bool = False
+    ) -> int | None:
         """The node that should read `run`, or None if nobody fit has room for it."""
         if not self._credit:
             return None
+        quick = self._pick(barred, run, have, everybody=False)
+        return (
+            quick
+            if quick is not None or not slow_too
+            else self._pick(barred, run, have, everybody=True)
+        )
+
+    def _pick(
+        self, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
+    ) -> int | None:
         share = self._share()
         for node in self._dealer.order(run) if self._dealer is not None else ():
             room = len(self.runs_of(node)) < min(share, self._credit.get(node, 0))
@@ -212,7 +235,7 @@ class Readers:
         for bag in self._ready[:share]:
             spare: int | None = None  # on parole: or the last run of all may be one that it sits on
             for node in bag.draw(self._rng, SAMPLE):
-                if not self._may_read(node, barred, run, have):
+                if not self._may_read(node, barred, run, have, everybody=everybody):
                     continue
                 if node not in self._verdicts:
                     return node
@@ -221,16 +244,30 @@ class Readers:
                 return spare
         return None
 
-    def _may_read(self, node: int, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
+    def _may_read(
+        self,
+        node: int,
+        barred: set[int],
+        run: int,
+        have: Mapping[int, int],
+        *,
+        everybody: bool = False,
+    ) -> bool:
         if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
             return False
-        everybody_slow = len(self._slow) == len(self._credit)
+        hidden = self._hidden.keys() & self._credit.keys() if self._hidden else set()
+        if node in hidden and len(hidden) < len(self._credit):
+            return False
+        everybody = everybody or len(self._slow) + len(hidden - self._slow.keys()) == len(
+            self._credit
+        )
         wants = self._wanted.get(node, ALL) >> run & 1
-        return bool(wants) and (everybody_slow or node not in self._slow)
+        return bool(wants) and (everybody or node not in self._slow)
 
     def next_rested(self) -> float | None:
         """When a resting or slow node may be tried again."""
-        return min((*self._resting.values(), *self._slow.values()), default=None)
+        tables = (self._resting, self._slow, self._hidden)
+        return min((until for table in tables for until in table.values()), default=None)
 
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""

@@ -22,6 +22,7 @@ INTRODUCED = 4  # holders named per stuck run
 SCARCE = 2  # holders at most, for a run to be worth a second read
 RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
 MAX_REMEMBERED = 20_000  # introductions remembered per swarm
+ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
 BLAMES_TO_SHUN = 2  # nodes that got wrong bytes from a peer before it is believed of it
 
 
@@ -73,7 +74,11 @@ class TrackedSwarm:
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self._epoch = epoch
         self._neighbours = members.neighbours
-        self._introduced: dict[tuple[int, int], float] = {}  # (node, run) -> when
+        # (node, run) -> when, and to whom
+        self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        self._in_vain: dict[
+            int, set[int]
+        ] = {}  # nodes introduced to a holder that they don't reach
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
 
     # -- what members say --------------------------------------------------------------------------
@@ -89,6 +94,7 @@ class TrackedSwarm:
         """A member connected: what it lists is all there is."""
         node = member.node
         self._blames.pop(node, None)
+        self._in_vain.pop(node, None)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
         reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
@@ -158,6 +164,8 @@ class TrackedSwarm:
         # With the origin idle, who waits matters more than a second read: holders that nobody can
         # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
         idle = self.book.idle
+        for run in chunkset.members(wanted):
+            self._accuse(node, run, now)
         for run in chunkset.members(wanted & ~self.book.free):
             if run in self.book.leases:
                 self._hurry(node, run, now, out)
@@ -304,8 +312,32 @@ class TrackedSwarm:
         if before is None:
             if len(self._introduced) >= MAX_REMEMBERED:
                 self._introduced.clear()
-            self._introduced[key] = now
-        elif (idle or len(found) <= SCARCE) and now - before >= RESCUE_AFTER_S:
+            self._introduced[key] = now, tuple(found)
+        elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
-            self.book.rescue(run, now, capped=not idle)
+            hidden = all(map(self.book.is_hidden, found))
+            self.book.rescue(run, now, capped=not idle and not hidden)
         return found
+
+    def _accuse(self, node: int, run: int, now: float) -> None:
+        """Whom the node was sent to for this run didn't help: perhaps nobody gets at what they have.
+
+        A node behind a firewall would hold everybody up, window after window, with what it had read
+        until this was noticed.
+        """
+        since, holders = self._introduced.get((node, run), (now, ()))
+        if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
+            return
+        for holder in holders:
+            if holder in self.roster and not self.book.is_hidden(holder):
+                accusers = self._in_vain.setdefault(holder, set())
+                accusers.add(node)
+                if len(accusers) >= min(ACCUSERS_TO_HIDE, len(self.roster) - 1):
+                    self._hide(holder, now)
+
+    def _hide(self, holder: int, now: float) -> None:
+        del self._in_vain[holder]
+        elsewhere = 0
+        for other, have in self.roster.have.items():
+            elsewhere |= have if other != holder else 0
+        self.book.hide(holder, self.roster.have[holder] & ~elsewhere, now)

@@ -42,12 +42,16 @@ def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
             world.done(1, run)
     world.join(2, credit=4)
     book = world.tracking.swarms[X].book
+    lacking = set(range(RUNS))
     for _ in range(RUNS):
-        world.say(2, m.Stuck(X, tuple(range(RUNS))))
+        world.say(2, m.Stuck(X, tuple(lacking)))
         world.wait(4.1, alive=(1, 2))
-        world.say(2, m.Stuck(X, tuple(range(RUNS))))
-        world.done(2, *world.granted(2))
-        world.forget_mail()
+        world.say(2, m.Stuck(X, tuple(lacking)))
+        while runs := world.granted(2):
+            world.forget_mail()
+            world.done(2, *runs)
+            lacking -= set(runs)
+    assert not lacking
     assert book.rescues == RUNS, "each was read again, whatever the cap"
 
 
@@ -65,6 +69,34 @@ def test_stuck_again_rescues_a_scarce_run() -> None:
     assert world.tracking.swarms[X].book.rescues == 1
     world.say(2, m.LeaseReport(X, EPOCH, credit=1))
     assert run in world.granted(2)
+
+
+def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_again() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=8 * (node == 1))
+    mine = world.granted(1)
+    world.done(1, *mine)
+    assert len(mine) > 2
+    book = world.tracking.swarms[X].book
+    for node in (2, 3):
+        world.say(node, m.Stuck(X, (mine[0],)))
+    world.wait(4.1, alive=(1, 2, 3))
+    for _ in range(3):  # it may be cut off itself: one run is within the cap, and no more
+        world.say(2, m.Stuck(X, (mine[0], mine[1])))
+        world.wait(4.1, alive=(1, 2, 3))
+    assert book.rescues == 1
+    assert not book.is_hidden(1)
+    world.say(3, m.Stuck(X, (mine[0],)))
+    assert book.is_hidden(1)
+    assert book.rescues == len(mine), "not only what somebody has asked for"
+    world.forget_mail()
+    world.say(2, m.LeaseReport(X, EPOCH, credit=4))
+    world.say(1, m.LeaseReport(X, EPOCH, credit=16))
+    assert world.granted(2)
+    assert not world.granted(1)
+    world.wait(61.0, alive=(1, 2, 3))
+    assert not book.is_hidden(1), "somebody may have mended it"
 
 
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:

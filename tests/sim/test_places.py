@@ -74,6 +74,15 @@ def test_nodes_that_nobody_can_dial_hold_nobody_up() -> None:
     assert report.alpha <= 1.1, "what the hidden one read is read once more"
 
 
+@pytest.mark.slow
+def test_a_node_behind_a_firewall_is_found_out_before_it_has_read_much() -> None:
+    """It took seven storms' time: every eight seconds the swarm got one window further."""
+    report = run(Storm(nodes=16, runs=512, hidden=1))
+    all_complete(report)
+    assert report.alpha <= 1.05
+    assert report.eta >= 0.75
+
+
 def test_a_partition_that_the_tracker_does_not_see_costs_a_copy_at_most() -> None:
     report = run(SMALL, partition=(8, 8), partition_tracker="both", partition_s=1000.0)
     all_complete(report)
