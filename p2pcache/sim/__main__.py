@@ -20,42 +20,62 @@ def _sides(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return count
+
+
+def _share(text: str) -> float:
+    if not 0 <= (share := float(text)) <= 1:
+        raise argparse.ArgumentTypeError("a share is between 0 and 1")
+    return share
+
+
+def _rate(text: str) -> float:
+    if not 0 < (rate := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError("more than 0")
+    return rate
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2pcache.sim", description=__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     _storm_flags(commands.add_parser("storm", help="one storm"))
     table = commands.add_parser("table", help="each kind of fault beside a calm storm")
-    table.add_argument("--nodes", type=int, default=100)
-    table.add_argument("--chunks", type=int, default=256, help="runs of the model")
+    table.add_argument("--nodes", type=_count, default=100)
+    table.add_argument("--chunks", type=_count, default=256, help="runs of the model")
     table.add_argument("--seed", type=int, default=1)
     calibration = commands.add_parser("calibrate", help="recorded storms beside their predictions")
-    calibration.add_argument("files", nargs="+", type=Path, help="of loadtest.storm --json")
+    calibration.add_argument(
+        "files", nargs="+", type=Path, help="of loadtest.storm --json"
+    )
     laws = commands.add_parser("properties", help="random small storms with faults")
-    laws.add_argument("--count", type=int, default=2000)
+    laws.add_argument("--count", type=_count, default=2000)
     laws.add_argument("--seed", type=int, default=0, help="of the first one")
     laws.add_argument("--keep", type=Path, metavar="FILE", help="append storms that fail")
     return parser.parse_args(argv)
 
 
 def _storm_flags(storm: argparse.ArgumentParser) -> None:
-    storm.add_argument("--nodes", type=int, default=50)
-    storm.add_argument("--chunks", type=int, default=512, help="runs of the model")
-    storm.add_argument("--chunk-bytes", type=int, default=Storm().run_bytes)
-    storm.add_argument("--rate", type=float, default=Storm().rate, help="bytes/s, each way")
-    storm.add_argument("--origin-rate", type=float, default=Storm().origin_rate, help="bytes/s")
+    storm.add_argument("--nodes", type=_count, default=50)
+    storm.add_argument("--chunks", type=_count, default=512, help="runs of the model")
+    storm.add_argument("--chunk-bytes", type=_count, default=Storm().run_bytes)
+    storm.add_argument("--rate", type=_rate, default=Storm().rate, help="bytes/s, each way")
+    storm.add_argument("--origin-rate", type=_rate, default=Storm().origin_rate, help="bytes/s")
     storm.add_argument("--latency", type=float, default=Storm().latency_s, help="s, one way")
     storm.add_argument(
         "--origin-latency", type=float, default=Storm().origin_latency_s, help="s, one way"
     )
     storm.add_argument("--seed", type=int, default=1)
-    storm.add_argument("--slow", type=float, default=0.0, help="share of nodes at a tenth of it")
-    storm.add_argument("--slow-disk", type=float, default=0.0, help="share with a slow disk")
-    storm.add_argument("--crash", type=float, default=0.0, help="share of nodes killed")
+    storm.add_argument("--slow", type=_share, default=0.0, help="share of nodes at a tenth of it")
+    storm.add_argument("--slow-disk", type=_share, default=0.0, help="share with a slow disk")
+    storm.add_argument("--crash", type=_share, default=0.0, help="share of nodes killed")
     storm.add_argument(
         "--restart", nargs="?", const="kept", choices=("kept", "lost"),
         help="who crashed comes back, with its bytes (kept, the default) or without (lost)",
     )  # fmt: skip
-    storm.add_argument("--late", type=float, default=0.0, help="share of nodes that join at 50 %%")
+    storm.add_argument("--late", type=_share, default=0.0, help="share of nodes that join at 50 %%")
     storm.add_argument("--liars", type=int, default=0, help="nodes that serve garbage")
     storm.add_argument("--hidden", type=int, default=0, help="nodes that nobody can dial")
     storm.add_argument("--racks", type=int, default=0)
@@ -67,7 +87,7 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     storm.add_argument("--partition-s", type=float, default=10.0)
     storm.add_argument("--partition-tracker", choices=("first", "both"), default="first")
     storm.add_argument("--check-every", type=int, default=0, help="check invariants so often")
-    storm.add_argument("--json", type=Path, metavar="FILE")
+    storm.add_argument("--json", type=argparse.FileType("w"), metavar="FILE")
 
 
 def main(argv: list[str]) -> int:
@@ -108,7 +128,8 @@ def _storm(args: argparse.Namespace) -> int:
         text = f"{value:.4f}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{key:12} {text}\n")
     if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        with args.json as file:
+            file.write(json.dumps(figures, indent=2) + "\n")
     return 0 if result.complete == result.alive else 1
 
 

@@ -163,3 +163,22 @@ def test_the_command_prints_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert lines["complete"] == "3"
     assert 0 < float(lines["eta"]) <= 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--nodes", "-1"],
+        ["--chunks", "0"],
+        ["--slow", "2"],
+        ["--rate", "nan"],
+        ["--json", "/nope/x"],
+    ],
+)
+def test_flags_that_make_no_storm_are_told(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["storm", *flags])
+    assert ended.value.code == 2
+    assert f"argument {flags[0]}: " in capsys.readouterr().err
