@@ -214,15 +214,20 @@ class Readers:
     def pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, slow_too: bool = False
     ) -> int | None:
-        """The node that should read `run`, or None if nobody fit has room for it."""
+        """The node that should read `run`, or None if nobody fit has room for it.
+
+        Args:
+            barred: nodes that couldn't.
+            run: which.
+            have: what each node has (bits).
+            slow_too: a slow one, if no other lacks the run.
+        """
         if not self._credit:
             return None
         quick = self._pick(barred, run, have, everybody=False)
-        return (
-            quick
-            if quick is not None or not slow_too
-            else self._pick(barred, run, have, everybody=True)
-        )
+        if quick is None and slow_too:
+            return self._pick(barred, run, have, everybody=True)
+        return quick
 
     def _pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
@@ -258,9 +263,8 @@ class Readers:
         hidden = self._hidden.keys() & self._credit.keys() if self._hidden else set()
         if node in hidden and len(hidden) < len(self._credit):
             return False
-        everybody = everybody or len(self._slow) + len(hidden - self._slow.keys()) == len(
-            self._credit
-        )
+        slow_or_hidden = len(self._slow) + len(hidden - self._slow.keys())
+        everybody = everybody or slow_or_hidden == len(self._credit)
         wants = self._wanted.get(node, ALL) >> run & 1
         return bool(wants) and (everybody or node not in self._slow)
 

@@ -76,9 +76,7 @@ class TrackedSwarm:
         self._neighbours = members.neighbours
         # (node, run) -> when, and to whom
         self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        self._in_vain: dict[
-            int, set[int]
-        ] = {}  # nodes introduced to a holder that they don't reach
+        self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
 
     # -- what members say --------------------------------------------------------------------------

@@ -47,9 +47,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     table.add_argument("--chunks", type=_count, default=256, help="runs of the model")
     table.add_argument("--seed", type=int, default=1)
     calibration = commands.add_parser("calibrate", help="recorded storms beside their predictions")
-    calibration.add_argument(
-        "files", nargs="+", type=Path, help="of loadtest.storm --json"
-    )
+    calibration.add_argument("files", nargs="+", type=Path, help="of loadtest.storm --json")
     laws = commands.add_parser("properties", help="random small storms with faults")
     laws.add_argument("--count", type=_count, default=2000)
     laws.add_argument("--seed", type=int, default=0, help="of the first one")
