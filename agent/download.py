@@ -30,9 +30,7 @@ class Download:
         self.swarm = swarm
         self.timeline = timeline
         self.noted = False  # in the history
-        self.turn = (
-            Turn.USUAL
-        )  # the earliest that a client of it has, on this node and at its peers
+        self.turn = Turn.USUAL  # the earliest of its clients', here and at its peers
         self.whole = whole  # somebody wants all of it
         self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
         self._urgent = 0  # what loaders waited for before the swarm was asked for anything

@@ -31,9 +31,7 @@ class Queries:
         serving: Serving,
     ) -> None:  # fmt: skip
         self.origin_trouble = ""  # why the origin can't be used, "" if it can
-        self.origin_doubt = (
-            ""  # why it wouldn't answer us at the start; a peer may have all, though
-        )
+        self.origin_doubt = ""  # why it didn't answer at the start; a peer may have all, though
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()

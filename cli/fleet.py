@@ -10,7 +10,7 @@ from p2pcache.cli.connect import Loaded, client_options, need_agent
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
 from p2pcache.cli.words import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.ids import Ref
 
 
@@ -170,8 +170,7 @@ def governor(state: dict[str, Any]) -> list[str]:
 
 def _cache(state: dict[str, Any], models: object) -> str:
     cached, free = (format_bytes(state.get(key, 0)) for key in ("cached_bytes", "free_bytes"))
-    count = "1 model" if models == 1 else f"{models} models"
-    return f"{state.get('dir', '?')}: {cached} in {count}, {free} free"
+    return f"{state.get('dir', '?')}: {cached} in {counted(models, 'model')}, {free} free"
 
 
 def _tracker(state: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
 from p2pcache.cli.progress import peer_share
 from p2pcache.cli.words import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 
 SHORT_DIGEST = 12  # as docker and git: enough to tell models apart on a screen
@@ -87,7 +87,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
         ("digest", f"blake3:{model['digest']}"),
         ("tags", ", ".join(model.get("refs") or model["tags"]) or "-"),
         ("generation", model.get("generation", "-")),
-        ("size", f"{format_bytes(model['bytes'])} in {len(files)} file{'s' * (len(files) != 1)}"),
+        ("size", f"{format_bytes(model['bytes'])} in {counted(len(files), 'file')}"),
         ("here", _state(model) if model.get("local") else "no"),
     ):
         emit(f"{label + ':':12}{clean(value)}")

@@ -119,13 +119,13 @@ class Roster:
         """How many nodes were caught sending wrong bytes."""
         return len(self._shunned)
 
-    def covered(self) -> int:
-        """Bits that at least one member has, as last told. O(members)."""
-        if self.complete:
+    def covered(self, *, without: int = -1) -> int:
+        """Bits that at least one member (but `without`, if given) has, as last told. O(members)."""
+        if len(self.complete) > (without in self.complete):
             return self._full_set
         bits = 0
-        for have in self.have.values():
-            bits |= have
+        for node, have in self.have.items():
+            bits |= have if node != without else 0
         return bits
 
     def holders(self, run: int, *, without: int, limit: int) -> list[int]:

@@ -335,7 +335,5 @@ class TrackedSwarm:
 
     def _hide(self, holder: int, now: float) -> None:
         del self._in_vain[holder]
-        elsewhere = 0
-        for other, have in self.roster.have.items():
-            elsewhere |= have if other != holder else 0
-        self.book.hide(holder, self.roster.have[holder] & ~elsewhere, now)
+        alone = self.roster.have[holder] & ~self.roster.covered(without=holder)
+        self.book.hide(holder, alone, now)

@@ -62,6 +62,11 @@ def parse_duration(text: str) -> float:
     return float(Decimal(match["number"]) * Decimal(_SECONDS[match["unit"]]))
 
 
+def counted(count: object, word: str) -> str:
+    """A number of things: "1 file", "2 files"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def format_bytes(count: float) -> str:
     """Three digits and a decimal unit: `0 B`, `999 B`, `1.50 GB`, `140 GB`."""
     value = float(count)
