@@ -35,7 +35,8 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
             n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
             n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _told(n, "cached_bytes"),
             _told(n, "free_bytes"), n.get("load", "-"),
-            f"{format_duration(n.get('last_seen_s', 0))} ago",
+            f"{format_duration(n.get('last_seen_s', 0))} ago"
+            + (", nobody reaches it" if n.get("unreached") else ""),
         )
         for n in known
     ]  # fmt: skip

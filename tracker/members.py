@@ -17,7 +17,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.core.tracked import Output, Send
+from p2pcache.core.tracked import Output, Send, Unreached
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
@@ -237,6 +237,9 @@ class Members:
     def _perform(self, outputs: list[Output]) -> None:
         last, data = None, b""
         for output in outputs:
+            if isinstance(output, Unreached):
+                self._warn_of(output)
+                continue
             connection = self._live.get(output.node)
             if connection is None:
                 continue  # it is reconnecting, and will announce itself
@@ -247,6 +250,15 @@ class Members:
                 last, data = output.message, m.encode(output.message)
             connection.put(data)
         self._arm()
+
+    def _warn_of(self, unreached: Unreached) -> None:
+        node = unreached.node
+        member = self._tracking.registry.nodes[node].member
+        _log.warning(
+            "nobody reaches node %s at %s, so what it read of %.12s is read again: is that port open "
+            "between the nodes, and the address its own? (p2pcache doctor there; --advertise)",
+            format_node(node), member.address, unreached.digest,
+        )  # fmt: skip
 
     def _arm(self) -> None:
         wakeup = self._tracking.next_wakeup()

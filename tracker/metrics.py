@@ -99,6 +99,8 @@ class TrackerMetrics(Collector):
              sum(swarm.book.stopped is not None for swarm in swarms)),
             ("shunned_members", "Members caught sending wrong bytes, per model.",
              sum(swarm.roster.shunned for swarm in swarms)),
+            ("unreached_members", "Members that others couldn't fetch from lately, per model.",
+             sum(len(swarm.book.hidden) for swarm in swarms)),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
              max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",

@@ -33,13 +33,14 @@ class Views:
 
     def nodes(self) -> dict[str, object]:
         """Every member, by id."""
-        now = self._clock.now()
+        now, swarms = self._clock.now(), self._tracking.swarms
         rows = [
             {
                 "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
                 "site": n.member.site, "version": n.version, "models": len(n.digests),
                 "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
                 "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
+                "unreached": any(node in swarms[d].book.hidden for d in n.digests if d in swarms),
             }
             for node, n in sorted(self._tracking.registry.nodes.items())
         ]  # fmt: skip

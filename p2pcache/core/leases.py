@@ -60,6 +60,7 @@ class LeaseBook:
         self._settings = settings
         self._have = have
         self._readers = Readers(settings, random.Random(seed), dealer)
+        self.hidden = self._readers.hidden  # nodes that others could not get at lately
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
@@ -209,10 +210,6 @@ class LeaseBook:
         self._readers.hide(node, now)
         for run in chunkset.members(alone & ~self.leased & ~self.free):
             self.rescue(run, now, capped=False)
-
-    def is_hidden(self, node: int) -> bool:
-        """Whether others couldn't get at what it has lately."""
-        return self._readers.is_hidden(node)
 
     def rescue(self, run: int, now: float, *, capped: bool = True) -> bool:
         """Grant a done run again though a live node has it, if the cap allows it."""

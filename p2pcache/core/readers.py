@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from math import ceil
 
 from p2pcache.core.bag import Bag
@@ -192,9 +193,10 @@ class Readers:
         """Others can't get from the node what it has: let somebody else read."""
         self._hidden[node] = now + HIDDEN_S
 
-    def is_hidden(self, node: int) -> bool:
-        """Whether that was so lately."""
-        return node in self._hidden
+    @property
+    def hidden(self) -> AbstractSet[int]:
+        """The nodes of which that was so lately."""
+        return self._hidden.keys()
 
     @property
     def measured(self) -> bool:

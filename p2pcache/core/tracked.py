@@ -42,7 +42,15 @@ class Close:
     reason: str
 
 
-Output = Send | Close
+@dataclass(slots=True)
+class Unreached:
+    """People should know: what a member has read of a model, nobody could get from it."""
+
+    node: int
+    digest: str
+
+
+Output = Send | Close | Unreached
 
 
 class TrackedSwarm:
@@ -163,7 +171,7 @@ class TrackedSwarm:
         # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
         idle = self.book.idle
         for run in chunkset.members(wanted):
-            self._accuse(node, run, now)
+            self._accuse(node, run, now, out)
         for run in chunkset.members(wanted & ~self.book.free):
             if run in self.book.leases:
                 self._hurry(node, run, now, out)
@@ -313,11 +321,11 @@ class TrackedSwarm:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
-            hidden = all(map(self.book.is_hidden, found))
+            hidden = self.book.hidden >= {*found}
             self.book.rescue(run, now, capped=not idle and not hidden)
         return found
 
-    def _accuse(self, node: int, run: int, now: float) -> None:
+    def _accuse(self, node: int, run: int, now: float, out: list[Output]) -> None:
         """Whom the node was sent to for this run didn't help: perhaps nobody gets at what they have.
 
         A node behind a firewall would hold everybody up, window after window, with what it had read
@@ -327,11 +335,12 @@ class TrackedSwarm:
         if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
             return
         for holder in holders:
-            if holder in self.roster and not self.book.is_hidden(holder):
+            if holder in self.roster and holder not in self.book.hidden:
                 accusers = self._in_vain.setdefault(holder, set())
                 accusers.add(node)
                 if len(accusers) >= min(ACCUSERS_TO_HIDE, len(self.roster) - 1):
                     self._hide(holder, now)
+                    out.append(Unreached(holder, self.digest))
 
     def _hide(self, holder: int, now: float) -> None:
         del self._in_vain[holder]

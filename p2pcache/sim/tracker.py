@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core import messages as m
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.tracked import Output, Send
+from p2pcache.core.tracked import Close, Output, Send
 from p2pcache.core.tracking import Tracking
 from p2pcache.sim.agentlink import AgentLink
 
@@ -71,7 +71,7 @@ class SimTracker:
                 continue
             if isinstance(output, Send):
                 cluster.post(self.side, link.side, link.hear, link.generation, output.message)
-            else:
+            elif isinstance(output, Close):
                 cluster.post(self.side, link.side, link.broken)
         if mind is None:
             return

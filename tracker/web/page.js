@@ -156,13 +156,15 @@ function buildNode() {
 
 function drawNode(row, node) {
   const place = [node.site, node.rack].filter(Boolean).join(" / ");
+  const unreached = node.unreached ? " · nobody reaches it" : "";
   const seen = node.connected ? span(node.last_seen_s) : `lost ${span(node.last_seen_s)} ago`;
   const texts = ["", place || "–", String(node.models), bytes(node.cached_bytes),
     bytes(node.free_bytes), String(node.load), node.version, seen];
   say(row.cells[0].children[0], node.name || node.node);
-  say(row.cells[0].children[1], node.name ? `${node.address} · ${node.node}` : node.address);
+  const address = node.name ? `${node.address} · ${node.node}` : node.address;
+  say(row.cells[0].children[1], address + unreached);
   texts.forEach((text, n) => { if (n) say(row.cells[n], text); });
-  row.classList.toggle("away", !node.connected);
+  row.classList.toggle("away", !node.connected || node.unreached);
 }
 
 function rates(swarms) {
