@@ -5,6 +5,7 @@ ones beside their predictions, `properties` runs many small random ones that mus
 """
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -108,6 +109,7 @@ def _say(lines: Iterable[str]) -> int:
 
 
 def _storm(args: argparse.Namespace) -> int:
+    gc.disable()  # a fifth of the time of 600 nodes, for 10 MB of cycles
     storm = Storm(
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, latency_s=args.latency,
