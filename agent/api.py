@@ -257,12 +257,12 @@ class Api:
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await asyncio.to_thread(self._possession.check, caller, swarm.layout)
-        events = self._push_events(ref, wanted.digest, force=wanted.force)
+        events = self._push_events(ref, wanted)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
 
-    async def _push_events(self, ref: Ref, digest: str, *, force: bool) -> Events:
+    async def _push_events(self, ref: Ref, wanted: PushRequest) -> Events:
         began = time.monotonic()
-        push = self._pushes.start(ref, digest, force=force)
+        push = self._pushes.start(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
             yield {
@@ -272,7 +272,7 @@ class Api:
             }
         result = push.ended.result()
         yield {
-            "event": "done", "ref": str(ref), "digest": digest, "bytes": push.bytes_total,
+            "event": "done", "ref": str(ref), "digest": wanted.digest, "bytes": push.bytes_total,
             "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip

@@ -46,6 +46,7 @@ class PushRequest(msgspec.Struct, forbid_unknown_fields=True):
     ref: str
     digest: str
     force: bool = False
+    repair: bool = False  # upload also what the origin has
 
 
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ _CALLS: tuple[tuple[str, str, str, dict[str, str] | str | None, str], ...] = (
     ("post", "/v1/manifests", "Begin a push; which blobs are missing?", "bytes", _JSON),
     ("put", "/v1/blobs/{manifest}/{blob}", "Send one blob of a push", "bytes", _JSON),
     ("post", "/v1/push", "Upload and move the tag; NDJSON events",
-     {"ref": "string", "digest": "string", "force": "boolean?"}, _NDJSON),
+     {"ref": "string", "digest": "string", "force": "boolean?", "repair": "boolean?"}, _NDJSON),
     ("post", "/v1/prune", "Remove what nothing names", {"dry_run": "boolean?", "all": "boolean?"}, _JSON),
     ("post", "/v1/verify", "Prove every chunk again; NDJSON events", {"ref": "string"}, _NDJSON),
     ("post", "/v1/linger", "Wait until other nodes hold what this one holds",

@@ -27,6 +27,8 @@ OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives abou
 # S3 gives about 100 MB/s a connection; leases bound the rest. As many as one swarm reads at most.
 ORIGIN_THREADS = SwarmSettings().origin_fetches + SwarmSettings().origin_ahead
 
+WRONG_KEPT = 1000  # a model's pulls stop at its second wrong read; nobody has so many at a time
+
 
 class OriginReads:
     """Reads leased runs from the origin on threads of its own.
@@ -42,6 +44,7 @@ class OriginReads:
         self._limiter = Both(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
+        self._wrong: dict[tuple[str, int], str] = {}
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
@@ -59,12 +62,13 @@ class OriginReads:
         if repo is None:
             return Outcome.UNAVAILABLE, 0.0
         answers: list[float] = []
+        wrong: list[str] = []
 
         def read() -> Outcome:
             return fetch_run(
                 repo, layout, store, run,
                 on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
-                on_answer=answers.append,
+                on_answer=answers.append, on_wrong=wrong.append,
             )  # fmt: skip
 
         self._reading += 1
@@ -72,6 +76,18 @@ class OriginReads:
             return await self._threads.run(read), min(answers, default=0.0)
         finally:
             self._reading -= 1
+            self._note(layout.digest, run, wrong)
+
+    def wrong(self, digest: str, run: int) -> str:
+        """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
+        return self._wrong.get((digest, run), "")
+
+    def _note(self, digest: str, run: int, wrong: list[str]) -> None:
+        self._wrong.pop((digest, run), None)
+        if wrong:
+            self._wrong[digest, run] = wrong[-1]
+            if len(self._wrong) > WRONG_KEPT:
+                del self._wrong[next(iter(self._wrong))]
 
     async def drained(self, limit_s: float) -> None:
         """Wait until cancelled reads have ended, so that none writes into a closed store."""

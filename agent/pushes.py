@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -37,11 +38,12 @@ from p2pcache.errors import (
 from p2pcache.ids import Ref
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.push import PushResult
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.web import STALL_S, next_part
 from p2pcache.io.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
+
+Upload = Callable[..., PushResult]  # `OriginRepo.push`, its manner settled
 
 PIECE_BYTES = 1 << 20  # what goes to a thread at once; smaller costs wake-ups, larger memory
 
@@ -117,7 +119,7 @@ class Pushes:
         swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
-    def start(self, ref: Ref, digest: str, *, force: bool) -> "Push":
+    def start(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> "Push":
         """Upload what the origin lacks, then manifest, then tag; then publish here.
 
         It goes on when the client leaves: a tag is moved wholly or not at all.
@@ -126,6 +128,7 @@ class Pushes:
             ref: the tag to write.
             digest: of a manifest whose blobs are all here.
             force: take the tag even if somebody else moves it meanwhile.
+            repair: upload also what the origin has: its bytes were found wrong.
 
         Raises:
             NotFound: the model isn't complete here.
@@ -149,19 +152,16 @@ class Pushes:
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
             )
         push = Push(swarm.layout.manifest.size_bytes)
-        work = self._upload(push, repo, swarm.store, ref, force=force)
+        upload = partial(repo.push, force=force, repair=repair)
+        work = self._upload(push, upload, swarm.store, ref)
         self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
 
-    async def _upload(
-        self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
-    ) -> None:
+    async def _upload(self, push: "Push", upload: Upload, store: ModelStore, ref: Ref) -> None:
         began = time.monotonic()
         store.pin()
         try:
-            result = await asyncio.to_thread(
-                self._upload_blocking, push, repo, store, ref, force=force
-            )
+            result = await asyncio.to_thread(self._upload_blocking, push, upload, store, ref)
             await asyncio.to_thread(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
             link = self._parts.link
@@ -183,7 +183,7 @@ class Pushes:
             )  # fmt: skip
 
     def _upload_blocking(
-        self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *, force: bool
+        self, push: "Push", upload: Upload, store: ModelStore, ref: Ref
     ) -> PushResult:
         store.publish()  # every blob under its own name, durable
         blobs = self._parts.store.root / "blobs"
@@ -200,8 +200,8 @@ class Pushes:
             answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
             return decode_tag(answer.data)
 
-        return repo.push(
-            store.layout, ref, open_blob=open_blob, force=force, on_bytes=push.count,
+        return upload(
+            store.layout, ref, open_blob=open_blob, on_bytes=push.count,
             write_tag=through_tracker if link is not None else None,
         )  # fmt: skip
 

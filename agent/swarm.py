@@ -14,7 +14,7 @@ from collections.abc import Callable
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.recorded import end_recording, make_scheduler
-from p2pcache.agent.trouble import disk_failed, hopeless
+from p2pcache.agent.trouble import disk_failed, hopeless, wrong_at_origin
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
@@ -23,7 +23,7 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.reports import to_tracker, wish
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.errors import OriginChanged, P2PCacheError
+from p2pcache.errors import P2PCacheError
 from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
@@ -216,9 +216,8 @@ class Swarm:
             case m.Revoke():
                 self._post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
-                self.on_failed(OriginChanged(
-                    f"the origin's bytes of this model are wrong ({message.reason}); push or import it again"
-                ))  # fmt: skip
+                why = self._parts.origin.wrong(self.digest, message.run) or message.reason
+                self.on_failed(wrong_at_origin(why))
             case m.Poll():
                 self._tell_tracker()
             case _:
@@ -360,10 +359,8 @@ class Swarm:
             case c.Blame(peer):
                 self._parts.net.drop(peer, "sent bytes that don't match the manifest")
             case c.OriginCorrupt(run):
-                self.on_failed(OriginChanged(
-                    f"the origin's bytes of this model are wrong (run {run} doesn't match its digests); "
-                    "push or import it again"
-                ))  # fmt: skip
+                why = self._parts.origin.wrong(self.digest, run)
+                self.on_failed(wrong_at_origin(why or f"run {run} doesn't match its digests"))
         link, count = self._parts.link, self.layout.run_count
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)

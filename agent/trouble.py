@@ -2,7 +2,13 @@
 
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.core.events import Outcome
-from p2pcache.errors import NoSpace, OriginUnavailable, P2PCacheError, Unreachable
+from p2pcache.errors import (
+    NoSpace,
+    OriginChanged,
+    OriginUnavailable,
+    P2PCacheError,
+    Unreachable,
+)
 
 HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
 
@@ -29,6 +35,14 @@ def hopeless(
     if link is not None and not link.connected:
         why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
     return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
+
+
+def wrong_at_origin(why: str) -> OriginChanged:
+    """What was pushed isn't what the origin holds: other bytes, fewer, or none."""
+    why = why.removesuffix("; push it again")
+    return OriginChanged(
+        f"the origin doesn't hold this model as it was pushed ({why}); push it again with --repair"
+    )
 
 
 def disk_failed(free_bytes: int) -> NoSpace:

@@ -30,10 +30,21 @@ TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand eve
 @click.option(
     "--force", is_flag=True, help="Take the tag even if somebody else moves it meanwhile."
 )
+@click.option(
+    "--repair", is_flag=True, help="Upload also what the storage has: its bytes were found wrong."
+)
 @json_option
 @quiet_option
 @client_options("origin")
-def push(directory: str, ref: str, force: bool, as_json: bool, quiet: bool, loaded: Loaded) -> None:
+def push(
+    directory: str,
+    ref: str,
+    force: bool,
+    repair: bool,
+    as_json: bool,
+    quiet: bool,
+    loaded: Loaded,
+) -> None:
     """Store a directory as a model.
 
     Hashes the files, uploads what the storage doesn't have yet, and moves the tag last, so that
@@ -44,6 +55,7 @@ def push(directory: str, ref: str, force: bool, as_json: bool, quiet: bool, load
     Examples:
       p2pcache push ./llama team/llama:v3
       p2pcache push ./llama llama --origin s3://models
+      p2pcache push --repair ./llama team/llama:v3
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
     wanted = Ref.parse(ref)
@@ -58,7 +70,7 @@ def push(directory: str, ref: str, force: bool, as_json: bool, quiet: bool, load
     with closing(reporter):
         _check(target, wanted, reporter)
         found = indexed(Path(directory), _telling(reporter))
-        done = target.push(wanted, found, reporter, force=force)
+        done = target.push(wanted, found, reporter, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
     if not as_json:

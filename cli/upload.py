@@ -27,7 +27,9 @@ class Target(Protocol):
     def check(self, ref: Ref, /) -> None:
         """Fail now rather than after an hour of hashing."""
 
-    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
         """Upload and tag; returns the `done` event."""
 
 
@@ -46,7 +48,9 @@ class ThroughAgent:
         """Does it answer?"""
         self._client.status()
 
-    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
         """Send what its cache lacks, then let it upload."""
         sending = Sending(self._client, indexed)
         total = sending.bytes
@@ -56,7 +60,11 @@ class ThroughAgent:
                 {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
             )
         watched.result()
-        with closing(self._client.push(ref.short, indexed.layout.digest, force=force)) as events:
+        digest = indexed.layout.digest
+        how = {"force": force}
+        if repair:  # an agent of the release before doesn't know the word
+            how["repair"] = True
+        with closing(self._client.push(ref.short, digest, **how)) as events:
             for event in events:
                 if event["event"] == "done":
                     return event
@@ -93,7 +101,9 @@ class Straight:
         ):  # a new tag, mostly; a missing bucket fails the push soon
             self._repo.get_tag(ref)
 
-    def push(self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool) -> Event:
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
         """Upload what it lacks, then move the tag."""
         layout = indexed.layout
         total = sum(blob.size for blob in layout.blobs)
@@ -111,7 +121,9 @@ class Straight:
                 done += size
                 tell(done, total)
 
-            return self._repo.push(layout, ref, open_blob=open_blob, force=force, on_bytes=count)
+            return self._repo.push(
+                layout, ref, open_blob=open_blob, force=force, repair=repair, on_bytes=count
+            )
 
         watched = Watched(work)
         for done, _ in watched.progress():

@@ -159,7 +159,8 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
         raise InvalidManifest(f"manifest of {len(encoded)} bytes is over the limit of 256 MiB")
     if expected_digest is not None and digest_of(encoded) != expected_digest:
         raise InvalidManifest(
-            f"manifest doesn't match its digest blake3:{expected_digest}: the stored object is corrupt; push again"
+            f"manifest doesn't match its digest blake3:{expected_digest}: the stored object "
+            "is corrupt; push again with --repair"
         )
     if len(encoded) > _SMALL_BYTES:
         if not encoded.startswith(_HEAD):

@@ -288,7 +288,7 @@ class TrackedSwarm:
 
     def _stop(self) -> m.Stop:
         run = self.book.stopped if self.book.stopped is not None else -1
-        reason = f"run {run} read from the origin doesn't match the manifest"
+        reason = f"run {run} is gone there, or doesn't match the manifest"
         return m.Stop(self.digest, run, reason)
 
     def _welcome(self, node: int, out: list[Output]) -> None:

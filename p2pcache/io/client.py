@@ -106,9 +106,9 @@ class AgentClient:
         """Events of a verify, `done` last."""
         return self._stream("POST", "/v1/verify", {"ref": ref})
 
-    def push(self, ref: str, digest: str, *, force: bool = False) -> Events:
-        """Events of the upload to the origin, `done` last; the blobs are with the agent already."""
-        return self._stream("POST", "/v1/push", {"ref": ref, "digest": digest, "force": force})
+    def push(self, ref: str, digest: str, **how: bool) -> Events:
+        """Events of the upload (`force`, `repair`), `done` last; the blobs are with the agent already."""
+        return self._stream("POST", "/v1/push", {"ref": ref, "digest": digest, **how})
 
     def linger(self, digest: str, seconds: float) -> bool:
         """Wait until another node has all that this one has of a model, `seconds` at most; whether so."""

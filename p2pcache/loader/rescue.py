@@ -167,7 +167,9 @@ class _Writer:
 
 def _error(outcome: Outcome, url: str) -> P2PCacheError:
     if outcome is Outcome.MISMATCH:
-        return OriginChanged(f"the bytes at {url} aren't what was pushed; push the model again")
+        return OriginChanged(
+            f"the bytes at {url} aren't what was pushed; push the model again with --repair"
+        )
     if outcome is Outcome.FAILED:
         return NoSpace(
             f"the scratch file in {tempfile.gettempdir()} can't be written; free some space, or set TMPDIR"

@@ -19,14 +19,16 @@ from tests.tracker.kit import tracker
 FILES = {"weights.bin": random.Random(5).randbytes(3_000_000)}
 
 
-async def push_through(app: AgentApp, layout: Layout) -> dict[str, Any]:
+async def push_through(app: AgentApp, layout: Layout, **more: object) -> dict[str, Any]:
     async with client(app) as session:
         async with session.post("/v1/manifests", data=encode(layout.manifest)) as answer:
-            (item,) = (await answer.json())["missing"]
-        url = f"/v1/blobs/{layout.digest}/{item['blob']}"
-        async with session.put(url, data=io.BytesIO(FILES["weights.bin"])) as answer:
-            assert answer.status == 200
-        async with session.post("/v1/push", json={"ref": "m", "digest": layout.digest}) as answer:
+            missing = (await answer.json())["missing"]
+        for item in missing:
+            url = f"/v1/blobs/{layout.digest}/{item['blob']}"
+            async with session.put(url, data=io.BytesIO(FILES["weights.bin"])) as answer:
+                assert answer.status == 200
+        body = {"ref": "m", "digest": layout.digest, **more}
+        async with session.post("/v1/push", json=body) as answer:
             return (await events(answer))[-1]
 
 
@@ -75,3 +77,17 @@ async def test_the_first_pull_after_a_push_reads_from_the_pusher(tmp_path: Path)
         assert (await push_through(pusher, layout))["event"] == "done"
         done = await pull(other, "m")
         assert (done["event"], done["bytes_origin"]) == ("done", 0)
+
+
+async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) -> None:
+    layout = push_layout(tmp_path)
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    async with agent(tmp_path, "a", origin=origin.as_uri()) as app:
+        assert (await push_through(app, layout))["event"] == "done"
+        (blob,) = (origin / "p2pcache/v1/blobs").iterdir()
+        blob.write_bytes(bytes(blob.stat().st_size))
+        assert (await push_through(app, layout))["bytes_uploaded"] == 0
+        done = await push_through(app, layout, repair=True)
+        assert done["bytes_uploaded"] == len(FILES["weights.bin"])
+        assert blob.read_bytes() == FILES["weights.bin"]

@@ -219,3 +219,26 @@ def test_storage_that_does_not_answer_is_waited_for_aloud(
         assert first["seconds"] >= 0.1
     else:
         assert f"pushing team/m:v1: waiting for storage {origin} to answer (" in result.stderr
+
+
+def test_wrong_bytes_in_storage_are_repaired(
+    run: Run, model: Path, origin: str, tmp_path: Path
+) -> None:
+    assert run("push", model, "m", "--origin", origin).exit_code == 0
+    stored = [p for p in (tmp_path / "origin").rglob("*") if p.is_file() and "tags" not in p.parts]
+    right = {path: path.read_bytes() for path in stored}
+    for path in stored:  # rot: name and size stay
+        path.write_bytes(bytes(len(right[path])))
+    usual = run("push", model, "m", "--origin", origin)
+    assert "nothing to upload" in usual.stderr  # nobody reads 700 GB to find out
+    repaired = run("push", "--repair", model, "m", "--origin", origin)
+    assert "700 kB of it new" in repaired.stderr, repaired.exception
+    assert {path: path.read_bytes() for path in stored} == right
+
+
+def test_a_repair_through_the_agent(agent: FakeAgent, run: Run, model: Path) -> None:
+    receiving(agent)
+    usual = run("push", "--json", model, "m", "--agent", agent.address).stdout.splitlines()[-1]
+    assert "repair" not in json.loads(usual)  # an agent of the release before refuses the word
+    repair = run("push", "--json", "--repair", model, "m", "--agent", agent.address)
+    assert json.loads(repair.stdout.splitlines()[-1])["repair"] is True

@@ -116,7 +116,7 @@ function drawModel(row, swarm) {
     `storage ${bytes(swarm.bytes_origin)}${alpha} · peers ${bytes(swarm.bytes_peers)}`);
   const wrong = row.querySelector(".wrong");
   wrong.hidden = swarm.stopped_at_run === null;
-  say(wrong, "stopped: the bytes in storage are not those of the manifest; push or import it again");
+  say(wrong, "stopped: the bytes in storage are not those of the manifest; push it again with --repair");
   row.setAttribute("aria-pressed", String(chosen() === swarm.digest));
 }
 

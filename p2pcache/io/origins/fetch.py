@@ -76,8 +76,8 @@ class _Read:
     asked_at: float = 0.0  # a request is out, and no byte has come; 0: none is
 
 
-def _nobody_asks(_seconds: float) -> None:
-    """How long the first byte took is of no interest."""
+def _nobody_asks(_seconds: float | str) -> None:
+    """How long the first byte took, or what is wrong with the bytes, is of no interest."""
 
 
 def fetch_run(
@@ -90,6 +90,7 @@ def fetch_run(
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
     on_answer: Callable[[float], None] = _nobody_asks,
+    on_wrong: Callable[[str], None] = _nobody_asks,
 ) -> Outcome:
     """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
 
@@ -105,6 +106,7 @@ def fetch_run(
         cancelled: looked at between slices and between retries.
         limiter: cap on the origin's bandwidth.
         on_answer: told the seconds that each request took to its first byte.
+        on_wrong: told why it is a MISMATCH.
 
     Returns:
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
@@ -118,6 +120,7 @@ def fetch_run(
         return Outcome.CANCELLED
     except (_Mismatch, NotFound, IntegrityError) as error:
         log.error("run %d of blake3:%s: the origin changed: %s", run, layout.digest, error)
+        on_wrong(str(error))
         return Outcome.MISMATCH
     except _StoreFailed as error:
         log.error("run %d of blake3:%s can't be stored: %s", run, layout.digest, error)

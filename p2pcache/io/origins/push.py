@@ -57,6 +57,7 @@ def upload_blobs(
     open_blob: OpenBlob,
     *,
     progress: Callable[[int], None] | None = None,
+    repair: bool = False,
 ) -> list[int]:
     """Upload the blobs that the origin lacks; returns their indices.
 
@@ -66,6 +67,7 @@ def upload_blobs(
         open_blob: the source of each missing blob.
         progress: told how many bytes more the origin has (blobs that it had count at once); one
             call at a time, from several threads.
+        repair: upload all, since an origin only knows a blob's name and size, not its bytes.
 
     Raises:
         IntegrityError: a file isn't what it was when it was indexed.
@@ -85,7 +87,7 @@ def upload_blobs(
         finally:
             os.close(fd)
 
-    missing = missing_blobs(repo, layout)
+    missing = list(range(len(layout.blobs))) if repair else missing_blobs(repo, layout)
     known = set(missing)
     told(sum(b.size for i, b in enumerate(layout.blobs) if i not in known))
     large = [i for i in missing if layout.blobs[i].size >= _LARGE_BYTES]

@@ -172,13 +172,13 @@ class OriginRepo:
         data, _ = self.origin.get(manifest_key(digest), limit=MAX_MANIFEST_BYTES)
         if digest_of(data) != digest:
             raise InvalidManifest(
-                f"{self.url} holds other bytes than manifest blake3:{digest}; push the model again"
+                f"{self.url} holds other bytes than manifest blake3:{digest}; push the model again with --repair"
             )
         return data
 
-    def put_manifest(self, digest: str, data: bytes) -> None:
-        """Store a manifest. The same bytes twice are fine."""
-        found = self.origin.stat(manifest_key(digest))
+    def put_manifest(self, digest: str, data: bytes, *, repair: bool = False) -> None:
+        """Store a manifest. The same bytes twice are fine; `repair`: don't trust what is there."""
+        found = None if repair else self.origin.stat(manifest_key(digest))
         if found is None or found.size != len(data):
             self.origin.put(manifest_key(digest), data)
 
@@ -224,6 +224,7 @@ class OriginRepo:
         *,
         open_blob: OpenBlob,
         force: bool = False,
+        repair: bool = False,
         on_bytes: Callable[[int], None] | None = None,
         write_tag: WriteTag | None = None,
     ) -> PushResult:
@@ -233,8 +234,9 @@ class OriginRepo:
             layout: of the model.
             ref: names the tag.
             open_blob: from an index into `layout.blobs` to a descriptor, which the push closes;
-                asked only for blobs that the origin lacks.
+                asked only for blobs that are uploaded.
             force: take the tag even if somebody else moves it meanwhile.
+            repair: upload also what is stored with the right size: its bytes were found wrong.
             on_bytes: told how many bytes more the origin has (blobs that it had count at once);
                 one call at a time, from several threads.
             write_tag: who writes the tag where the storage can't put conditionally (the tracker).
@@ -244,8 +246,8 @@ class OriginRepo:
             IntegrityError: a file isn't what it was when it was indexed.
         """
         seen = None if force else self._tag(ref)[0].generation
-        missing = upload_blobs(self, layout, open_blob, progress=on_bytes)
-        self.put_manifest(layout.digest, encode(layout.manifest))
+        missing = upload_blobs(self, layout, open_blob, progress=on_bytes, repair=repair)
+        self.put_manifest(layout.digest, encode(layout.manifest), repair=repair)
         if write_tag is not None and not self.origin.conditional_put:
             tag = write_tag(ref, layout.digest, seen)
         else:
