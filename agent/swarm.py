@@ -394,4 +394,4 @@ class Swarm:
             self.on_bytes(source, nbytes, now, peer)
 
     def _disk_failed(self) -> None:
-        self.on_failed(disk_failed(self._parts.store.usage()[1]))
+        self.on_failed(disk_failed(self._parts.store))

@@ -9,6 +9,7 @@ from p2pcache.errors import (
     P2PCacheError,
     Unreachable,
 )
+from p2pcache.io.store import Store
 
 HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
 
@@ -45,8 +46,12 @@ def wrong_at_origin(why: str) -> OriginChanged:
     )
 
 
-def disk_failed(free_bytes: int) -> NoSpace:
-    """The cache's disk took no more, with so many bytes free as it says."""
+def disk_failed(store: Store) -> P2PCacheError:
+    """The cache's disk took no more: for want of space, or because the cache dir is gone."""
+    try:
+        free_bytes = store.usage().free
+    except P2PCacheError as error:
+        return error
     return NoSpace(
         f"writing to the cache failed with {free_bytes} bytes free on its disk; make room "
         "(`p2pcache rm` or `p2pcache prune --all`) and pull again: it resumes"

@@ -25,7 +25,8 @@ from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, decode
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.io.blobfile import BlobFile
-from p2pcache.io.blobs import Blobs, Folders
+from p2pcache.io.blobs import Blobs
+from p2pcache.io.cachedir import Folders, cache_errors
 from p2pcache.io.disk import Disk, disk_errors, names, read_small
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Arriving:
             NoSpace, NotAllowed, P2PCacheError: the disk refused; nothing is left behind.
         """
         disk, folders = self._blobs.disk, self._blobs.folders
-        with disk_errors(f"{self._blobs.root}/models/{self.path}"):
+        with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             root = disk.ensure_directory(folders.tmp, self._temporary, 0o755)
             try:
                 self._put(root, "manifest", manifest)
@@ -80,7 +81,7 @@ class Arriving:
 
     def begin(self, have: int) -> None:
         """From here on `ready` follows what is had (bits). Under the pool's lock."""
-        with disk_errors(f"{self._blobs.root}/models/{self.path}"):
+        with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             for number in range(len(self._files)):
                 self.gained(number)
             flags = bytearray(self._layout.run_count)
@@ -91,7 +92,7 @@ class Arriving:
     def appear(self) -> None:
         """Make the directory visible."""
         disk, folders = self._blobs.disk, self._blobs.folders
-        with disk_errors(f"{self._blobs.root}/models/{self.path}"):
+        with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             parent = disk.ensure_directory(folders.models, FOLDER, 0o755)
             try:
                 disk.remove_tree(parent, self._layout.digest)
@@ -160,7 +161,7 @@ class Arriving:
         """Take the directory away; what loaders have open stays as it is."""
         self.close()
         disk = self._blobs.disk
-        with disk_errors(f"{self._blobs.root}/models/{self.path}"):
+        with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             try:
                 parent = disk.open_directory(self._blobs.folders.models, FOLDER)
             except FileNotFoundError:

@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -18,22 +17,12 @@ from p2pcache.errors import NotFound
 from p2pcache.ids import is_digest
 from p2pcache.io import bitmap
 from p2pcache.io.blobfile import BlobFile, FileCache, OpenFile
-from p2pcache.io.disk import Disk, disk_errors, read_small
+from p2pcache.io.cachedir import Folders, cache_errors
+from p2pcache.io.disk import Disk, read_small
 from p2pcache.io.records import Proof, Records
 from p2pcache.io.recycler import Recycler
 from p2pcache.io.regions import hash_region
 from p2pcache.io.syscalls import is_hole
-
-
-class Folders(NamedTuple):
-    """Open directories of a cache dir (fds)."""
-
-    root: int
-    blobs: int
-    partial: int
-    manifests: int
-    models: int
-    tmp: int
 
 
 class Blobs:
@@ -200,7 +189,7 @@ class Blobs:
     def writer(self, blob: BlobFile) -> OpenFile:
         """The partial blob's file, open for reading and writing, created when missing."""
         assert not blob.published, "a published blob is never written"
-        with self.lock, disk_errors(f"{self.root}/partial/{blob.id}"):
+        with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
             try:
                 file = self.files.get(blob.id, lambda: self._open_partial(blob))
             except FileNotFoundError:  # somebody deleted it
@@ -235,7 +224,7 @@ class Blobs:
         Raises:
             NoSpace: the disk is full; a file that was there stays as it was.
         """
-        with self.lock, disk_errors(f"{self.root}/partial/{blob.id}"):
+        with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
             blob.reserved = True
             if blob.published or not blob.promise():
                 return
@@ -325,7 +314,7 @@ class Blobs:
         Trees that show it are removed first: a model's path is complete or absent. The proof
         record goes before the file moves, so a crash in between believes nothing.
         """
-        with self.maintenance, disk_errors(f"{self.root}/blobs/{blob.id}"):
+        with self.maintenance, cache_errors(self, f"{self.root}/blobs/{blob.id}"):
             self.before_demote(blob.id)
             with self.lock:
                 if not blob.published:

@@ -1,15 +1,35 @@
 """The frame of a cache dir: its lock, its directories, its node id."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
-from p2pcache.io.blobs import Folders
-from p2pcache.io.disk import Disk, read_small
+from p2pcache.io.disk import Disk, read_small, translate
+
+
+class Folders(NamedTuple):
+    """Open directories of a cache dir (fds)."""
+
+    root: int
+    blobs: int
+    partial: int
+    manifests: int
+    models: int
+    tmp: int
+
+
+class Cache(Protocol):
+    """An open cache dir (`p2pcache.io.blobs.Blobs`)."""
+
+    root: Path
+    folders: Folders
 
 
 def take_lock(root: Path) -> int:
@@ -62,6 +82,22 @@ def check_present(root: Path, fd: int) -> None:
     raise Unreachable(
         f"cache dir {root} was deleted or replaced under this agent; restart it: it makes a new one"
     )
+
+
+@contextlib.contextmanager
+def cache_errors(cache: Cache, what: str) -> Iterator[None]:
+    """As `disk_errors`, within a cache dir: when that was deleted, nothing else is worth saying.
+
+    Raises:
+        Unreachable: as `check_present`; it may be said before the janitor looks.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            with contextlib.suppress(OSError):
+                check_present(cache.root, cache.folders.root)
+        raise translate(error, what) from error
 
 
 def close_all(folders: Folders) -> None:

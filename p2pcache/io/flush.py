@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from p2pcache.io.blobfile import BlobFile
 from p2pcache.io.blobs import Blobs
-from p2pcache.io.disk import disk_errors
+from p2pcache.io.cachedir import cache_errors
 from p2pcache.io.records import Proof
 
 FEW_FILES = 16  # up to so many are synced one by one; above, one syncfs is cheaper
@@ -37,7 +37,7 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
         if not taken:
             return
         try:
-            with disk_errors(f"flush of {blobs.root}"):
+            with cache_errors(blobs, f"flush of {blobs.root}"):
                 _sync(blobs, [s.blob for s in taken])
                 blobs.recycler.flush()
                 done = []
@@ -60,7 +60,7 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
 
 def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
     taken = []
-    with blobs.lock, disk_errors(f"flush of {blobs.root}"):
+    with blobs.lock, cache_errors(blobs, f"flush of {blobs.root}"):
         for blob in candidates:
             if not blob.dirty or blob.published:
                 continue

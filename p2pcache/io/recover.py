@@ -11,7 +11,7 @@ from p2pcache.core.manifest import MAX_MANIFEST_BYTES, decode
 from p2pcache.errors import InvalidManifest
 from p2pcache.ids import is_digest
 from p2pcache.io import arriving
-from p2pcache.io.blobs import Folders
+from p2pcache.io.cachedir import Folders
 from p2pcache.io.disk import Disk, names, read_small
 from p2pcache.io.records import ModelRow, Records
 from p2pcache.io.tree import Tree, Trees

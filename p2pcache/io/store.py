@@ -22,7 +22,8 @@ from p2pcache.core.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
 from p2pcache.errors import Conflict, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import cachedir, recover, space
-from p2pcache.io.blobs import Blobs, Folders
+from p2pcache.io.blobs import Blobs
+from p2pcache.io.cachedir import Folders, cache_errors
 from p2pcache.io.disk import Disk, disk_errors, read_small
 from p2pcache.io.facts import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.modelstore import ModelStore
@@ -133,7 +134,7 @@ class Store:
         """
         if digest_of(manifest_bytes) != layout.digest:
             raise InvalidManifest(f"manifest bytes don't match blake3:{layout.digest}")
-        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             known = self._models.get(layout.digest)
             model = known or ModelStore(self, self._blobs, self._writers, layout)
             try:
@@ -210,13 +211,13 @@ class Store:
 
     def usage(self) -> Usage:
         """Bytes of models on this disk, and bytes free. Unreachable: the directory is gone."""
-        with disk_errors(f"cache dir {self.root}"):
+        with cache_errors(self._blobs, f"cache dir {self.root}"):
             cachedir.check_present(self.root, self._folders.root)
             return Usage(self._blobs.cached_bytes(), self._blobs.recycler.free_bytes)
 
     def expire_recycled(self) -> None:
         """Give back kept disk space that nobody needed for long, or that the disk lacks now."""
-        with self._blobs.lock, disk_errors(f"cache dir {self.root}"):
+        with self._blobs.lock, cache_errors(self._blobs, f"cache dir {self.root}"):
             self._blobs.recycler.expire()
             self._removal.keep_spare()
 
@@ -224,7 +225,7 @@ class Store:
 
     def publish(self, model: ModelStore, ref: Ref | None, generation: int | None) -> str:
         """See `ModelStore.publish`."""
-        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             model.flush()
             absent = [b.id for b in model.files if not b.published]
             if absent:
@@ -248,7 +249,7 @@ class Store:
 
     def publish_files(self, model: ModelStore, ref: Ref, paths: Collection[str]) -> str:
         """See `showing.show_files`."""
-        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             model.flush()
             path = show_files(self._blobs, self._trees, model, ref, paths)
             with contextlib.suppress(NoSpace):
@@ -263,19 +264,19 @@ class Store:
     def published_path(self, ref: Ref, digest: str) -> str | None:
         """Path of a model's tree relative to the models directory, if it's there."""
         tree = Tree(ref.namespace, ref.name, digest)
-        with disk_errors(f"models in {self.root}"):
+        with cache_errors(self._blobs, f"models in {self.root}"):
             return tree.path if self._trees.exists(tree) else None
 
     def set_tag(self, ref: Ref, digest: str, generation: int) -> None:
         """Point a tag at a model of this cache."""
-        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             self._records.set_tag(ref.tag_key, digest, generation)
             if self._trees.exists(Tree(ref.namespace, ref.name, digest)):
                 self._trees.set_link(ref, digest)
 
     def remove_tag(self, ref: Ref) -> None:
         """Forget a tag; a tree that no tag of this name needs any more goes with it."""
-        with self._blobs.maintenance, disk_errors(f"models in {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             state = self.tag_of(ref)
             self._trees.remove_link(ref)
             self._records.remove_tag(ref.tag_key)
@@ -338,7 +339,7 @@ class Store:
         Raises:
             Conflict: it's in use.
         """
-        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             model = self._models.get(digest)
             if model is not None and model.pins:
                 raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
@@ -363,7 +364,7 @@ class Store:
             all_unused: every model that isn't in use, tagged or not.
             in_use: digests to leave alone, besides pinned ones.
         """
-        with self._blobs.maintenance, disk_errors(f"cache dir {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             victims = [m for m in self.models() if self._prunable(m, all_unused, in_use)]
             removed = [label(m) for m in victims]
             kept: set[str] = set()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from p2pcache.core.picked import is_name
 from p2pcache.ids import Ref, is_digest
-from p2pcache.io.blobs import Folders
+from p2pcache.io.cachedir import Folders
 from p2pcache.io.disk import Disk, names
 
 _COPY_BYTES = 1 << 20
