@@ -12,16 +12,16 @@ from p2pcache.loader.resolve import Here, connect
 def snapshot(
     ref: str,
     *,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     agent: str | None = None,
 ) -> Path:
     """Let the node's agent fetch a model and name its directory, as `p2pcache pull` does.
 
     Args:
         ref: the model.
-        include: patterns of files, such as "*.json"; none: all.
-        exclude: patterns of files to leave out, such as "*.safetensors".
+        include: patterns of files, or one, such as "*.json"; none: all.
+        exclude: patterns of files to leave out, or one, such as "*.safetensors".
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
 
     Returns:
@@ -35,10 +35,16 @@ def snapshot(
 
 
 def brought(
-    ref: str, *, include: Sequence[str] = (), exclude: Sequence[str] = (), agent: str | None = None
+    ref: str,
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    agent: str | None = None,
 ) -> tuple[Path, Ref]:
     """As `snapshot`, with the ref by its digest: a tag may move before it is asked for again."""
     wanted = Ref.parse(ref)
+    # the letters of a pattern are patterns, too, and a "*" among them would be the whole model
+    include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
     path, digest = fetched(connect(agent), wanted, include=include, exclude=exclude)
     return path, wanted._replace(digest=digest)
 

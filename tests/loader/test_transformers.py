@@ -124,6 +124,9 @@ def test_snapshots(agent: str, model: tuple[Path, Path]) -> None:
     assert {p.name for p in small.iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors.index.json", "original",
     }  # fmt: skip
+    assert p2pcache.snapshot(REF, exclude="*.safetensors", agent=agent) == small
+    alone = p2pcache.snapshot(REF, include="config.json", agent=agent)
+    assert [p.name for p in alone.iterdir()] == ["config.json"]
     with pytest.raises(NotFound):
         p2pcache.snapshot("team/none:v1", agent=agent)
     whole = p2pcache.snapshot(REF, agent=agent)
