@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from p2pcache import errors as errors
     from p2pcache.loader import compile_cache as compile_cache
     from p2pcache.loader.api import iter_tensors as iter_tensors
     from p2pcache.loader.api import load as load
@@ -28,7 +29,7 @@ _LAZY = {
     "safe_open": "p2pcache.loader.api",
     "snapshot": "p2pcache.loader.snapshot",
 }
-_MODULES = {"compile_cache": "p2pcache.loader.compile_cache"}
+_MODULES = {"errors": "p2pcache.errors", "compile_cache": "p2pcache.loader.compile_cache"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ or a ref such as "team/llama:v3", which the node's agent pulls while tensors are
 """
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import UsageError
@@ -29,6 +29,18 @@ from p2pcache.loader.stream import (
 )
 
 PathLike = str | os.PathLike[str]
+
+
+class TorchDevice(Protocol):
+    """A torch.device, for type checkers that have no torch."""
+
+    @property
+    def type(self) -> str:
+        """Such as "cuda"."""
+        ...
+
+
+Device = str | int | TorchDevice
 # A few of the usual tensors. On the host more means more first touches, which take longer than the
 # reads: 2.2 GB came in 1.8 s with 64 MiB and in 2.8 s with 256. A device takes so much in milliseconds.
 HOST_LIMIT, DEVICE_LIMIT = "64MiB", "256MiB"
@@ -37,7 +49,7 @@ HOST_LIMIT, DEVICE_LIMIT = "64MiB", "256MiB"
 def safe_open(
     ref_or_dir: PathLike,
     framework: Framework = "pt",
-    device: str | int = "cpu",
+    device: Device = "cpu",
     *,
     fetch: Fetch = "all",
     agent: str | None = None,
@@ -48,7 +60,7 @@ def safe_open(
     Args:
         ref_or_dir: a directory, a file, or a ref.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
-        device: where tensors go: "cpu", "cuda", "cuda:1"; a number is that GPU.
+        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device; a number is that GPU.
         fetch: "all": the whole model comes to this node; "needed": only what is asked for.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: how long to wait for bytes that still arrive; None: as long as it takes.
@@ -66,7 +78,7 @@ def safe_open(
 def iter_tensors(
     ref_or_dir: PathLike,
     *,
-    device: str | int = "cpu",
+    device: Device = "cpu",
     framework: Framework = "pt",
     filter: Filter | None = None,  # noqa: A002  # the name that other loaders use
     stage: tuple[int, int] | None = None,
@@ -82,7 +94,7 @@ def iter_tensors(
 
     Args:
         ref_or_dir: a directory, a file, or a ref.
-        device: where tensors go: "cpu", "cuda", "cuda:1"; a number is that GPU.
+        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device; a number is that GPU.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
         filter: glob, globs, or a function of the name: which tensors to bring.
         stage: (i, n): only stage i of n of a pipeline; short for a "pipeline" axis.
@@ -123,7 +135,7 @@ def iter_tensors(
 
 def load(
     ref_or_dir: PathLike,
-    device: str | int = "cpu",
+    device: Device = "cpu",
     framework: Framework = "pt",
     *,
     filter: Filter | None = None,  # noqa: A002
@@ -188,7 +200,8 @@ def load_into(
         tuning: see there.
 
     Returns:
-        The figures of the load.
+        The figures of the load, and with strict=False what had no partner: `missing_keys` of the
+        target, `unexpected_keys` of the model.
 
     Raises:
         UsageError: names, shapes or targets that don't fit.
@@ -201,6 +214,8 @@ def load_into(
         wants = choose(list(session.catalog.tensors.values()), filter, axes)
         plan = prepare(module_or_dict, wants, strict=strict)
         stream = start_into(session, plan, limit_bytes, tuning or Tuning())
+        stream.report.missing_keys = plan.missing
+        stream.report.unexpected_keys = plan.unexpected
     except BaseException:
         session.source.close()
         raise
@@ -240,7 +255,9 @@ def _limit(told: int | str | None, default: str) -> int:
 def _axes(
     stage: tuple[int, int] | None, parallel: ParallelAxis | Sequence[ParallelAxis]
 ) -> list[ParallelAxis]:
-    axes = [parallel] if isinstance(parallel, ParallelAxis) else list(parallel)
+    axes: list[Any] = [parallel] if not isinstance(parallel, Iterable) else list(parallel)
+    if not all(isinstance(axis, ParallelAxis) for axis in axes):
+        raise UsageError(f"parallel {parallel!r}: expected a ParallelAxis or several")
     if stage is not None:
         try:
             rank, size = map(int, stage)

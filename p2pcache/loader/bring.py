@@ -4,7 +4,6 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient
 from p2pcache.loader.catalog import Deadline, open_catalog
@@ -40,10 +39,6 @@ def bring(
     try:
         catalog = open_catalog(source, Deadline(None, source.name))
         wants = choose(list(catalog.tensors.values()), list(names))
-        if not wants:
-            raise NotFound(
-                f"{ref}: none of its {len(catalog.tensors)} tensors matches {', '.join(names)}"
-            )
         ranges = [r for batch in batches(wants) for r in batch.ranges()]
         source.want(ranges)
         yield from _follow(source, ranges)

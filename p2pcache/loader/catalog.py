@@ -1,10 +1,13 @@
 """The table of a model's tensors, read from a source that may still be arriving."""
 
+import math
+import numbers
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from p2pcache.errors import InvalidHeader, TimedOut
+from p2pcache.errors import InvalidHeader, TimedOut, UsageError
 from p2pcache.loader.header import LENGTH_BYTES, Header, TensorInfo, header_bytes, parse
 from p2pcache.loader.index import find_index, merge, parse_index, weight_files
 from p2pcache.loader.source import Range, Source
@@ -30,6 +33,10 @@ class Deadline:
     def __init__(self, timeout_s: float | None, model: str) -> None:
         self._model = model
         self._timeout_s = timeout_s
+        told: Any = timeout_s  # whatever somebody wrote
+        number = isinstance(told, numbers.Real) and not math.isnan(told)
+        if timeout_s is not None and not number:
+            raise UsageError(f"timeout_s {timeout_s!r}: expected seconds, or None for no limit")
         self._ends = None if timeout_s is None else time.monotonic() + timeout_s
 
     def check(self) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 from p2pcache.errors import UsageError
 from p2pcache.loader.dtypes import Framework, torch_dtype
 from p2pcache.loader.plan import Want, shown
+from p2pcache.loader.report import left_over
 from p2pcache.loader.tensors import flat_bytes, framework_of, writable_bytes
-
-_SHOWN = 3  # names in a message
 
 
 @dataclass(slots=True)
@@ -21,6 +20,8 @@ class Placement:
     views: dict[str, memoryview] = field(default_factory=dict)  # read straight into
     buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on one device
     converted: Framework | None = None  # the framework of the rest, if there is any
+    missing: list[str] = field(default_factory=list)  # of the caller's: nothing is there for them
+    unexpected: list[str] = field(default_factory=list)  # of the model's: no place for them
 
     def kind(self, name: str) -> int:
         """0: straight in, 1: by the ring, 2: converted. Batches don't mix them."""
@@ -35,10 +36,12 @@ def prepare(module_or_dict: Any, wants: Sequence[Want], *, strict: bool) -> Plac
     """
     targets = _targets(module_or_dict)
     chosen = [want for want in wants if want.info.name in targets]
-    if strict:
-        _compare(targets, [want.info.name for want in wants])
-    by_memory = {_memory(targets[want.info.name]): want for want in chosen}  # the last one counts
     placement = Placement()
+    _compare(targets, [want.info.name for want in wants], placement)
+    told = left_over(placement.missing, placement.unexpected)
+    if strict and told:
+        raise UsageError(f"{told}; strict=False ignores them")
+    by_memory = {_memory(targets[want.info.name]): want for want in chosen}  # the last one counts
     for want in by_memory.values():
         try:
             _place(placement, want, targets[want.info.name])
@@ -58,24 +61,26 @@ def _targets(module_or_dict: Any) -> Mapping[str, Any]:
     )
 
 
-def _compare(targets: Mapping[str, Any], names: Sequence[str]) -> None:
-    unexpected = [name for name in names if name not in targets]
+def _compare(targets: Mapping[str, Any], names: Sequence[str], placement: Placement) -> None:
+    placement.unexpected = [name for name in names if name not in targets]
     filled = {_memory(targets[name]) for name in names if name in targets}
-    missing = [name for name, target in targets.items() if _memory(target) not in filled]
-    told = []
-    for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
-        if found:
-            some = ", ".join(map(shown, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-            told.append(f"{kind} {len(found)} tensors ({some})")
-    if told:
-        raise UsageError(f"{', '.join(told)}; strict=False ignores them")
+    placement.missing = [name for name, target in targets.items() if _memory(target) not in filled]
 
 
 def _memory(target: Any) -> tuple[Any, ...]:
     """What makes two names one: the same view of the same memory."""
-    if framework_of(target) != "pt" or target.numel() == 0 or target.device.type == "meta":
+    address = _address(target)
+    if not address:
         return (id(target),)
-    return (target.device, target.data_ptr(), tuple(target.shape), target.stride())
+    return (target.device, address, tuple(target.shape), target.stride())
+
+
+def _address(target: Any) -> int:
+    """Of a torch tensor's memory; 0: none of its own (meta, sparse, a DTensor), or no torch tensor."""
+    try:
+        return int(target.data_ptr())
+    except (AttributeError, RuntimeError):
+        return 0
 
 
 def _place(placement: Placement, want: Want, target: Any) -> None:
@@ -83,6 +88,11 @@ def _place(placement: Placement, want: Want, target: Any) -> None:
     kind = framework_of(target)
     if kind == "pt" and target.device.type == "meta":
         raise UsageError("is on the meta device; give it memory first, with to_empty(device=...)")
+    if kind == "pt" and target.numel() and not _address(target):
+        raise UsageError(
+            f"is no plain tensor ({type(target).__name__}, {target.layout}); give its to_dense(), "
+            "or of a DTensor its to_local()"
+        )
     view = writable_bytes(target, dtype, want.shape)
     placement.wants.append(want)
     placement.targets[name] = target

@@ -8,9 +8,9 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from p2pcache.errors import UsageError
+from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.dtypes import BITS
 from p2pcache.loader.header import TensorInfo
 from p2pcache.loader.source import Range
@@ -24,7 +24,7 @@ MAX_PARTS = 1000  # of one read: the kernel takes 1024 at most (IOV_MAX)
 MAX_ITEMS = 256  # tensors of one read: bounds the padding in a ring slot to 64 KiB
 MAX_SPANS = 64  # a strided slice with more of them is waited for as a whole
 
-Filter = str | Sequence[str] | Callable[[str], bool]
+Filter = str | Iterable[str] | Callable[[str], bool]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)\.")
 _EXPERT = re.compile(r"(?:^|\.)experts\.(\d+)\.")
 _INPUT = re.compile(
@@ -173,10 +173,10 @@ def choose(
             first counts.
 
     Raises:
+        NotFound: globs that no tensor of the model matches: a slip, which a function may know better.
         UsageError: a dimension that `size` doesn't divide.
     """
-    matches = _matcher(names)
-    kept = [t for t in tensors if matches(t.name)]
+    kept = _matching(tensors, names)
     for axis in axes:
         if axis.kind == "pipeline":
             kept = _stage(kept, tensors, axis)
@@ -202,14 +202,28 @@ def batches(wants: Iterable[Want], batch_bytes: int = BATCH_BYTES) -> list[Batch
     return found
 
 
-def _matcher(names: Filter | None) -> Callable[[str], bool]:
+def _globs(names: str | Iterable[str]) -> list[str]:
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    globs: list[Any] = list(names) if several else [names]
+    if not all(isinstance(glob, str) for glob in globs):
+        raise UsageError(f"filter {names!r}: expected a glob, several, or a function of the name")
+    return globs
+
+
+def _matching(tensors: Sequence[TensorInfo], names: Filter | None) -> list[TensorInfo]:
     if names is None:
-        return lambda _: True
+        return list(tensors)
     if callable(names):
-        return names
-    globs = [names] if isinstance(names, str) else list(names)
+        return [info for info in tensors if names(info.name)]
+    globs = _globs(names)
     pattern = re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
-    return lambda name: pattern.match(name) is not None
+    found = [info for info in tensors if pattern.match(info.name)]
+    if globs and not found:
+        told = ", ".join(map(shown, globs))
+        raise NotFound(
+            f"none of the {len(tensors)} tensors matches {told}; globs are for whole names, such as '*.mlp.*'"
+        )
+    return found
 
 
 def _part_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> Want:

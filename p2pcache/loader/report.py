@@ -1,12 +1,25 @@
 """What a load did, in one line and as figures."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.loader.plan import shown
 from p2pcache.loader.source import SourceStats
 
 log = logging.getLogger("p2pcache.loader")
+_SHOWN = 3  # names in a message
+
+
+def left_over(missing: Sequence[str], unexpected: Sequence[str]) -> str:
+    """In words, which names of the target and of the model have no partner; "" where all have."""
+    told = []
+    for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
+        if found:
+            some = ", ".join(map(shown, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+            told.append(f"{kind} {len(found)} tensors ({some})")
+    return ", ".join(told)
 
 
 @dataclass(slots=True)
@@ -34,6 +47,8 @@ class LoadReport:
     waits: Waits = field(default_factory=Waits)
     source: SourceStats = field(default_factory=SourceStats)
     failed: bool = False
+    missing_keys: list[str] = field(default_factory=list)  # of the target, left as they were
+    unexpected_keys: list[str] = field(default_factory=list)  # of the model, with no place for them
 
     @property
     def gb_per_s(self) -> float:
@@ -43,6 +58,7 @@ class LoadReport:
     def line(self) -> str:
         """The one line that a load logs."""
         s, w = self.source, self.waits
+        apart = left_over(self.missing_keys, self.unexpected_keys)
         total = s.bytes_peers + s.bytes_origin + s.bytes_disk
         shares = ", ".join(
             f"{name} {100 * n / total:.0f}%"
@@ -53,7 +69,7 @@ class LoadReport:
         return (
             f"{'failed to load' if self.failed else 'loaded'} {self.model}: {self.tensors} tensors, "
             f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({self.gb_per_s:.2f} GB/s)"
-            f"{'; from ' + shares if shares else ''}"
+            f"{'; ' + apart if apart else ''}{'; from ' + shares if shares else ''}"
             f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}; memory "
             f"{format_bytes(self.memory_peak_bytes)} of {format_bytes(self.memory_limit_bytes)}; "
             f"waits: source {w.source_s:.1f}s, memory {w.memory_s:.1f}s, reading {w.reading_s:.1f}s, "

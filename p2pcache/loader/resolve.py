@@ -40,9 +40,15 @@ def open_source(
     """
     path = Path(ref_or_dir)
     text = os.fspath(ref_or_dir)
+    if not text:  # which as a path is the working directory
+        raise UsageError(
+            "the model's name is empty; give a directory or a ref such as team/llama:v3"
+        )
     with disk_errors(text[:100]):
         there = path.exists()
     if there:
+        if path.is_file() and path.suffix != ".safetensors":
+            raise NotFound(f"{text}: is no .safetensors file; give one, or the model's directory")
         return DirectorySource(path)
     if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
         raise NotFound(f"{text}: no such directory or file")

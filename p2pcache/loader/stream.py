@@ -189,7 +189,7 @@ def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, 
     return Staging(backend, ring), fitting
 
 
-def check_framework(framework: Framework, device: str | int) -> str:
+def check_framework(framework: Framework, device: object) -> str:
     """Import what tensors will be made with, in the caller's thread.
 
     Returns:

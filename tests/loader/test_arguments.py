@@ -1,6 +1,8 @@
 """What people write who know safetensors and torch: it works, or the message says what would."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,73 @@ def test_a_slip_in_a_directory_s_name(tmp_path: Path, name: str, kind: type[Exce
         p2pcache.load(name, agent=f"unix://{tmp_path}/none.sock")
 
 
+def test_a_name_that_nobody_filled_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as os.environ.get("MODEL", ""): it isn't the working directory."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match="empty"):
+        p2pcache.load("")
+    assert len(p2pcache.load(".")) == 2
+
+
+@pytest.mark.parametrize("globs", ["*.mpl.*", ["*.mpl.*", "v"], r"model\.layers\..*"])
+def test_a_slip_in_a_glob(folder: Path, globs: Any) -> None:
+    with pytest.raises(NotFound, match=r"none of the 2 tensors"):
+        p2pcache.load(folder, filter=globs)
+    with pytest.raises(NotFound):
+        p2pcache.load_into({}, folder, strict=False, filter=globs)
+    assert p2pcache.load(folder, filter=lambda name: name == "v") == {}
+    assert list(p2pcache.load(folder, filter={"w", "v"})) == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"filter": 3}, "filter 3"), ({"filter": re.compile("w")}, "filter re.compile"),
+        ({"filter": [b"w"]}, "filter"), ({"parallel": [("tensor", 0, 2)]}, "ParallelAxis"),
+        ({"parallel": 3}, "ParallelAxis"), ({"timeout_s": "5"}, "timeout_s '5'"),
+        ({"timeout_s": float("nan")}, "timeout_s nan"),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind(folder: Path, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        p2pcache.load(folder, **wrong)
+
+
+def test_errors_can_be_named_without_another_import() -> None:
+    """`except p2pcache.errors.NotFound` in a process that imported nothing else."""
+    code = "import p2pcache; assert p2pcache.errors.NotFound.exit_code == 3"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_wasn_t_filled_and_what_wasn_t_taken(folder: Path) -> None:
+    """As torch's load_state_dict says it; without it, strict=False that filled nothing looks like success."""
+    target = {"w": torch.zeros(SHAPE), "x": torch.zeros(1)}
+    report = p2pcache.load_into(target, folder, strict=False)
+    assert (report.missing_keys, report.unexpected_keys) == (["x"], ["b"])
+    assert "the model lacks 1 tensors (x), the target lacks 1 tensors (b)" in report.line()
+    whole = p2pcache.load_into({"w": target["w"], "b": torch.zeros(3)}, folder)
+    assert (whole.missing_keys, whole.unexpected_keys) == ([], [])
+    assert "lacks" not in whole.line()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_sparse_target(folder: Path, *, strict: bool) -> None:
+    with pytest.raises(UsageError, match=r"w: .*sparse"):
+        p2pcache.load_into({"w": torch.zeros(SHAPE).to_sparse()}, folder, strict, filter="w")
+
+
+def test_a_file_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"PK")
+    with pytest.raises(NotFound, match=r"model\.bin: is no \.safetensors file"):
+        p2pcache.load(tmp_path / "model.bin")
+
+
+def test_an_index_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "a.safetensors"}}')
+    with pytest.raises(NotFound, match="the model's directory"):
+        p2pcache.load(tmp_path / "model.safetensors.index.json")
+
+
 def test_a_pointer_of_git_lfs(tmp_path: Path) -> None:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     (tmp_path / "m.safetensors").write_text(text)
@@ -100,3 +169,17 @@ def test_a_model_of_another_format(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(NotFound, match="snapshot"):
         p2pcache.load(tmp_path)
+
+
+def test_tensors_without_memory_of_their_own(folder: Path) -> None:
+    """A DTensor's address is 0, for any number of them: they aren't one and the same."""
+
+    class Shell(torch.Tensor):  # type: ignore[misc]
+        def data_ptr(self) -> int:
+            return 0
+
+    shells = {name: torch.zeros(n).as_subclass(Shell) for name, n in (("w", SHAPE), ("b", 3))}
+    with pytest.raises(UsageError, match=r"w: is no plain tensor.*Shell.*to_local"):
+        p2pcache.load_into(shells, folder, filter="w", strict=False)
+    with pytest.raises(UsageError, match=r"the target lacks 1 tensors \(b\)"):
+        p2pcache.load_into({"w": shells["w"]}, folder)
