@@ -1,5 +1,6 @@
 """Cache commands without a daemon: the same answers as the agent's, from the cache directory itself."""
 
+import errno
 import fcntl
 import os
 import time
@@ -13,7 +14,7 @@ from p2pcache.cli.watched import Watched
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.client import Events, Json
-from p2pcache.io.disk import disk_errors
+from p2pcache.io.disk import disk_errors, translate
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def cache_turn(path: Path) -> Iterator[None]:
             path / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise translate(error, f"can't use cache directory {path}") from None
         kind = NoSpace if error.errno in (28, 122) else NotAllowed
         raise kind(
             f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"

@@ -19,7 +19,7 @@ from p2pcache.io import syscalls
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
@@ -29,6 +29,10 @@ def translate(error: OSError, what: str) -> P2PCacheError:
     if error.errno in _NO_SPACE:
         return NoSpace(
             f"{what}: {reason}; make room (`p2pcache rm` or `p2pcache prune --all`) and try again"
+        )
+    if error.errno == errno.EROFS:  # the kernel does that by itself to a disk that fails
+        return NotAllowed(
+            f"{what}: {reason}; mount it writable (did its disk fail? `dmesg` says), or use another"
         )
     if error.errno in _NOT_ALLOWED:
         return NotAllowed(f"{what}: {reason}; check the owner and mode of this path")

@@ -9,8 +9,14 @@ import pytest
 
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError
 from p2pcache.io import bitmap
-from p2pcache.io.disk import Disk, disk_errors, read_small
+from p2pcache.io.disk import Disk, disk_errors, read_small, translate
 from tests.io.store_kit import REF, model, open_store
+
+
+def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
+    said = str(translate(OSError(errno.EROFS, os.strerror(errno.EROFS)), "cache dir /c"))
+    assert "/c: Read-only file system; mount it writable" in said
+    assert "owner" not in said
 
 
 @pytest.mark.parametrize(
