@@ -49,7 +49,7 @@ def wrong_at_origin(why: str) -> OriginChanged:
 def disk_failed(store: Store) -> P2PCacheError:
     """The cache's disk took no more: for want of space, or because the cache dir is gone."""
     try:
-        free_bytes = store.usage().free
+        free_bytes = store.usage().free_bytes
     except P2PCacheError as error:
         return error
     return NoSpace(

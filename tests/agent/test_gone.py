@@ -1,6 +1,7 @@
 """A cache dir that is deleted, or replaced, under a running agent: said in one line, and the end of it."""
 
 import asyncio
+import contextlib
 import random
 import shutil
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from p2pcache.agent import janitor
+from p2pcache.agent.trouble import disk_failed
 from p2pcache.errors import Unreachable
+from p2pcache.io.store import Store
 from tests.agent.kit import agent, client, make_model, pull, push
 
 
@@ -44,3 +47,12 @@ async def test_who_pulls_before_the_agent_has_looked_is_told_the_cause(
                 assert "was deleted or replaced under this agent" in failed["message"]
             await asyncio.sleep(60)  # it ends meanwhile
     assert "Traceback" not in caplog.text  # it is no bug
+
+
+def test_a_disk_that_takes_no_more_and_one_that_is_gone(tmp_path: Path) -> None:
+    with contextlib.closing(Store.open(tmp_path / "cache")) as store:
+        assert "bytes free on its disk" in str(disk_failed(store))
+        shutil.rmtree(tmp_path / "cache")
+        gone = disk_failed(store)
+    assert isinstance(gone, Unreachable)
+    assert "was deleted" in str(gone)
