@@ -124,13 +124,15 @@ def _agent(node: Node) -> Met:
     path = node.address.removeprefix("unix://")
     if not node.named and path != node.address and not host.is_socket(Path(path)):
         return Met(think.Agent(node.address, there=False, version="", ours="", reasons=()))
-    status, pid = probe.agent(node.address, read_token(node.token_file))
+    token = read_token(node.token_file)
+    status, pid = probe.agent(node.address, token)
     reasons = status.get("reasons")
     origin = status.get("origin")
     fact = think.Agent(
         node.address, there=True, version=str(status.get("version", "?")), ours=__version__,
         reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
         differs=_differs(node.settings, status),
+        unreached=probe.unreached(node.address, token, str(status.get("node"))),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
     return Met(fact, str(url or ""), pid, there=True)

@@ -151,6 +151,7 @@ class Agent(NamedTuple):
     ours: str
     reasons: tuple[str, ...]
     differs: tuple[str, ...] = ()  # settings of its own, not those that are examined, in words
+    unreached: str = ""  # its address, where other nodes lately tried in vain
 
 
 class Disk(NamedTuple):
@@ -325,6 +326,13 @@ def _agent(fact: Agent) -> Finding:
     measured = f"version {fact.version} at {fact.address}"
     if fact.reasons:
         return Finding("agent", "warn", f"{measured}, not ready", "; ".join(fact.reasons))
+    if fact.unreached:
+        measured += f", but no other node reaches it at {fact.unreached}"
+        advice = (
+            "open that port between the nodes (firewall, security group, NetworkPolicy); if the "
+            "address isn't its own, set --advertise"
+        )
+        return Finding("agent", "warn", measured, advice)
     if fact.version != fact.ours:
         advice = f"this command is {fact.ours}; run: systemctl restart p2pcache-agent"
         return Finding("agent", "warn", measured, advice)

@@ -117,6 +117,16 @@ def agent(address: str, token: str) -> tuple[dict[str, Any], int | None]:
     return status, _owner(address.removeprefix("unix://")) if address[0] == "u" else None
 
 
+def unreached(address: str, token: str, node: str) -> str:
+    """The address at which other nodes lately tried in vain to reach an agent's node; "": none."""
+    try:
+        rows = AgentClient(address, token=token, answer_s=CALL_S).nodes()
+    except P2PCacheError:  # no tracker, or not for us: who asks is told that by other means
+        return ""
+    own = (row for row in rows if row.get("node") == node and row.get("unreached"))
+    return next((str(row.get("address")) for row in own), "")
+
+
 def _open(url: str) -> Retrying:
     settings = OriginSettings.from_env()
     quick = replace(settings, connect_timeout_s=CALL_S, read_timeout_s=CALL_S, retry_for_s=0.0)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from loadtest.cluster import Cluster, write_key
+from p2pcache import __version__
 from tests.cli.conftest import Run
+from tests.cli.fake_agent import FakeAgent
 
 
 def report(run: Run, *args: object, **env: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -232,3 +234,21 @@ def test_a_wrong_clock_is_the_cause_of_refused_signatures(run: Run, cache: Path)
     assert "1200 s ahead of the origin's" in found["clock"]["measured"]
     assert "NTP" in found["clock"]["advice"]
     assert found["origin"]["level"] == "fail"
+
+
+def test_a_node_that_the_others_cannot_reach(run: Run, cache: Path, agent: FakeAgent) -> None:
+    tracker = {"tracker": {"url": ""}, "cache": {"dir": str(cache)}}
+    agent.document(
+        "GET /v1/status", {"node": "aa", "version": __version__, "reasons": [], **tracker}
+    )
+    rows = [
+        {"node": "bb", "address": "b:7401", "unreached": True},
+        {"node": "aa", "address": "a:7401", "unreached": False},
+    ]
+    agent.document("GET /v1/nodes", {"nodes": rows})
+    _, found = report(run, "--cache-dir", cache, "--agent", agent.address)
+    assert found["agent"]["measured"].endswith("ready")
+    rows[1]["unreached"] = True
+    _, found = report(run, "--cache-dir", cache, "--agent", agent.address)
+    assert "no other node reaches it at a:7401" in found["agent"]["measured"]
+    assert "--advertise" in found["agent"]["advice"]

@@ -63,6 +63,8 @@ BAD: list[tuple[str, d.Fact, str, int, str]] = [
     ("agent", d.Agent("unix:///s", True, "1", "1", ("no tracker",)), "warn", 0, "no tracker"),
     ("agent", d.Agent("unix:///s", True, "1", "2", ()), "warn", 0, "restart"),
     ("agent", d.Agent("unix:///s", True, "1", "1", (), ("cache /b",)), "warn", 0, "--config"),
+    ("agent", d.Agent("unix:///s", True, "1", "1", (), (), "h:7401"), "warn", 0, "reaches it at h:7401"),
+    ("agent", d.Agent("unix:///s", True, "1", "1", (), (), "h:7401"), "warn", 0, "--advertise"),
     ("disk", d.Disk("/c", "nfs4", GB, GB), "warn", 0, "local disk"),
     ("disk", d.Unmeasured("not ours", "run as root"), "warn", 0, "not measured: not ours -> run as"),
     ("disk", d.Disk("/c", "tmpfs", GB, GB), "warn", 0, "memory"),
