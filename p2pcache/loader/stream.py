@@ -17,7 +17,15 @@ from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy
 from p2pcache.loader.into import Placement
 from p2pcache.loader.memory import Budget, HostPool
 from p2pcache.loader.pipeline import Pipeline, Staging
-from p2pcache.loader.plan import ALIGN_BYTES, MAX_ITEMS, READ_BYTES, Batch, Want, batches
+from p2pcache.loader.plan import (
+    ALIGN_BYTES,
+    BATCH_BYTES,
+    MAX_ITEMS,
+    READ_BYTES,
+    Batch,
+    Want,
+    batches,
+)
 from p2pcache.loader.report import LoadReport
 from p2pcache.loader.ring import Ring
 from p2pcache.loader.sinks import DeviceSink, HostSink, IntoSink, Sink
@@ -137,15 +145,15 @@ def start(
         UsageError: a framework or device that can't be.
     """
     device = check_framework(framework, device)
+    plan = _within(limit_bytes, wants)
     if device == "cpu":
-        plan = batches(wants)
         pool = HostPool(limit_bytes, *_memory_of(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
         return _run(session, plan, sink, pool.budget, tuning, None)
     backend = CudaBackend(device, tuning.copy_streams)
     staging, tuning = stage(backend, limit_bytes, tuning)
     budget = Budget(limit_bytes)
-    return _run(session, batches(wants), DeviceSink(backend, budget), budget, tuning, staging)
+    return _run(session, plan, DeviceSink(backend, budget), budget, tuning, staging)
 
 
 def start_into(
@@ -155,7 +163,7 @@ def start_into(
     kinds: list[list[Want]] = [[], [], []]
     for want in placement.wants:
         kinds[placement.kind(want.info.name)].append(want)
-    converted = batches(kinds[2])
+    converted = _within(limit_bytes, kinds[2])
     pool = HostPool(limit_bytes, *_memory_of(converted))
     backend, staging = None, None
     if placement.buffers:
@@ -169,6 +177,11 @@ def start_into(
     order = {want.info.name: i for i, want in enumerate(placement.wants)}
     plan.sort(key=lambda batch: order[batch.wants[0].info.name])
     return _run(session, plan, sink, pool.budget, tuning, staging)
+
+
+def _within(limit_bytes: int, wants: Sequence[Want]) -> list[Batch]:
+    """Small tensors travel together only while two batches, one taken and one read, fit the limit."""
+    return batches(wants, min(BATCH_BYTES, limit_bytes // 2))
 
 
 def _memory_of(plan: Sequence[Batch]) -> tuple[int, int]:

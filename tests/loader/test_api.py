@@ -116,6 +116,16 @@ def test_the_memory_limit_holds_while_the_consumer_dawdles(tmp_path: Path) -> No
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
+@pytest.mark.parametrize("owned", [True, False])
+def test_small_tensors_travel_together_only_below_the_limit(tmp_path: Path, *, owned: bool) -> None:
+    write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (600 << 10,)) for i in range(12)])
+    with p2pcache.iter_tensors(tmp_path, memory_limit="2MiB", owned=owned) as stream:
+        assert sum(1 for _ in stream) == 12
+    assert stream.report.memory_peak_bytes <= 2 << 20
+    into = {f"t{i}": torch.zeros(600 << 10, dtype=torch.int32) for i in range(12)}
+    assert p2pcache.load_into(into, tmp_path, memory_limit="2MiB").memory_peak_bytes <= 2 << 20
+
+
 def test_a_tensor_larger_than_the_limit_comes_alone(tmp_path: Path) -> None:
     specs = [Spec("a", "U8", (100,)), Spec("big", "U8", (5 << 20,)), Spec("b", "U8", (100,))]
     body = write(tmp_path / "m.safetensors", specs)
