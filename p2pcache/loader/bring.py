@@ -35,7 +35,7 @@ def bring(
         P2PCacheError: the agent's own error.
     """
     swarm = SwarmSource.attach(client, ref, needed=True, models_dir=models_dir)
-    source: Source = swarm if swarm.tree is None else DirectorySource(swarm.tree)
+    source: Source = swarm if swarm.tree is None else DirectorySource(swarm.tree, swarm.name)
     try:
         catalog = open_catalog(source, Deadline(None, source.name))
         wants = choose(list(catalog.tensors.values()), list(names))

@@ -67,7 +67,7 @@ def open_source(
     if source.tree is None:
         return source
     source.close()  # it is all here
-    return DirectorySource(source.tree)
+    return DirectorySource(source.tree, source.name)
 
 
 class Here(NamedTuple):

@@ -120,15 +120,19 @@ class DirectorySource:
 
     complete = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "") -> None:
         """List the files; links to files are followed, links to directories are not.
+
+        Args:
+            path: the directory or file.
+            name: by which its user knows it, such as a ref; else the path.
 
         Raises:
             NotFound: there is no such directory or file.
             UsageError: more files than a model may have.
             NotAllowed, P2PCacheError: the disk refused.
         """
-        self.name = str(path)
+        self.name = name or str(path)
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
         self._open: dict[str, OpenFile] = {}

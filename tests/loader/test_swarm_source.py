@@ -79,8 +79,11 @@ def test_tensors_come_while_the_model_arrives(
     assert report.source.digest
     assert report.source.verified_chunks > 40
     assert "origin 100%" in caplog.text
+    caplog.clear()
     again = p2pcache.load(REF, agent=agent)  # complete by now
     assert {name: torch_bytes(tensor) for name, tensor in again.items()} == bodies
+    assert f"loaded {REF}: " in caplog.text  # not the directory in the agent's cache
+    assert "disk 100%" in caplog.text
 
 
 def test_eight_loaders_cost_one_fetch(agent: str, model: tuple[Path, dict[str, bytes]]) -> None:
