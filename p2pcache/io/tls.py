@@ -220,7 +220,8 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
         seen = _rehearse(server, client) if role == "agent" else _rehearse(visitors, _bare(ca))
     except ssl.SSLCertVerificationError as error:
         raise NotAllowed(
-            f"the certificate in {cert} is not good for the CA in {ca}: {error.verify_message}"
+            f"the certificate in {cert} is not good for the CA in {ca}: {error.verify_message}; "
+            "make one with `p2pcache ca issue` and put it onto the same files"
         ) from None
     except ssl.SSLError as error:
         raise NotAllowed(f"the certificate in {cert} can't be used: {explain(error)}") from None
