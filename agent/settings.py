@@ -79,7 +79,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The histogram (its p90 counts) or gauge there that is the engine's latency in seconds."""
     engine_latency_s: float = 1.0
     """The latency that is just good enough: the governor keeps it below this."""
-    upload_slots: int = 12
+    upload_slots: int = 14
     """Uploads at once; more requests wait in a short queue, then are told BUSY."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""

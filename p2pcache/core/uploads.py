@@ -8,7 +8,7 @@ queue over all peers: a short queue and an early BUSY let the requester find a p
 slot, where a long queue would hold it.
 
 How many flow at once follows how long they take beside the tempo of the swarm: a node with a slow uplink
-that sends a rare run to twelve peers in parallel keeps everybody waiting, while two at a time are soon many
+that sends a rare run to fourteen peers in parallel keeps everybody waiting, while two at a time are soon many
 holders.
 """
 

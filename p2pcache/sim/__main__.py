@@ -66,6 +66,9 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     storm.add_argument(
         "--origin-latency", type=float, default=Storm().origin_latency_s, help="s, one way"
     )
+    storm.add_argument(
+        "--queue", type=float, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
+    )  # fmt: skip
     storm.add_argument("--seed", type=int, default=1)
     storm.add_argument("--slow", type=_share, default=0.0, help="share of nodes at a tenth of it")
     storm.add_argument("--slow-disk", type=_share, default=0.0, help="share with a slow disk")
@@ -113,7 +116,8 @@ def _storm(args: argparse.Namespace) -> int:
     storm = Storm(
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, latency_s=args.latency,
-        origin_latency_s=args.origin_latency, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
+        origin_latency_s=args.origin_latency, queue_s=args.queue, seed=args.seed, slow=args.slow,
+        slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,

@@ -5,13 +5,14 @@ from typing import Any
 
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.memberlist import MemberLists
-from p2pcache.sim.network import Network
+from p2pcache.sim.network import Link, Network
 from p2pcache.sim.node import STALL_S, SimNode
 from p2pcache.sim.place import Place
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
 QUANTA_PER_RUN = 4  # network solutions while a link carries one run; 16 change eta by under 0.01
+FULL = 0.1  # of a link's rate: with less to spare, bytes wait before it
 LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent
 
 
@@ -22,7 +23,8 @@ class Cluster:
         self, *, seed: int, run_bytes: list[int], rate: float, origin_rate: float,
         latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
-        members: MemberSettings | None = None, tracker: bool = True, check_every: int = 0,
+        members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0,
+        check_every: int = 0,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
 
@@ -38,6 +40,7 @@ class Cluster:
             leases: of the tracker.
             members: of the tracker.
             tracker: whether there is one.
+            queue_s: what a full link adds to each message between nodes: the bytes that wait before it.
             check_every: invariants are checked after every so many events of a node; 0: never.
         """
         self.seed = seed
@@ -46,6 +49,7 @@ class Cluster:
         self.run_bytes = run_bytes
         self.rate = rate
         self.latency_s = latency_s
+        self.queue_s = queue_s
         self.origin_latency_s = origin_latency_s
         self.digest = "ab" * 32
         self.settings = settings or SwarmSettings()
@@ -127,8 +131,15 @@ class Cluster:
     # -- messages -----------------------------------------------------------------------------
 
     def send(self, a: SimNode, b: SimNode, what: Callable[..., None], *args: Any) -> None:
-        """A message from node to node."""
-        self.post(a.side, b.side, what, *args)
+        """A message from node to node, behind what waits at the uplink of one and the downlink of the other."""
+        queued_s = self._queued_s(a.up) + self._queued_s(b.down)
+        if queued_s and not self.cut(a, b):
+            self.world.after(self.latency_s + queued_s, what, *args)
+        else:
+            self.post(a.side, b.side, what, *args)
+
+    def _queued_s(self, link: Link) -> float:
+        return self.queue_s if self.queue_s and link.spare < FULL * link.rate else 0.0
 
     def post(self, side_a: int, side_b: int, what: Callable[..., None], *args: Any) -> None:
         """A message; one that a partition stops arrives when it heals, as TCP would have it."""
@@ -143,7 +154,9 @@ class Cluster:
             for b in others:
                 self.send(a, b, b.told, a.node, runs, load)
         elif others:
-            self.world.after(self.latency_s, self._spread, others, a.node, runs, load)
+            self.world.after(
+                self.latency_s + self._queued_s(a.up), self._spread, others, a.node, runs, load
+            )
 
     def _spread(self, others: list[SimNode], node: int, runs: int, load: int) -> None:
         self.world.steps += len(others) - 1

@@ -41,6 +41,11 @@ class Link:
         return float(self._net.rates[self.number])
 
     @property
+    def spare(self) -> float:
+        """Bytes per second that no flow uses, as of the last solution or change."""
+        return float(self._net.spare(self.number))
+
+    @property
     def carried(self) -> float:
         """Bytes so far, as of the last solution or end of a flow."""
         return float(self._net.carried[self.number])
@@ -103,6 +108,10 @@ class Network:
             )
         self.rates[number] = self._spare[number] = rate
         return Link(self, number)
+
+    def spare(self, number: int) -> float:
+        """Of the link in this row: see `Link.spare`."""
+        return float(self._spare[number])
 
     def start(
         self, path: list[Link], size: float, on_done: Callable[..., None], *args: Any

@@ -32,6 +32,7 @@ class Storm:
     origin_rate: float = 50e6 / 8
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
+    queue_s: float = 0.0  # what a full link adds to each message between nodes
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
     slow_disk: float = 0.0  # share of nodes with a slow disk
@@ -72,7 +73,7 @@ class Run:
             origin_rate=storm.origin_rate, latency_s=storm.latency_s,
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
             uploads=storm.uploads, leases=storm.leases, tracker=storm.tracker,
-            check_every=storm.check_every,
+            queue_s=storm.queue_s, check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []

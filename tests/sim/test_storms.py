@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_fifty_nodes_and_storage_is_read_once() -> None:
     all_complete(report)
     assert report.alpha == pytest.approx(1.0, abs=1e-9)
     assert report.eta >= 0.9
+
+
+def test_messages_wait_behind_the_bytes_of_full_links() -> None:
+    calm, queued = run(SMALL), run(replace(SMALL, queue_s=0.1))
+    all_complete(queued)
+    assert queued.eta < calm.eta - 0.02
+    assert queued.alpha == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 16])
