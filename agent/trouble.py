@@ -53,6 +53,6 @@ def disk_failed(store: Store) -> P2PCacheError:
     except P2PCacheError as error:
         return error
     return NoSpace(
-        f"writing to the cache failed with {free_bytes} bytes free on its disk (how: the agent's log); make room "
-        "(`p2pcache rm` or `p2pcache prune --all`) and pull again: it resumes"
+        f"writing to the cache failed with {free_bytes} bytes free on its disk (the agent's log says how); "
+        "make room (`p2pcache rm` or `p2pcache prune --all`) and pull again: it resumes"
     )
