@@ -7,28 +7,31 @@ from pathlib import Path
 import pytest
 
 from loadtest.cluster import free_ports
-from loadtest.models import total_bytes
+from loadtest.models import make_model, total_bytes
 from tests.functional.node import MakeCluster, Pull, push
 
 
-@pytest.mark.timeout(150)
-def test_a_node_that_nobody_reaches(make_cluster: MakeCluster, model: Path) -> None:
+@pytest.mark.timeout(240)
+def test_a_node_that_nobody_reaches(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = make_cluster(agents=3)
-    push(cluster, model)
+    line = ""
     hidden = cluster.add_agent(
         "--advertise", f"127.0.0.1:{free_ports(1)[0]}"
     )  # as behind a firewall
-    hidden.start()
-    pulls = [Pull(agent, "m:v1") for agent in cluster.agents]
-    done = [pull.wait(limit_s=90) for pull in pulls]
-
-    had = int(done[3]["bytes_origin"])
-    assert had, "it was never given anything to read: this tests nothing"
-    # What it alone had read is read again, nothing else. (A starved machine takes more for slow.)
-    assert sum(int(one["bytes_origin"]) for one in done) <= total_bytes(model) * 1.05 + had
-    line = next(
-        one for one in cluster.tracker.log_path.read_text().splitlines() if "nobody reaches" in one
-    )
+    for number in range(
+        4
+    ):  # two must have waited for the same run of it: not in every storm that is so short
+        ref, model = f"m{number}:v1", make_model(tmp_path / str(number), 24 << 20, seed=number)
+        push(cluster, model, ref)
+        if not number:
+            hidden.start()
+        pulls = [Pull(agent, ref) for agent in cluster.agents]
+        done = [int(pull.wait(limit_s=90)["bytes_origin"]) for pull in pulls]
+        # What it alone had read is read again, nothing else. (A starved machine takes more for slow.)
+        assert sum(done) <= total_bytes(model) * 1.05 + done[3]
+        lines = cluster.tracker.log_path.read_text().splitlines()
+        if line := next((one for one in lines if "nobody reaches" in one), ""):
+            break
     node = hidden.client.status()["node"]
     assert node in line
     listed = json.loads(cluster.run("nodes", "--json").stdout)["nodes"]
