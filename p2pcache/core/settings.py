@@ -15,7 +15,7 @@ class SwarmSettings:
     outstanding: int = 14
     outstanding_per_peer: int = 2  # the next request is there when an upload ends
     # ... and no more than this over all peers. It isn't memory (bytes wait at the sender), so it must not
-    # bite below 16 runs of 16 MiB: 64 MiB cost 16 nodes at 25 GbE 0.30 of the bound (simulated).
+    # bite below 14 runs of 16 MiB: 64 MiB cost 16 nodes at 25 GbE 0.30 of the bound (simulated).
     outstanding_bytes: int = 256 * MiB
     outstanding_few_peers: int = 6  # with fewer than 3 useful peers: keeps a fast link full
     # ... and, to each peer and over all, as many more as the way holds (bandwidth x delay), up to so many:

@@ -133,20 +133,19 @@ class Cluster:
     def send(self, a: SimNode, b: SimNode, what: Callable[..., None], *args: Any) -> None:
         """A message from node to node, behind what waits at the uplink of one and the downlink of the other."""
         queued_s = self._queued_s(a.up) + self._queued_s(b.down)
-        if queued_s and not self.cut(a, b):
-            self.world.after(self.latency_s + queued_s, what, *args)
-        else:
-            self.post(a.side, b.side, what, *args)
+        self.post(a.side, b.side, what, *args, queued_s=queued_s)
 
     def _queued_s(self, link: Link) -> float:
         return self.queue_s if self.queue_s and link.spare < FULL * link.rate else 0.0
 
-    def post(self, side_a: int, side_b: int, what: Callable[..., None], *args: Any) -> None:
+    def post(
+        self, side_a: int, side_b: int, what: Callable[..., None], *args: Any, queued_s: float = 0.0
+    ) -> None:
         """A message; one that a partition stops arrives when it heals, as TCP would have it."""
         if self.between(side_a, side_b):
             self._held.append((side_a, side_b, what, args))
         else:
-            self.world.after(self.latency_s, what, *args)
+            self.world.after(self.latency_s + queued_s, what, *args)
 
     def spread(self, a: SimNode, others: list[SimNode], runs: int, load: int) -> None:
         """A HAVE from one node to many: one thing to happen, or half the time went into the heap."""
