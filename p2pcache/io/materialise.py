@@ -13,7 +13,7 @@ import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -186,13 +186,18 @@ def _mount_of(folder: Path) -> str:
 
 def unfinished(target: Path) -> list[Path]:
     """What a command that fills `target` in place has there until it is done; still there: it was killed."""
-    return [path for path in target.iterdir() if path.name.startswith(f".{target.name}{_MARK}")]
+    return marked(target, target.iterdir())
+
+
+def marked(target: Path, entries: Iterable[Path]) -> list[Path]:
+    """Those of `target`'s entries that say that it is being filled."""
+    return [path for path in entries if path.name.startswith(f".{target.name}{_MARK}")]
 
 
 def _tidy(tree: Path, target: Path) -> None:
     """Take away what a command that was killed left in `target`: its marked directory, and what it moved up."""
-    marked = unfinished(target)
-    if not marked:
+    left_over = unfinished(target)
+    if not left_over:
         return
     for entry in tree.iterdir() if tree.is_dir() else ():
         path = target / entry.name
@@ -200,7 +205,7 @@ def _tidy(tree: Path, target: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    for path in marked:
+    for path in left_over:
         shutil.rmtree(path)
 
 

@@ -30,7 +30,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import machine
 from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import disk_errors
-from p2pcache.io.materialise import materialise, unfinished
+from p2pcache.io.materialise import marked, materialise, unfinished
 from p2pcache.io.sending import Sending, indexed
 from p2pcache.io.steadycopy import steady_copy
 from p2pcache.loader.resolve import Here, connect
@@ -136,7 +136,7 @@ def restore(
     target = Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
     if _holds(target) == key:
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
-    _refuse_filled(target)
+    _refuse_filled(target, key)
     if not _stored(here.client, ref):
         raise NotFound(
             f"nobody has saved {ref.short}, the compile cache for this key, yet; "
@@ -274,14 +274,15 @@ def _holds(target: Path) -> cc.Key | None:
         return None
 
 
-def _refuse_filled(target: Path) -> None:
-    """Say so before gigabytes are fetched."""
+def _refuse_filled(target: Path, key: cc.Key) -> None:
+    """Say so before gigabytes are fetched. What somebody restores meanwhile is no hindrance."""
     with disk_errors(str(target)):
-        if target.is_dir() and any(target.iterdir()) and not unfinished(target):
-            raise UsageError(
-                f"{target} holds something else (another cache, perhaps of another version); choose another "
-                "directory or remove it first"
-            )
+        entries = list(target.iterdir()) if target.is_dir() else []
+    if entries and not marked(target, entries) and _holds(target) != key:
+        raise UsageError(
+            f"{target} holds something else (another cache, perhaps of another version); choose another "
+            "directory or remove it first"
+        )
 
 
 @contextlib.contextmanager

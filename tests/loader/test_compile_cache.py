@@ -214,6 +214,27 @@ def test_many_at_once(
     assert names(tmp_path) == ["c"]
 
 
+def test_somebody_else_is_done_just_then(
+    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not there yet at the first look, complete at the second: that is no other content."""
+    folder, here = stored
+    target = tmp_path / "c"
+    look = compile_cache._holds
+    looks: list[Path] = []
+
+    def slow_look(path: Path) -> cc.Key | None:
+        found = look(path)
+        if not looks:
+            looks.append(path)
+            assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
+        return found
+
+    monkeypatch.setattr(compile_cache, "_holds", slow_look)
+    assert not compile_cache.restore("team/m:v1", target, **HOW, here=here).done
+    assert content(target) == content(folder / "cache")
+
+
 def test_untrusted_namespaces(stored: tuple[Path, Here], tmp_path: Path) -> None:
     folder, here = stored
     for trusted in ("", "other"):
