@@ -3,9 +3,9 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
 help:            ## what you can make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
 setup: $(VENV)/.ready  ## a virtual environment with everything that demo and test need
 $(VENV)/.ready: pyproject.toml
@@ -47,6 +47,8 @@ sim: setup       ## storms in virtual time, each kind of fault beside a calm one
 	$(BIN)/python -m p2pcache.sim table --nodes $(or $(NODES),100) --chunks $(or $(CHUNKS),256)
 sim-properties: setup  ## thousands of random small storms with faults that must keep the laws (COUNT=2000 SEED=0)
 	$(BIN)/python -m p2pcache.sim properties --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
+sim-10k: setup   ## 10,000 nodes in virtual time on one core, the deciders compiled (needs gcc; NODES=10000 CHUNKS=256)
+	$(BIN)/python -m loadtest.compiled storm --nodes $(or $(NODES),10000) --chunks $(or $(CHUNKS),256)
 
 bench: setup     ## loopback: one to one through two real agents beside raw sendfile, then up and down at once
 	$(BIN)/python -m loadtest.loopback

@@ -73,6 +73,14 @@ class SimNode:
         self._busy = False
         self._check_every = check_every
         self._events = 0
+        self._perform: dict[type[Any], Callable[[Any], None]] = {
+            commands.Request: self._on_request, commands.Cancel: self._on_cancel,
+            commands.Announce: self._on_announce, commands.Fetch: self._on_fetch,
+            commands.CancelFetch: self._on_cancel_fetch, commands.LeaseReport: self._on_report,
+            commands.LeaseCredit: self._on_report, commands.Stuck: self._on_report,
+            commands.Blame: self._on_blame, commands.Finished: self._on_finished, commands.Dial: self._on_dial,
+            commands.OriginCorrupt: self._on_corrupt, commands.WantedDone: self._on_wanted_done,
+        }  # fmt: skip
 
     # -- the pump -----------------------------------------------------------------------------
 
@@ -91,7 +99,7 @@ class SimNode:
             if self._check_every:
                 self._check()
             for command in out:
-                self._perform[type(command)](self, command)
+                self._perform[type(command)](command)
             next_event = self._inbox.popleft() if self._inbox else None
         self._busy = False
         wake = scheduler.next_wakeup()
@@ -348,12 +356,3 @@ class SimNode:
             other.serving.dropped_by(self)
         for other in list(self.serving.askers.values()):
             self.cluster.send(self, other, other.hang_up, self, Outcome.LOST)
-
-    _perform: dict[type, Callable[..., Any]] = {  # noqa: RUF012 - a table, never changed
-        commands.Request: _on_request, commands.Cancel: _on_cancel,
-        commands.Announce: _on_announce, commands.Fetch: _on_fetch,
-        commands.CancelFetch: _on_cancel_fetch, commands.LeaseReport: _on_report,
-        commands.LeaseCredit: _on_report, commands.Stuck: _on_report,
-        commands.Blame: _on_blame, commands.Finished: _on_finished, commands.Dial: _on_dial,
-        commands.OriginCorrupt: _on_corrupt, commands.WantedDone: _on_wanted_done,
-    }  # fmt: skip
