@@ -21,7 +21,11 @@ class HostMemory(NamedTuple):
 
 
 class Backend(Protocol):
-    """A device. Methods are called from the reader threads, `ready` from the consumer's."""
+    """A device. Methods are called from the load's own threads, `ready` from the consumer's."""
+
+    def enter(self) -> None:
+        """Called once in each thread of the load, before anything else there."""
+        ...
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         """Host memory for a ring slot, pinned where that makes sense."""
@@ -83,10 +87,16 @@ class CudaBackend:
         self._mine = threading.local()
         self._turn = 0
 
+    def enter(self) -> None:
+        """See `Backend.enter`. A new thread is on GPU 0, whose context would take memory there for nothing."""
+        with _errors_of(self._device):
+            self._torch.cuda.set_device(self._device)
+
     def alloc_host(self, nbytes: int) -> HostMemory:
         """See `Backend.alloc_host`."""
-        try:
-            memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+        torch = self._torch
+        try:  # the device said: else a caller's `with torch.device("cuda")` would say another
+            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         except RuntimeError as error:  # CUDA's own errors are such, too
             raise NoSpace(
                 f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "

@@ -150,8 +150,13 @@ class Pipeline:
         finally:
             self._sink.close()
 
+    def _enter(self) -> None:
+        if self._staging is not None:
+            self._staging.backend.enter()
+
     def _feed(self, pending: list[Batch]) -> None:
         try:
+            self._enter()
             missing: dict[int, list[Range]] = {}
             while pending and not self._stopped.is_set():
                 batch = self._choose(pending, missing)
@@ -196,22 +201,24 @@ class Pipeline:
         return True
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._stopped.is_set():
-            load, read = job
-            try:
-                began = time.monotonic()
-                self._bring(load.target, read)
-                took = time.monotonic() - began
-            except BaseException as error:  # noqa: BLE001  # it is raised in the consumer's thread
-                self._done.put(error)
-                return
-            with self._lock:
-                self.waits.reading_s += took
-                self.bytes_read += sum(part.length for part in read.parts)
-                load.left -= 1
-                last = load.left == 0
-            if last:
-                self._done.put(load)
+        try:
+            self._enter()
+            while (job := self._jobs.get()) is not None and not self._stopped.is_set():
+                self._one(*job)
+        except BaseException as error:  # noqa: BLE001  # it is raised in the consumer's thread
+            self._done.put(error)
+
+    def _one(self, load: _Load, read: Read) -> None:
+        began = time.monotonic()
+        self._bring(load.target, read)
+        took = time.monotonic() - began
+        with self._lock:
+            self.waits.reading_s += took
+            self.bytes_read += sum(part.length for part in read.parts)
+            load.left -= 1
+            last = load.left == 0
+        if last:
+            self._done.put(load)
 
     def _bring(self, target: Target, read: Read) -> None:
         if self._staging is None or not target.places:

@@ -171,6 +171,9 @@ class FakeAsyncBackend:
         self.events: list[FakeEvent] = []
         self.copies = 0
 
+    def enter(self) -> None:
+        pass
+
     def alloc_host(self, nbytes: int) -> HostMemory:
         memory = bytearray([POISON]) * nbytes
         return HostMemory(memoryview(memory), memory)

@@ -15,6 +15,7 @@ import torch
 import p2pcache
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.loader.backend import CudaBackend
+from p2pcache.loader.dtypes import BITS, torch_dtype
 from p2pcache.loader.stream import Tuning
 from tests.loader.loader_kit import Spec, torch_bytes, write
 
@@ -46,6 +47,7 @@ class Event:
         self._cuda = cuda
 
     def record(self, stream: Stream) -> None:
+        self._cuda.check_thread()
         self.on = stream.name
         self._cuda.said.append(("record", stream.name, threading.get_ident()))
 
@@ -64,14 +66,22 @@ class Cuda:
         self.said: list[tuple[Any, ...]] = []
         self.broken = False
         self.current = self.home = Stream(self, "home")
+        self.threads = {threading.main_thread().ident}  # a consumer's device is its own business
         self._made = 0
 
     def new(self, *_: Any) -> Stream:
         self._made += 1
         return Stream(self, f"copy{self._made}")
 
+    def set_device(self, device: torch.device) -> None:
+        self.threads.add(threading.get_ident())
+
+    def check_thread(self) -> None:
+        assert threading.get_ident() in self.threads, "this thread makes a context on GPU 0"
+
     @contextlib.contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
+        self.check_thread()
         self.said.append(("on", stream.name, threading.get_ident()))
         yield
 
@@ -79,6 +89,8 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     made, empty = Cuda(), torch.empty
+    with torch.device("cpu"):  # torch remembers its constructors from the first time: not ours
+        empty(0)
 
     def unpinned(*args: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
         return empty(*args, **more)
@@ -86,7 +98,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     for name, stands_in in {
         "is_available": lambda: True, "device_count": lambda: 1, "Stream": made.new,
         "current_stream": lambda *_: made.current, "stream": made.on,
-        "Event": lambda **_: Event(made),
+        "Event": lambda **_: Event(made), "set_device": made.set_device,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stands_in)
     monkeypatch.setattr(torch, "empty", unpinned)
@@ -113,6 +125,25 @@ def test_all_bytes_come_and_all_copies_are_waited_for(
         assert len({stream for _, stream in mine}) == 1, (
             "an event on another stream than the copies"
         )
+
+
+def test_every_dtype_that_torch_has(cuda: Cuda, tmp_path: Path) -> None:
+    known = [dtype for dtype in sorted(BITS) if not dtype.startswith("F6")]
+    specs = [
+        Spec(f"{dtype} {shape}", dtype, shape) for dtype in known for shape in [(3, 8), (0, 8)]
+    ]
+    body = write(tmp_path / "m.safetensors", specs, pad=1)
+    found = p2pcache.load(tmp_path, device="cuda")
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+    assert [found[spec.name].dtype for spec in specs] == [torch_dtype(spec.dtype) for spec in specs]
+
+
+def test_a_callers_default_device_is_not_the_rings(cuda: Cuda, tmp_path: Path) -> None:
+    """`with torch.device("cuda")` around a load, as engines have it: only memory of the host can be pinned."""
+    body = write(tmp_path / "m.safetensors", SPECS)
+    with torch.device("meta"):
+        found = p2pcache.load(tmp_path, device="cuda")
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
 def test_a_buffer_is_safe_before_its_first_copy(cuda: Cuda) -> None:
