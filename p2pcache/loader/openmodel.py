@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import index as index_of
@@ -17,6 +18,7 @@ from p2pcache.loader.header import TensorInfo
 from p2pcache.loader.memory import Block, fresh
 from p2pcache.loader.plan import Batch, Want, cut, whole
 from p2pcache.loader.reading import read_host
+from p2pcache.loader.report import LoadReport
 from p2pcache.loader.stream import Session
 from p2pcache.loader.tensors import wrap
 
@@ -38,6 +40,9 @@ class OpenModel(Closing):
         self._timeout_s = timeout_s
         self._closed = False
         self._opener = os.getpid()
+        self._report = LoadReport(session.source.name)
+        self._seen: set[str] = set()  # tensors of which something was read
+        self._first_s = 0.0  # when the first of them was asked for
         self._begin()
 
     def _begin(self) -> None:
@@ -54,10 +59,10 @@ class OpenModel(Closing):
             self._begin()
 
     def close(self) -> None:
-        """Let go of the files. Tensors stay valid. More than once does no harm."""
+        """Let go of the files; tensors stay valid. The line, if any came. More than once does no harm."""
         self._look_for_fork()
         with self._idle:
-            self._closed = True
+            first, self._closed = not self._closed, True
             self._session.source.stop()
             # a descriptor that is closed under a read may be another file's the next moment
             self._idle.wait_for(lambda: self._busy == 0)
@@ -65,6 +70,10 @@ class OpenModel(Closing):
         if pool is not None:
             pool.shutdown()
         self._session.source.close()
+        if first and self._seen and self._opener == os.getpid():
+            self._report.tensors = len(self._seen)
+            self._report.source = self._session.source.stats()
+            self._report.log()
 
     def keys(self) -> list[str]:
         """The names of all tensors, in order of file and offset."""
@@ -116,6 +125,7 @@ class OpenModel(Closing):
             if self._closed:
                 raise UsageError(f"{self._session.source.name} is closed; open it again")
             self._busy += 1
+            self._first_s = self._first_s or time.monotonic()
         try:
             return self._bring(want)
         finally:
@@ -126,12 +136,24 @@ class OpenModel(Closing):
     def _bring(self, want: Want) -> Any:
         batch = Batch([])
         batch.add(want)
+        asked = time.monotonic()
         self._await(batch)
+        there = time.monotonic()
         block = fresh(want.nbytes)
         self._read(batch, block)
+        self._count(want, there - asked, time.monotonic() - there)
         info = want.info
         tensor = wrap(block.owner, 0, want.nbytes, info.dtype, want.shape, self._framework)
         return tensor if self._device == "cpu" else to_device(tensor, self._device)
+
+    def _count(self, want: Want, waited_s: float, reading_s: float) -> None:
+        report = self._report
+        with self._lock:
+            self._seen.add(want.info.name)
+            report.bytes += want.nbytes
+            report.waits.source_s += waited_s
+            report.waits.reading_s += reading_s
+            report.seconds = time.monotonic() - self._first_s
 
     def _info(self, name: str) -> TensorInfo:
         found = self._session.catalog.tensors.get(name)

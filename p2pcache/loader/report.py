@@ -70,12 +70,17 @@ class LoadReport:
             f"{'failed to load' if self.failed else 'loaded'} {self.model}: {self.tensors} tensors, "
             f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({self.gb_per_s:.2f} GB/s)"
             f"{'; ' + apart if apart else ''}{'; from ' + shares if shares else ''}"
-            f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}; memory "
-            f"{format_bytes(self.memory_peak_bytes)} of {format_bytes(self.memory_limit_bytes)}; "
+            f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}{self._memory()}; "
             f"waits: source {w.source_s:.1f}s, memory {w.memory_s:.1f}s, reading {w.reading_s:.1f}s, "
             f"ring {w.ring_s:.1f}s, consumer {w.consumer_s:.1f}s"
             + "".join(f"; {note}" for note in s.notes)
         )
+
+    def _memory(self) -> str:
+        if not self.memory_limit_bytes:  # of an open model: it holds none
+            return ""
+        limit = format_bytes(self.memory_limit_bytes)
+        return f"; memory {format_bytes(self.memory_peak_bytes)} of {limit}"
 
     def log(self) -> None:
         """Say it, at INFO."""

@@ -107,6 +107,24 @@ def test_one_line_says_what_happened(folder: Path, caplog: pytest.LogCaptureFixt
     assert stream.report.seconds > 0
 
 
+def test_an_open_model_says_at_its_end_what_was_read(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "p2pcache.loader")
+    with p2pcache.safe_open(folder) as model:
+        assert len(model.keys()) == 6
+    assert not caplog.records  # nothing was brought
+    with p2pcache.safe_open(folder) as model:
+        model.get_tensor("layers.0.w")
+        for rows in (slice(10), slice(10, 30)):
+            model.get_slice("layers.1.w")[rows]
+        model.close()
+    (record,) = caplog.records
+    assert "2 tensors, 9.60 kB" in record.message
+    assert "disk 100%" in record.message
+    assert "memory" not in record.message.partition("waits")[0]
+
+
 def test_the_memory_limit_holds_while_the_consumer_dawdles(tmp_path: Path) -> None:
     specs = [Spec(f"t{i}", "U8", (1 << 20,)) for i in range(20)]
     body = write(tmp_path / "m.safetensors", specs)
