@@ -64,7 +64,7 @@ bench-loader: setup  ## weights from page cache into tensors, beside safetensors
 	$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_loader
 gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (needs torch with CUDA)
-	$(BIN)/python -m pytest -q -rs -m gpu
+	$(BIN)/python -m pytest -q -rs tests/loader/test_gpu.py
 	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_gpu
 storm: setup     ## eight agents in shaped network namespaces (root)

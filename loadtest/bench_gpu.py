@@ -5,6 +5,7 @@ within a turn. The ceiling is the better of one and two streams that copy from p
 filled already. Needs torch with CUDA; rivals that aren't installed are left out.
 
     python -m loadtest.bench_gpu --layers 66 --turns 3 --json FILE
+    python -m loadtest.bench_gpu --only page-cache swarm    # a lease of ten minutes is too short for all
 
 Exit code: 0 done, 1 wrong bytes, 2 no GPU here.
 """
@@ -38,6 +39,7 @@ SLOT_BYTES = 8 * MiB
 CEILINGS = ("ceiling, 1 stream", "ceiling, 2 streams")
 SLOTS, SIZES_MIB, STREAMS, READERS = (2, 4, 12), (2, 8, 16), (1, 2), (2, 4, 8, 12)
 LOADERS = ("p2pcache", "p2pcache-into", "safetensors", "runai", "fastsafetensors")
+SECTIONS = ("page-cache", "cold-disk", "swarm", "rings", "arena")
 
 Json = dict[str, Any]
 Run = Callable[[Json], Json]
@@ -244,6 +246,24 @@ def at_hand(names: Sequence[str]) -> list[str]:
     return found
 
 
+def measure(bench: Bench, args: argparse.Namespace, head: str) -> list[Json]:
+    """The sections that were asked for; what is known is in the file after each, should the next be cut short."""
+    loaders = at_hand(LOADERS)
+    parts: dict[str, Callable[[], list[Json]]] = {
+        "page-cache": lambda: bench.page_cache(loaders),
+        "cold-disk": lambda: bench.cold_disk(loaders),
+        "swarm": bench.swarm,
+        "rings": bench.rings,
+        "arena": lambda: bench.arena(args.arena_mib * MiB),
+    }
+    rows: list[Json] = []
+    for name in args.only:
+        rows += parts[name]()
+        if args.json:
+            args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1))
+    return rows
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -251,6 +271,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--layers", type=int, default=3 * LAYERS, help="66 make 6 GB")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--arena-mib", type=int, default=1024)
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=Path)
@@ -258,21 +279,17 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"no GPU here that torch {torch.__version__} can use: nothing was measured")
         return 2
-    loaders = at_hand(LOADERS)
     with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
         folder = args.dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if not shards(folder):
             make_llama(folder, args.shards, args.layers)
         bench = Bench(folder, args.device, args.turns)
-        rows = bench.page_cache(loaders) + bench.cold_disk(loaders) + bench.swarm()
-        rows += bench.rings() + bench.arena(args.arena_mib * MiB)
-    device = torch.cuda.get_device_name(args.device)
-    head = (f"{device}, torch {torch.__version__}, {bench.size / GB:.2f} GB, {args.turns} turns, "
-            f"{time.strftime('%Y-%m-%d')}")  # fmt: skip
+        device = torch.cuda.get_device_name(args.device)
+        head = (f"{device}, torch {torch.__version__}, {bench.size / GB:.2f} GB, {args.turns} turns, "
+                f"{time.strftime('%Y-%m-%d')}")  # fmt: skip
+        rows = measure(bench, args, head)
     show(rows, head)
-    if args.json:
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1))
     for name in bench.wrong:
         print(f"WRONG: {name} brought other bytes than the files hold")
     return 1 if bench.wrong else 0

@@ -1,6 +1,8 @@
 """The GPU benchmark without a GPU: the same jobs on a device whose copies come as late as they may."""
 
+import argparse
 import contextlib
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from loadtest import bench_gpu, bench_gpu_ends, bench_loader
-from loadtest.bench_gpu import Bench, show
+from loadtest.bench_gpu import Bench, measure, show
 from p2pcache.loader import stream
 from tests.loader.loader_kit import FakeAsyncBackend
 
@@ -111,6 +113,19 @@ def test_the_swarm_on_loopback(bench: Bench) -> None:
     assert pull["name"] == "pull alone"
     assert copy["gb_per_s"] > 0
     assert load["times_larger_alone"] > 0
+
+
+def test_sections_one_by_one_and_kept_after_each(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    args = argparse.Namespace(only=["arena", "rings"], arena_mib=1, json=file)
+    rows = measure(bench, args, "head")
+    assert {row["section"] for row in rows} == {"arena", "ring"}
+    assert json.loads(file.read_text()) == {"head": "head", "rows": rows}
+    args.only = ["arena", "page-cache"]
+    bench.page_cache = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    with pytest.raises(ZeroDivisionError):
+        measure(bench, args, "head")
+    assert len(json.loads(file.read_text())["rows"]) == 4  # the arena's
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
