@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from loadtest import bench_loader
-from loadtest.bench_loader import Run, make_llama, measure, table
+from loadtest.bench_loader import MiB, Run, make_llama, measure, run, table
 
 
 def test_ratios_are_taken_within_a_turn() -> None:
@@ -45,3 +45,16 @@ def test_contestants_bring_the_right_bytes(small: Path) -> None:
     runs, wrong = measure(small, names, 1, 64 << 20)
     assert not wrong
     assert all(len(found) == 1 for found in runs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_anonymous_memory_stays_near_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most the limit and 64 MiB more, of a model that is larger than both."""
+    monkeypatch.setattr(bench_loader, "WORDS", 6000)
+    limit = 24 * MiB
+    assert make_llama(tmp_path, 2, layers=1) > 1.4 * (limit + 64 * MiB)
+    found, _ = run("p2pcache-into", tmp_path, limit, check=False)
+    assert found.anon_mib <= 24 + 64
