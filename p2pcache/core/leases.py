@@ -225,11 +225,13 @@ class LeaseBook:
         """Take leases back that drag on, unasked: the others wait for their place in the order.
 
         Only exceptions (if many drag on it is the origin) that somebody else could read, within a cap of
-        their own: on real links one read in thirty takes four usual times for no fault of its node.
+        their own. On real links one read in thirty takes four usual times for no fault of its node, the
+        first ones of a storm (packets lost) ten, while it reads dozens more: those are left to it.
         Returns runs to revoke, by node.
         """
         self._looked_at = now
         late = [run for run, lease in self.leases.items() if now >= self._dragging_at(run, lease)]
+        late = [run for run in late if not self._readers.overtaken(self.leases[run])]
         if not late or len(late) > max(1, MOST_SLOW * self._settings.in_flight):
             return {}
         revoked: dict[int, list[int]] = {}

@@ -9,6 +9,7 @@ from math import ceil
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
+from p2pcache.core.lease import Lease
 from p2pcache.core.settings import LeaseSettings
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
@@ -63,6 +64,7 @@ class Readers:
         self._resting: dict[int, float] = {}
         self._hidden: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
+        self._done: dict[int, float] = {}  # when the youngest of its leases began that it has ended
 
     def __len__(self) -> int:
         return len(self._credit)
@@ -127,6 +129,11 @@ class Readers:
         self._failures.pop(node, None)
         self._verdicts.pop(node, None)
         self._hidden.pop(node, None)
+        self._done.pop(node, None)
+
+    def overtaken(self, lease: Lease) -> bool:
+        """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
+        return self._done.get(lease.node, lease.since) > lease.since
 
     def took(self, node: int, run: int) -> None:
         """The node reads one more run."""
@@ -149,6 +156,7 @@ class Readers:
 
     def succeeded(self, node: int, took_s: float, now: float) -> None:
         """The node read a run in so many seconds."""
+        self._done[node] = max(now - took_s, self._done.get(node, 0.0))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
         self._recent.append(took_s)

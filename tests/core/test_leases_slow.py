@@ -159,6 +159,21 @@ def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
     assert wake is None or wake != pytest.approx(3.0), "or it would be looked at without end"
 
 
+def test_one_slow_connection_does_not_make_a_node_slow() -> None:
+    """Measured on shaped links: a storm's first reads lose packets, while their nodes read dozens of later runs."""
+    book, have = make(250)
+    drag(book, have, late=2)
+    lucky, slow = (book.leases[run].node for run in (0, 1))
+    for node in range(1, 17):
+        book.want(node, 2 if node == lucky else 0)
+    for run in book.grants(0.5)[lucky]:
+        finish(book, have, lucky, run, 1.0)
+    for node in range(1, 17):
+        book.want(node, 1)
+    assert book.overdue(3.0) == {slow: [1]}
+    assert book.take_over(0, 3.0) == lucky, "somebody who is stuck without it gets it all the same"
+
+
 def test_what_is_taken_back_unasked_is_capped() -> None:
     book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=3)
