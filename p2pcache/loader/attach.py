@@ -87,7 +87,9 @@ class Attachment:
                 self._load = ""
                 now = time.monotonic()
                 if attached and not self._closed.is_set():
-                    log.warning("%s: %s; going on with what is here", self._ref, lost)
+                    log.warning(
+                        "%s: %s; going on with what is here", self._ref, what_happened(lost)
+                    )
                 if attached or (not give_up and isinstance(lost, Lost)):
                     give_up = now + REATTACH_S
                 if now >= give_up:
@@ -136,6 +138,11 @@ class Attachment:
                 log.debug("demand: %s", error)
             except P2PCacheError as error:
                 log.warning("%s: the agent refused a demand: %s", self._ref, error)
+
+
+def what_happened(error: P2PCacheError) -> str:
+    """An error's words without the advice that follows: it's for those whose command ended."""
+    return str(error).partition(";")[0]
 
 
 def _pairs(runs: int) -> Iterable[tuple[int, int]]:

@@ -23,7 +23,7 @@ from p2pcache.io.arriving import Board
 from p2pcache.io.blobfile import OpenFile
 from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import Disk, disk_errors
-from p2pcache.loader.attach import Attachment, Json
+from p2pcache.loader.attach import Attachment, Json, what_happened
 from p2pcache.loader.catalog import Deadline
 from p2pcache.loader.geometry import Buffers, Geometry
 from p2pcache.loader.rescue import Rescue
@@ -191,7 +191,8 @@ class SwarmSource:
                         f"{error}; set P2PCACHE_ORIGIN to go on from the storage in such a case"
                     )
                 rescue = Rescue(self.layout, self._origin)
-                log.warning("%s: %s; the rest comes from %s", self.name, error, self._origin)
+                told = what_happened(error)
+                log.warning("%s: %s; the rest comes from %s", self.name, told, self._origin)
             except P2PCacheError as failed:
                 error = failed
         with self._changed:

@@ -174,7 +174,10 @@ def test_an_agent_that_comes_back_is_used_again(
 
 
 def test_an_agent_that_stays_away_is_done_without(
-    daemon: Agent, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    daemon: Agent,
+    model: tuple[Path, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(attach, "REATTACH_S", 0.5)
     monkeypatch.setenv("P2PCACHE_ORIGIN", model[0].as_uri())
@@ -182,6 +185,10 @@ def test_an_agent_that_stays_away_is_done_without(
     notes = found.pop("notes")
     assert {n: torch_bytes(t) for n, t in found.items()} == model[1]
     assert notes == ["the agent was lost; the rest came from the origin"]
+    lost, gone = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert lost.endswith("; going on with what is here")
+    assert gone.endswith(f"; the rest comes from {model[0].as_uri()}")
+    assert (lost + gone).count(";") == 2  # no advice: nobody has to do anything
 
 
 def test_without_an_origin_the_error_says_what_to_do(
