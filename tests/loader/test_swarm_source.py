@@ -112,6 +112,23 @@ def test_only_a_stage_is_fetched(agent: str, model: tuple[Path, dict[str, bytes]
     assert origin_bytes(agent) < 0.35 * sum(map(len, bodies.values()))
 
 
+def test_only_a_rank_s_rows_are_fetched(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    specs = [Spec(f"layers.{i}.q_proj.weight", "BF16", (2048, 1024)) for i in range(2)]
+    bodies = write(tmp_path / "model/model.safetensors", specs)
+    push(tmp_path / "origin", tmp_path / "model", REF)
+    axis = p2pcache.ParallelAxis("tensor", 1, 4, dim=0, names="*q_proj*")
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        agent = f"unix://{socket}"
+        found = p2pcache.load(REF, parallel=axis, fetch="needed", agent=agent)
+        fetched = origin_bytes(agent)
+    share = {name: len(body) // 4 for name, body in bodies.items()}
+    assert {n: torch_bytes(t) for n, t in found.items()} == {
+        n: bodies[n][share[n] : 2 * share[n]] for n in bodies
+    }
+    assert fetched <= 1.3 * sum(share.values())  # and the chunks at the edges, and the header's
+
+
 def test_what_somebody_waits_for_comes_first(
     agent: str, model: tuple[Path, dict[str, bytes]]
 ) -> None:
