@@ -12,7 +12,7 @@ from p2pcache.cli.connect import Loaded, client_options, find_agent
 from p2pcache.cli.options import Command, json_option, quiet_option
 from p2pcache.cli.output import clean, emit_document, emit_json, note
 from p2pcache.cli.words import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import NotFound, P2PCacheError, TimedOut
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -185,5 +185,7 @@ def _tell(done: Any, text: str, verb: str, *, as_json: bool, quiet: bool) -> Non
             "bytes": done.size_bytes, "seconds": round(done.seconds, 3),
         })  # fmt: skip
     elif not quiet:
-        size = f": {done.files} files, {format_bytes(done.size_bytes)}" if done.done else ""
+        size = (
+            f": {counted(done.files, 'file')}, {format_bytes(done.size_bytes)}" if done.done else ""
+        )
         note(f"{text}{size}, in {format_duration(done.seconds)}")

@@ -150,7 +150,7 @@ def restore(
             materialise(tree, target, finish=lambda root: _make_private(root, note.mtimes))
     files = [path for path in tree.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    result = Result(ref, fresh, len(files), size, time.monotonic() - began)
+    result = Result(ref, fresh, len(files) - 1, size, time.monotonic() - began)  # without the note
     log.info("compile cache %s: %d bytes to %s in %.2f s", ref.short, size, target, result.seconds)
     return result
 

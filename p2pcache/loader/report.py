@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.loader.plan import shown
 from p2pcache.loader.source import SourceStats
 
@@ -18,7 +18,7 @@ def left_over(missing: Sequence[str], unexpected: Sequence[str]) -> str:
     for kind, found in (("the model lacks", missing), ("the target lacks", unexpected)):
         if found:
             some = ", ".join(map(shown, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-            told.append(f"{kind} {len(found)} tensors ({some})")
+            told.append(f"{kind} {counted(len(found), 'tensor')} ({some})")
     return ", ".join(told)
 
 
@@ -67,7 +67,7 @@ class LoadReport:
             if n
         )  # fmt: skip
         return (
-            f"{'failed to load' if self.failed else 'loaded'} {self.model}: {self.tensors} tensors, "
+            f"{'failed to load' if self.failed else 'loaded'} {self.model}: {counted(self.tensors, 'tensor')}, "
             f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({self.gb_per_s:.2f} GB/s)"
             f"{'; ' + apart if apart else ''}{'; from ' + shares if shares else ''}"
             f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}{self._memory()}; "

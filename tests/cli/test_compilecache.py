@@ -54,7 +54,7 @@ def test_a_life_of_a_cache(home: Path, tmp_path: Path) -> None:
     optional = call(home, "compile-cache", "restore", *how, *where, "--optional")
     assert "the engine will compile" in optional.stderr
     saved = call(home, "compile-cache", "save", *how, "--dir", str(home / "cache"))
-    assert f"saved {made['ref']}: 1 files" in saved.stderr
+    assert f"saved {made['ref']}: 1 file, " in saved.stderr
     again = call(home, "compile-cache", "save", *how, "--dir", str(home / "cache"), "--json")
     assert json.loads(again.stdout)["saved"] is False
     restored = json.loads(call(home, "compile-cache", "restore", *how, *where, "--json").stdout)

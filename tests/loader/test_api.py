@@ -227,8 +227,8 @@ def test_load_into_converts_for_one_framework_at_a_time(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"extra": torch.zeros(1)}, "the model lacks 1 tensors .extra."),
-        ({"layers.0.w": None}, "the target lacks 1 tensors"),
+        ({"extra": torch.zeros(1)}, "the model lacks 1 tensor .extra."),
+        ({"layers.0.w": None}, "the target lacks 1 tensor"),
         ({"layers.0.w": torch.zeros(30, 41)}, "layers.0.w: the target has the shape"),
         ({"layers.0.w": torch.zeros(30, 40, device="meta")}, "meta device"),
         ({"layers.0.w": bytearray(4799)}, "4799 bytes"),

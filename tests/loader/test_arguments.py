@@ -134,7 +134,7 @@ def test_what_wasn_t_filled_and_what_wasn_t_taken(folder: Path) -> None:
     target = {"w": torch.zeros(SHAPE), "x": torch.zeros(1)}
     report = p2pcache.load_into(target, folder, strict=False)
     assert (report.missing_keys, report.unexpected_keys) == (["x"], ["b"])
-    assert "the model lacks 1 tensors (x), the target lacks 1 tensors (b)" in report.line()
+    assert "the model lacks 1 tensor (x), the target lacks 1 tensor (b)" in report.line()
     whole = p2pcache.load_into({"w": target["w"], "b": torch.zeros(3)}, folder)
     assert (whole.missing_keys, whole.unexpected_keys) == ([], [])
     assert "lacks" not in whole.line()
@@ -181,5 +181,5 @@ def test_tensors_without_memory_of_their_own(folder: Path) -> None:
     shells = {name: torch.zeros(n).as_subclass(Shell) for name, n in (("w", SHAPE), ("b", 3))}
     with pytest.raises(UsageError, match=r"w: is no plain tensor.*Shell.*to_local"):
         p2pcache.load_into(shells, folder, filter="w", strict=False)
-    with pytest.raises(UsageError, match=r"the target lacks 1 tensors \(b\)"):
+    with pytest.raises(UsageError, match=r"the target lacks 1 tensor \(b\)"):
         p2pcache.load_into({"w": shells["w"]}, folder)
