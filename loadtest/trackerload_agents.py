@@ -105,7 +105,8 @@ class Agent:
     def __init__(self, number: int, fleet: "Fleet") -> None:
         self.number = number
         self.node = fleet.dice.getrandbits(62)
-        self.storm: Storm | None = None
+        self.chosen = False  # for a storm, which it may not have entered yet
+        self.storm: Storm | None = None  # the tracker knows that it pulls this
         self.kept = fleet.dice.sample(fleet.models, KEPT)
         self._fleet = fleet
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -227,7 +228,7 @@ class Agent:
         """It has all; a little later it is evicted, and others come."""
         self.say(m.Heartbeat(0, (self._state(storm),)))
         self.say(m.Exit(storm.digest))
-        self.storm = None
+        self.storm, self.chosen = None, False
 
     def reconnect(self) -> None:
         """The connection breaks (a restart)."""
@@ -309,10 +310,10 @@ class Fleet:
     async def storm(self, size: int) -> None:
         """One storm after another of `size` agents that are free."""
         while True:
-            free = [agent for agent in self.agents if agent.storm is None]
+            free = [agent for agent in self.agents if not agent.chosen]
             storm = Storm(self.dice.sample(free, min(size, len(free))), self.plan.runs)
             for agent in storm.members:
-                agent.storm = storm
+                agent.chosen = True
             for agent in storm.members:
                 agent.enter(storm)
                 await asyncio.sleep(ARRIVAL_S / size)
