@@ -3,13 +3,13 @@
 import math
 import numbers
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from p2pcache.errors import InvalidHeader, TimedOut, UsageError
 from p2pcache.loader.header import LENGTH_BYTES, Header, TensorInfo, header_bytes, parse
-from p2pcache.loader.index import find_index, merge, parse_index, weight_files
+from p2pcache.loader.index import find_index, likely_files, merge, parse_index, weight_files
 from p2pcache.loader.source import Range, Source
 
 MAX_ALL_HEADERS_BYTES = (
@@ -70,10 +70,13 @@ def open_catalog(source: Source, deadline: Deadline) -> Catalog:
     index = find_index(files, source.name)
     weight_map = None
     if index is not None:
-        (data,) = fetch(source, [Range(index, 0, files[index])], deadline)
+        # The headers come beside it: who waited for one after the other would wait twice behind
+        # whatever the swarm is fetching meanwhile.
+        likely = _firsts(sorted(likely_files(files)), files)
+        data = fetch(source, [Range(index, 0, files[index]), *likely], deadline)[0]
         weight_map = parse_index(data, files, index)
     paths = weight_files(files, weight_map, source.name)
-    firsts = [Range(path, 0, min(LENGTH_BYTES, files[path])) for path in paths]
+    firsts = _firsts(paths, files)
     lengths = [
         header_bytes(first, files[path], path)
         for path, first in zip(paths, fetch(source, firsts, deadline), strict=True)
@@ -92,6 +95,11 @@ def open_catalog(source: Source, deadline: Deadline) -> Catalog:
     for header in headers.values():
         metadata = header.metadata | metadata
     return Catalog(merge(headers, weight_map, source.name), metadata, files)
+
+
+def _firsts(paths: Sequence[str], files: Mapping[str, int]) -> list[Range]:
+    """The bytes that say how long each file's header is."""
+    return [Range(path, 0, min(LENGTH_BYTES, files[path])) for path in paths]
 
 
 def fetch(source: Source, ranges: Sequence[Range], deadline: Deadline) -> list[bytes]:

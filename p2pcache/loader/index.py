@@ -62,19 +62,21 @@ def weight_files(
     Raises:
         NotFound: there is none.
     """
-    if weight_map is not None:
-        found = set(weight_map.values())
-    else:
-        every = {path for path in files if path.endswith(_SUFFIX)}
-        found = {path for path in every if "/" not in path} or every
-        plain = {path for path in found if not path.startswith("consolidated")}
-        found = plain or found  # some publishers put the same weights there twice
+    found = set(weight_map.values()) if weight_map is not None else likely_files(files)
     if not found:
         raise NotFound(
             f"{model}: no .safetensors file in it, and others aren't read here; take them by their path "
             "(p2pcache.snapshot brings a ref's files)"
         )
     return sorted(found, key=natural)
+
+
+def likely_files(files: Iterable[str]) -> set[str]:
+    """The files that hold the tensors if no index says so."""
+    every = {path for path in files if path.endswith(_SUFFIX)}
+    found = {path for path in every if "/" not in path} or every
+    plain = {path for path in found if not path.startswith("consolidated")}
+    return plain or found  # some publishers put the same weights there twice
 
 
 def natural(text: str) -> list[tuple[int, str]]:
