@@ -8,7 +8,8 @@ goes to the agent with the fewest in flight, which keeps every uplink of the swa
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from math import inf
 
 from p2pcache.core import chunkset
@@ -28,7 +29,7 @@ MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but no
 class LeaseBook:
     """The leases of one model.
 
-    Invariants: `free` and `leased` are disjoint; `leased` is exactly the keys of `leases`; each
+    Invariants: `free` and `leased` are disjoint; `leased` is exactly the keys of `leases`, the oldest first; each
     lease's node has it among its runs in `Readers`, and nothing else is there; once `stopped`
     is set no run is granted.
     """
@@ -57,6 +58,7 @@ class LeaseBook:
         self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
         self._again = 0  # of them (bits)
         self._stopped_at = self._looked_at = 0.0  # the latter: for leases that drag on
+        self._expires_from = inf  # no lease expires before
         self._settings = settings
         self._have = have
         self._readers = Readers(settings, random.Random(seed), dealer)
@@ -230,8 +232,7 @@ class LeaseBook:
         Returns runs to revoke, by node.
         """
         self._looked_at = now
-        late = [run for run, lease in self.leases.items() if now >= self._dragging_at(run, lease)]
-        late = [run for run in late if not self._readers.overtaken(self.leases[run])]
+        late = [run for run, when in self._taken_back_at(now) if now >= when]
         if not late or len(late) > max(1, MOST_SLOW * self._settings.in_flight):
             return {}
         revoked: dict[int, list[int]] = {}
@@ -248,12 +249,11 @@ class LeaseBook:
         Returns:
             The slow node (send it a revocation), or None if its lease isn't that old.
         """
-        lease = self.leases.get(run)
-        if lease is None or not self._readers.measured:
+        lease, before = self.leases.get(run), self._taken.get(run, 0)
+        # Twice as long each time, or an origin that became slower would see every read cut off for ever.
+        if lease is None or now < lease.since + self._readers.patience_s * 2.0**before:
             return None
-        if now < self._late_at(run, lease):
-            return None
-        self._taken[run] = self._taken.get(run, 0) + 1
+        self._taken[run] = before + 1
         self._give_up(run, now, "too slow")
         self._readers.dragged(lease.node, now - lease.since, now)
         return lease.node
@@ -269,9 +269,12 @@ class LeaseBook:
     def expire(self, now: float) -> bool:
         """Drop leases that weren't renewed; returns whether there were any. Ends rests, too."""
         self._readers.wake(now)  # also while nothing may be granted: or its time would never pass
+        if now < self._expires_from:
+            return False
         over = [run for run, lease in self.leases.items() if lease.expires <= now]
         for run in over:
             self._drop(run, now, "expired")
+        self._expires_from = min((one.expires for one in self.leases.values()), default=inf)
         return bool(over)
 
     def grants(self, now: float) -> dict[int, list[int]]:
@@ -301,11 +304,11 @@ class LeaseBook:
 
     def next_wakeup(self) -> float | None:
         """When a lease expires or a resting reader may be tried again."""
-        ends = [lease.expires for lease in self.leases.values()]
+        ends = [self._expires_from] if self.leases else []
         if self._unasked and len(self._readers) > 1:
-            # Not in the past: who is late already and stays is looked at again with the next message.
-            late = (self._dragging_at(run, lease) for run, lease in self.leases.items())
-            ends += [when for when in late if when > self._looked_at]
+            # Who is late already and stays is looked at again with the next message.
+            one = next((at for _, at in self._taken_back_at(inf) if at > self._looked_at), inf)
+            ends += [at for _, at in self._taken_back_at(one) if at > self._looked_at]
         if self.free and self.stopped is None and len(self.leases) < self._at_once:
             rest = self._readers.next_rested()
             if rest is not None:
@@ -338,9 +341,9 @@ class LeaseBook:
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
         late = now - DRAGGING * self._readers.usual_s()
-        dragging = self._readers.measured and sum(
-            lease.since < late for lease in self.leases.values()
-        )
+        if not self._readers.measured:
+            return len(self.leases)
+        dragging = sum(1 for _ in takewhile(lambda one: one.since < late, self.leases.values()))
         return len(self.leases) - min(dragging, int(MOST_SLOW * self._settings.in_flight))
 
     @property
@@ -355,17 +358,14 @@ class LeaseBook:
         cap = max(1, int(self._settings.unasked_cap * self.run_count))
         return min(self._spare, max(0, cap - self.taken_over))
 
-    def _dragging_at(self, run: int, lease: Lease) -> float:
-        """When a lease is taken back unasked; later than for somebody who is stuck."""
-        return lease.since + UNASKED * (self._late_at(run, lease) - lease.since)
-
-    def _late_at(self, run: int, lease: Lease) -> float:
-        """When a lease has taken far too long; inf while nothing was measured."""
-        if not self._readers.measured:
-            return inf
-        # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        patience = self._settings.stuck_factor * 2.0 ** self._taken.get(run, 0)
-        return lease.since + patience * self._readers.usual_s()
+    def _taken_back_at(self, until: float) -> Iterator[tuple[int, float]]:
+        """When leases are taken back unasked, later than for somebody who is stuck; all those up to a time."""
+        patience_s, taken = UNASKED * self._readers.patience_s, self._taken
+        for run, lease in self.leases.items():  # the oldest first
+            if lease.since + patience_s > until:
+                break
+            if not self._readers.overtaken(lease):
+                yield run, lease.since + patience_s * 2.0 ** taken.get(run, 0)
 
     def _mine(self, node: int, runs: int) -> list[int]:
         return [r for r in chunkset.members(runs & self.leased) if self.leases[r].node == node]
@@ -377,6 +377,7 @@ class LeaseBook:
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
         self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
+        self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)

@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from math import ceil
+from math import ceil, inf
 
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
@@ -215,11 +215,17 @@ class Readers:
         """The median of recent lease times in seconds, and never under the noise."""
         return self._usual_s
 
+    @property
+    def patience_s(self) -> float:
+        """How long a lease may take while somebody is stuck without its run; inf before any has ended."""
+        return self._settings.stuck_factor * self._usual_s if self.measured else inf
+
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
         for table in (self._resting, self._slow, self._hidden):
-            for node in [n for n, until in table.items() if until <= now]:
-                del table[node]
+            if table:  # mostly none is: each message comes by here
+                for node in [n for n, until in table.items() if until <= now]:
+                    del table[node]
 
     def pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, slow_too: bool = False

@@ -36,6 +36,7 @@ class Roster:
         self._members: dict[int, Member] = {}
         self._everyone = Bag()
         self._racks: dict[Place, Bag] = {}
+        self.rack_changes = 0  # how often one got its first member or lost its last
         self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
         self._degree: dict[int, int] = {}
         self._shunned: set[int] = set()
@@ -69,7 +70,11 @@ class Roster:
         self._everyone.add(node)
         if have == self._full_set:
             self.complete.add(node)
-        self._racks.setdefault((member.site, member.rack), Bag()).add(node)
+        place = member.site, member.rack
+        if place not in self._racks:
+            self._racks[place] = Bag()
+            self.rack_changes += 1
+        self._racks[place].add(node)
 
     def leave(self, node: int) -> None:
         """A node takes part no longer."""
@@ -230,4 +235,5 @@ class Roster:
             bag.discard(node)
             if not bag:
                 del self._racks[place]
+                self.rack_changes += 1
                 self._seated.pop(place, None)

@@ -4,6 +4,8 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.leases import LeaseBook
@@ -124,3 +126,44 @@ def test_who_has_left_or_can_not_read_is_passed_over() -> None:
 def test_without_labels_nothing_is_dealt() -> None:
     storm = Storm({("", ""): 10})
     assert list(Dealer(storm.roster).order(0)) == []
+
+
+@given(st.data())
+def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
+    """Kept sorted while leases come and go and racks fill and empty; beside sorting from scratch."""
+    roster = Roster("ab" * 32, RUNS, 1)
+    dealer = Dealer(roster)
+    homes: dict[int, Place] = {}
+    reading: list[int] = []
+    burden: dict[int, Counter[str | Place]] = {0: Counter(), 1: Counter()}  # in flight, ever given
+    for _ in range(data.draw(st.integers(1, 60))):
+        match data.draw(st.sampled_from(("enter", "leave", "took", "took", "gave back"))):
+            case "enter":
+                node = len(homes) + 1
+                homes[node] = (
+                    data.draw(st.sampled_from(("", "s"))),
+                    data.draw(st.sampled_from("abc")),
+                )
+                roster.enter(Member(node, "h:1", homes[node][1], homes[node][0]))
+            case "leave" if idle := [n for n in roster if n not in reading]:
+                roster.leave(data.draw(st.sampled_from(idle)))
+            case "took" if len(roster):
+                node = data.draw(st.sampled_from(sorted(roster)))
+                reading.append(node)
+                dealer.took(node)
+                for one in (homes[node][0], homes[node]):
+                    burden[0][one] += 1
+                    burden[1][one] += 1
+            case "gave back" if reading:
+                node = reading.pop(data.draw(st.integers(0, len(reading) - 1)))
+                dealer.gave_back(node)
+                for one in (homes[node][0], homes[node]):
+                    burden[0][one] -= 1
+            case _:
+                pass
+        places = sorted(
+            roster.places,
+            key=lambda p: (*((burden[0][x], burden[1][x], x) for x in (p[0], p)),),
+        )
+        expected = [roster.seated(place)[3] for place in places] if len(places) > 1 else []
+        assert list(dealer.order(3)) == expected
