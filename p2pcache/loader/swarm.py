@@ -25,6 +25,7 @@ from p2pcache.io.client import AgentClient
 from p2pcache.io.disk import Disk, disk_errors
 from p2pcache.loader.attach import Attachment, Json, what_happened
 from p2pcache.loader.catalog import Deadline
+from p2pcache.loader.demands import Demands
 from p2pcache.loader.geometry import Buffers, Geometry
 from p2pcache.loader.rescue import Rescue
 from p2pcache.loader.source import Range, SourceStats, read_all
@@ -32,10 +33,6 @@ from p2pcache.loader.source import Range, SourceStats, read_all
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05  # the bitmap is looked at so often even if no event comes
-# Bytes that nobody has waited for so long come in the swarm's own order, rarest first inside a
-# window: if every loader asked for its next tensor at once, all nodes of a storm would want the
-# same chunk.
-PATIENCE_S = 0.3
 _WAIT_S = 1.0
 OPEN_AHEAD = 128  # files are opened before the model's directories can change, up to so many
 
@@ -66,8 +63,7 @@ class SwarmSource:
         self._error: P2PCacheError | None = None
         self._rescue: Rescue | None = None
         self._wanted: list[Range] = []
-        self._planned = False  # `want` was called: what is waited for now is weights
-        self._demanded = 0
+        self._demands = Demands(self._runs, self._has)
         self._progress: Json = {}
         self._local_bytes = 0
         self._notes: list[str] = []
@@ -144,6 +140,8 @@ class SwarmSource:
             self._resolved(event)
         elif kind in ("ready", "progress", "done"):
             self._progress = event
+            if "peers" in event:
+                self._demands.neighbours = event["peers"]
         if kind == "done":
             self._tree = self._below(event, "path")
         with self._changed:
@@ -221,7 +219,7 @@ class SwarmSource:
     def want(self, ranges: Sequence[Range]) -> None:
         """See `Source.want`."""
         self._wanted = list(ranges)
-        self._planned = True
+        self._demands.planned = True
         self._open_ahead(ranges)
         missing = self._missing(ranges)
         if self._needed and missing and self._attachment is not None:
@@ -236,7 +234,7 @@ class SwarmSource:
     def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
         """See `Source.wait`."""
         ends = time.monotonic() + timeout_s
-        patient_until = time.monotonic() + (PATIENCE_S if self._planned else 0.0)
+        patient_until = time.monotonic() + self._demands.patience_s(ranges)
         while True:
             there = [i for i, wanted in enumerate(ranges) if self.available(*wanted)]
             now = time.monotonic()
@@ -244,8 +242,7 @@ class SwarmSource:
                 return there
             self._raise_trouble()
             if now >= patient_until:
-                # Metadata: all of it. Weights: what is next, so that a stuck one gets through.
-                self._demand(ranges[:1] if self._planned else ranges)
+                self._demand(self._demands.choose(ranges))
             with self._changed:
                 self._changed.wait(min(LOOK_S, ends - now))
 
@@ -335,6 +332,9 @@ class SwarmSource:
             rescue is not None and rescue.has_run(run)
         )
 
+    def _runs(self, wanted: Range) -> tuple[int, ...]:
+        return self._geometry.runs(self._blob(wanted.path), wanted.start, wanted.end)
+
     def _blob(self, path: str) -> int:
         number = self.layout.blob_of_file.get(path)
         if number is None:
@@ -343,8 +343,8 @@ class SwarmSource:
 
     def _missing(self, ranges: Sequence[Range]) -> int:
         runs = 0
-        for path, start, end in ranges:
-            for run in self._geometry.runs(self._blob(path), start, end):
+        for wanted in ranges:
+            for run in self._runs(wanted):
                 if not runs >> run & 1 and not self._has(run):
                     runs |= 1 << run
         return runs
@@ -353,8 +353,8 @@ class SwarmSource:
         runs = self._missing(ranges)
         if self._rescue is not None:
             self._rescue.ask(runs)
-        elif fresh := runs & ~self._demanded:
-            self._demanded |= fresh
+        elif fresh := runs & ~self._demands.told:
+            self._demands.told |= fresh
             if self._attachment is not None:
                 self._attachment.demand(fresh, urgent=True)
 

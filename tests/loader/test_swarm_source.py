@@ -15,7 +15,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.client import AgentClient
-from p2pcache.loader import attach
+from p2pcache.loader import attach, demands
 from p2pcache.loader.source import Range
 from p2pcache.loader.swarm import SwarmSource
 from tests.agent.kit import push
@@ -137,6 +137,19 @@ def test_what_somebody_waits_for_comes_first(
         last = f"layers.{LAYERS - 1}.w"
         assert torch_bytes(opened.get_tensor(last)) == bodies[last]
         assert origin_bytes(agent) < 0.8 * sum(map(len, bodies.values()))
+
+
+def test_a_node_by_itself_fetches_first_what_a_load_needs(
+    agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demands, "PATIENCE_S", 60.0)  # it isn't what helps
+    _, bodies = model
+    last = [f"layers.{i}.w" for i in range(LAYERS - 6, LAYERS)]
+    with p2pcache.iter_tensors(REF, agent=agent, filter=last) as stream:
+        found = {name: torch_bytes(tensor) for name, tensor in stream}
+        taken = origin_bytes(agent)
+    assert found == {name: bodies[name] for name in last}
+    assert taken < 0.8 * sum(map(len, bodies.values()))  # in file order it would be all of it
 
 
 def test_no_such_model_and_no_such_agent(agent: str, tmp_path: Path) -> None:
