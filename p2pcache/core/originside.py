@@ -19,7 +19,7 @@ from p2pcache.core.commands import (
 from p2pcache.core.depth import Depth
 from p2pcache.core.diary import Diary
 from p2pcache.core.events import Outcome
-from p2pcache.core.owners import LOOK_AHEAD, Owners
+from p2pcache.core.owners import LEAST_AHEAD, LOOK_AHEAD, Owners
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
@@ -342,11 +342,12 @@ class OriginSide:
         orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
         if now < self._over_at():
             # Another owner may have heard of a few runs more and leaves alone what is free for us:
-            # those must not hold the window.
+            # those must not take all places.
             orphans &= self._unleased
-            ahead = orphans & self._unleased << _SPREAD
-        first = chunkset.first(ahead or orphans)
-        return orphans & (chunkset.full(first + LOOK_AHEAD) | mine.demanded) if first >= 0 else 0
+            ahead = orphans & self._unleased << _SPREAD or orphans
+        disputed = orphans & ~ahead
+        places = max(LEAST_AHEAD, LOOK_AHEAD - disputed.bit_count())
+        return disputed | chunkset.lowest(ahead, places) | orphans & mine.demanded
 
     def _in_order(self, runs: int) -> Iterator[int]:
         yield from chunkset.members(runs & self._mine.demanded)

@@ -96,6 +96,17 @@ def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> Non
     assert early <= beyond
 
 
+def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
+    desk = lose_tracker(runs=300, held=10)
+    owner = {run: order(run, (1, 2, 3))[0] for run in range(58, 300)}
+    stuck = min(run for run, node in owner.items() if node != 1 and run >= 58 + 32)
+    theirs = {run for run, node in owner.items() if node != 1 and run != stuck}
+    desk.sleep(0.7)
+    desk.do(PeerHas(2, chunkset.of(theirs), 0))
+    read = read_all(desk, of(Fetch, desk.out))
+    assert read == owner.keys() - theirs - {stuck}
+
+
 def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
     desk = lose_tracker(runs=40, held=0)
     mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
