@@ -5,7 +5,7 @@ within a turn. The ceiling is the better of one and two streams that copy from p
 filled already. Needs torch with CUDA; rivals that aren't installed are left out.
 
     python -m loadtest.bench_gpu --layers 66 --turns 3 --json FILE
-    python -m loadtest.bench_gpu --only page-cache swarm    # all of them take most of an hour
+    python -m loadtest.bench_gpu --only page-cache swarm    # some of the sections
 
 Exit code: 0 done, 1 wrong bytes, 2 no GPU here.
 """
