@@ -119,7 +119,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(node, now - lease.since, now)
+                self._readers.succeeded(node, lease.since, now)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:

@@ -154,9 +154,10 @@ class Readers:
             del self._runs[node]
         self._ready_again(node)
 
-    def succeeded(self, node: int, took_s: float, now: float) -> None:
-        """The node read a run in so many seconds."""
-        self._done[node] = max(now - took_s, self._done.get(node, 0.0))
+    def succeeded(self, node: int, since: float, now: float) -> None:
+        """The node read a run for which it has had the lease since then."""
+        took_s = now - since
+        self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
         self._recent.append(took_s)

@@ -174,6 +174,16 @@ def test_one_slow_connection_does_not_make_a_node_slow() -> None:
     assert book.take_over(0, 3.0) == lucky, "somebody who is stuck without it gets it all the same"
 
 
+def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
+    book, have = make(250)
+    for node in (A, B):
+        book.want(node, 8)
+    book.grants(0.1)
+    for run in (1, 2):
+        finish(book, have, book.leases[run].node, run, 1.1)  # 1.1 - (1.1 - 0.1) is more than 0.1
+    assert not any(book._readers.overtaken(lease) for lease in book.leases.values())
+
+
 def test_what_is_taken_back_unasked_is_capped() -> None:
     book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=3)
