@@ -30,6 +30,7 @@ from loadtest.soak_plan import AGENTS, LIAR, STEADY, Action, actions
 from loadtest.soak_scene import RECYCLE_BYTES, Job, Model, Scene
 from loadtest.soak_watch import Rest, disk_bytes, growth, held_deleted, leaks, quiet, sample
 from p2pcache.io.spare import SPARE_BYTES
+from p2pcache.io.tasks import THREAD_IDLE_S
 
 ROUND_S = 100.0  # of faults; then everything must come to rest
 DEADLINE_S = (
@@ -39,7 +40,7 @@ HEALED_S = 90.0  # for everybody's pull when all faults are over
 AT_ONCE = 24  # jobs
 FIRST_MODELS = 4
 METADATA_BYTES = (1 << 20) + SPARE_BYTES  # of an empty cache: its folders, notes
-CALM_S = 3.0  # before looking at what is held at rest
+CALM_S = THREAD_IDLE_S + 2  # before looking at what is held at rest
 PRUNED_S = 45.0
 HELD_S = 5.0  # a peer that the machine lets wait may still be sent a chunk of what was removed
 
@@ -195,6 +196,7 @@ class Soak:
         for number, agent in enumerate(scene.agents):
             self._returned(number, agent.name)
         scene.forget_sources()
+        time.sleep(CALM_S)
         for agent in scene.agents:
             self.rests[agent.name].append(sample(agent, self.minute))
             self.note(f"at rest {agent.name}", str(self.rests[agent.name][-1]))
@@ -223,7 +225,6 @@ class Soak:
         except TimeoutError:
             used, models = disk_bytes(agent.cache_dir), agent.client.models()
             self.note(name, f"BROKEN after a prune {used >> 10} KiB are on disk; models: {models}")
-        time.sleep(CALM_S / AGENTS)
         try:
             wait_until(lambda: not held_deleted(agent), HELD_S, 0.5)
         except TimeoutError:

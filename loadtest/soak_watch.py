@@ -11,7 +11,7 @@ from p2pcache.errors import P2PCacheError
 
 WARM_UP = 2  # samples: pools fill, code is imported, arenas grow
 LEAST = 3  # samples after it, for a verdict
-# From the first to the last. Threads of the pools are started when they are first needed, some 45 in all.
+# From the first to the last. Idle threads of the pools have ended at rest; some of libraries' pools stay.
 GROWTH = {"fds": 6.0, "threads": 12.0, "tasks": 6.0, "anon_mib": 24.0}
 DATABASE = "agent.db"
 METRICS_S = 20.0

@@ -11,12 +11,16 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+# Longer than the pauses within a pull. A thread's memory (its stack, its arena of malloc) goes with it.
+THREAD_IDLE_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -163,19 +167,28 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class Threads:
-    """A few daemon threads for blocking work.
+    """A few daemon threads for blocking work, started when they are needed and ended when idle.
 
     Unlike an executor's, these threads are never joined: a storage read that hangs can't hold
     up the end of the process.
     """
 
-    def __init__(self, count: int, *, name: str) -> None:
-        """Start up to `count` threads, as they are needed."""
+    def __init__(self, count: int, *, name: str, idle_s: float = THREAD_IDLE_S) -> None:
+        """Run up to `count` jobs at once, the others one after the other behind them.
+
+        Args:
+            count: threads at most.
+            name: what the threads are called.
+            idle_s: a thread that had nothing to do for so long ends.
+        """
         self._count = count
         self._name = name
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._started = 0
-        self._busy = 0  # jobs handed in and not yet answered; only the loop's thread touches it
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        # One box per thread without work. The last one goes first, so that a few jobs keep few threads.
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._live = 0
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `work` on a thread and wait for it. Cancelled, it stops waiting, not the call."""
@@ -183,7 +196,6 @@ class Threads:
         answer: asyncio.Future[T] = loop.create_future()
 
         def settle(result: T | None, error: BaseException | None) -> None:
-            self._busy -= 1
             if answer.cancelled():
                 return
             if error is not None:
@@ -204,17 +216,42 @@ class Threads:
             except RuntimeError:
                 return
 
-        self._busy += 1
-        if self._started < min(self._busy, self._count):
-            self._started += 1
-            name = f"{self._name}-{self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-        self._jobs.put(job)
+        self._submit(job)
         return await answer
 
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+    def _submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle.pop().put(job)
+            elif self._live < self._count:
+                self._live += 1
+                name = f"{self._name}-{self._live}"
+                threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+            else:
+                self._waiting.append(job)
+
+    def _work(self, job: Callable[[], None] | None) -> None:
+        box: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        while job is not None:
+            job()
+            del job  # it holds its answer, which must not last until the next job
+            job = self._next(box)
+
+    def _next(self, box: "queue.SimpleQueue[Callable[[], None]]") -> Callable[[], None] | None:
+        """The next job for the thread of this box; None: it has been idle for long and has left."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._idle.append(box)
+        try:
+            return box.get(timeout=self._idle_s)
+        except queue.Empty:
+            with self._lock:
+                if box in self._idle:
+                    self._idle.remove(box)
+                    self._live -= 1
+                    return None
+        return box.get()  # a job came in that very moment
 
 
 def on_hangup(action: Callable[[], None]) -> None:

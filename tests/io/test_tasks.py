@@ -94,6 +94,38 @@ async def test_a_cancelled_wait_does_not_disturb_the_pool() -> None:
     assert await pool.run(lambda: 7) == 7
 
 
+async def test_threads_without_work_end_and_come_back() -> None:
+    """In an hour of soak each pool of an agent had grown to its limit, and stayed there."""
+    pool = Threads(4, name="brief", idle_s=0.02)
+
+    def alive() -> int:
+        return sum(each.name.startswith("brief") for each in threading.enumerate())
+
+    for _ in range(3):
+        together = threading.Barrier(4)
+        await asyncio.gather(*(pool.run(together.wait, 30) for _ in range(4)))
+        assert alive() <= 4
+        async with asyncio.timeout(30):
+            while alive():
+                await asyncio.sleep(0.005)
+
+
+async def test_jobs_that_come_as_threads_end_are_all_done() -> None:
+    pool = Threads(3, name="edge", idle_s=0.001)
+    for i in range(300):
+        assert await pool.run(lambda i=i: i) == i
+        await asyncio.sleep(0.001)
+
+
+async def test_few_jobs_keep_few_threads() -> None:
+    pool = Threads(8, name="few", idle_s=60)
+    together = threading.Barrier(8)
+    await asyncio.gather(*(pool.run(together.wait, 30) for _ in range(8)))
+    await asyncio.sleep(0.05)  # all have put themselves down as idle
+    names = {await pool.run(lambda: threading.current_thread().name) for _ in range(20)}
+    assert len(names) <= 2  # the next job may come before a thread has said that it is idle again
+
+
 async def test_stop_signal() -> None:
     stop = StopSignal()
     os.kill(os.getpid(), signal.SIGTERM)
