@@ -29,6 +29,7 @@ PART_END_S = (
     1.0  # a part that nobody waits for any more has ended; clients come a moment after `begin`
 )
 SHOWN_S = 5.0  # clients show a finished model at once; then its time is complete, and noted
+LEAVE_LOOK_S = 0.02  # the end of a download flushes: some milliseconds
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
 
 
@@ -118,6 +119,13 @@ class Downloads:
             self._parts.net.remove_swarm(digest)
             if self._parts.link is not None:
                 self._parts.link.send(Exit(digest))
+
+    async def end(self, download: Download, why: P2PCacheError) -> None:
+        """End a running download, whoever waits for it; returns when it has left its model."""
+        download.fail(why)
+        # Polled: it is rare, and nobody else asks when a download has left.
+        while self.running.get(download.swarm.digest) is download:  # noqa: ASYNC110
+            await asyncio.sleep(LEAVE_LOOK_S)
 
     def stop(self) -> None:
         """End every running pull: the agent is going away."""

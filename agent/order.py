@@ -4,13 +4,22 @@ On this node, and in the queues of its peers.
 """
 
 import asyncio
+import contextlib
+import logging
 import weakref
+from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.download import Download
 from p2pcache.agent.downloads import TICK_S, Downloads
 from p2pcache.agent.parts import Parts
 from p2pcache.core import events as e
 from p2pcache.core.uploads import Turn
+from p2pcache.errors import Conflict, NoSpace
+from p2pcache.ids import Ref
+
+Begin = Callable[[], Awaitable[Download]]
+
+log = logging.getLogger(__name__)
 
 STUCK_S = 10.0  # a pull that got nothing for so long keeps nobody from anything
 
@@ -40,6 +49,44 @@ class Order:
         if first and turn > Turn.USUAL and not download.ended.done():
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
+
+    async def fit(self, begin: Begin, ref: Ref, turn: Turn) -> Download:
+        """Begin a download. What comes after it in order makes room for it on a full disk.
+
+        Raises:
+            NoSpace: it doesn't fit all the same.
+            P2PCacheError: as `begin` says.
+        """
+        while True:
+            try:
+                return await begin()
+            except NoSpace:
+                if not await self._make_room(ref, turn):
+                    raise
+
+    async def _make_room(self, ref: Ref, turn: Turn) -> bool:
+        """End the last of the downloads that come after such a pull, and free its disk space.
+
+        What is shown to anybody stays. Who waits for the one that is ended is told why. Returns
+        whether there was one.
+        """
+        store, running = self._parts.store, self._downloads.running
+        later = [
+            (download.turn, download.started, digest)
+            for digest, download in running.items()
+            if download.turn > turn and not store.tags_of(digest)
+        ]
+        if not later:
+            return False
+        digest = max(later)[2]
+        last = running[digest].ref
+        why = NoSpace(f"{last} gave its disk space to the pull of {ref}")
+        log.warning("%s", why)
+        await self._downloads.end(running[digest], why)
+        with contextlib.suppress(Conflict):  # somebody else pulls it by now
+            await self._downloads.forget(digest)
+            await asyncio.to_thread(store.remove_model, digest)
+        return True
 
     async def _follow(self, download: Download) -> None:
         """Hold a download back while an earlier one gets on, until it ends or is wanted."""

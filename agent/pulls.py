@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable
 
 from p2pcache.agent.bodies import PullRequest
 from p2pcache.agent.download import Download, action_of
@@ -109,9 +110,11 @@ class Pulls:
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.reached(timeline, "resolve")
-            download = await self._downloads.begin(
-                ref, resolved.digest, whole=whole, timeline=timeline
-            )
+
+            def begin() -> Awaitable[Download]:
+                return self._downloads.begin(ref, resolved.digest, whole=whole, timeline=timeline)
+
+            download = await self._order.fit(begin, ref, turn)
             self._downloads.called(ref, resolved.digest, resolved.generation)
             self._order.asked(download, turn)
             return resolved, download

@@ -19,7 +19,6 @@ from p2pcache.io.audit import Entry
 log = logging.getLogger(__name__)
 
 MAX_WARMS = 64  # at once: as many models as a large disk holds, and a bound for who tells us
-STOP_LOOK_S = 0.02  # its end flushes and tells the tracker: some milliseconds
 ASK_S = 110.0  # the tracker reads the manifest (50 s at most), then asks nodes for 40 s
 
 
@@ -95,10 +94,7 @@ class Warms:
             warms = sum(one is download for one in self._running.values())
             if download.clients > warms:
                 continue
-            download.fail(Conflict(f"{ref} was removed while it was warmed"))
-            # Polled: it is rare, and nobody else asks when a download has left.
-            while self._downloads.running.get(digest) is download:  # noqa: ASYNC110
-                await asyncio.sleep(STOP_LOOK_S)
+            await self._downloads.end(download, Conflict(f"{ref} was removed while it was warmed"))
 
     async def spread(self, ref: Ref, replicas: int) -> bytes:
         """Have the tracker see to it that so many nodes get a model; its answer, as JSON.

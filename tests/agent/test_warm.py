@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from p2pcache.ids import Ref
 from p2pcache.tracker import warming
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 from tests.agent.rights_kit import ask, guarded, over_tcp, token
+from tests.io.store_kit import small_file_system
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
 
@@ -196,6 +197,46 @@ async def test_who_removes_it_stops_it_unless_somebody_waits(
             f"{REF} was removed while it was warmed"
         ]
         reads.let_go.set()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    with small_file_system(tmp_path / "small", 24_000_000) as place:
+        yield place
+
+
+async def test_it_gives_its_disk_space_to_a_pull(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a pod that waits would not start because of a model that nobody waits for."""
+    for name, size in (
+        ("old", 3_000_000),
+        ("one", 5_000_000),
+        ("two", 5_000_000),
+        ("big", 12_000_000),
+    ):
+        model(tmp_path, name, size)
+    origin, cache = (tmp_path / "origin").as_uri(), str(small_disk / "cache")
+    async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
+        assert (await pull(app, "team/old:v1"))["event"] == "done"
+        reads = HeldReads(monkeypatch)
+        assert [(await warm(app, f"team/{name}:v1"))["state"] for name in ("one", "two")] == [
+            "started"
+        ] * 2
+        assert (await warm(app, "team/big:v1"))["code"] == 5, "a warm takes nothing from a warm"
+        waiting = asyncio.gather(pull(app, "team/two:v1", background=True))  # as `warm --wait` does
+        await until(lambda: running(app, "two").clients == 2)
+        mine = asyncio.gather(pull(app, "team/big:v1"))
+        await until(lambda: any(d.ref.name == "big" for d in app.downloads.running.values()))
+        (told,) = await waiting
+        assert told["code"] == 5
+        assert told["message"] == "team/two:v1 gave its disk space to the pull of team/big:v1"
+        reads.let_go.set()
+        assert (await mine)[0]["event"] == "done"
+        await until(lambda: not app.warms._running)
+        assert set(await refs(app)) == {"team/old:v1", "team/one:v1", "team/big:v1"}
+        assert (await warm(app, "team/two:v1"))["code"] == 5
 
 
 async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

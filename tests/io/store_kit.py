@@ -2,10 +2,12 @@
 
 import os
 import random
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from blake3 import blake3
 
 from p2pcache.core.chunking import cut
@@ -17,6 +19,18 @@ from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.store import Store
 
 REF = Ref.parse("team/llama:v1")
+
+
+@contextmanager
+def small_file_system(place: Path, size_bytes: int) -> Iterator[Path]:
+    """One of its own, mounted at `place`; skips where that isn't allowed."""
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "small", str(place)],
+                             capture_output=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 class Model:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from p2pcache.io import spare
 from p2pcache.io.disk import Disk, free_bytes
 from p2pcache.io.space import human
 from p2pcache.io.store import Store
-from tests.io.store_kit import REF, Model, open_fds
+from tests.io.store_kit import REF, Model, open_fds, small_file_system
 
 MB = 1 << 20
 
@@ -23,14 +22,8 @@ MB = 1 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 20 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "small", str(place)],
-                             capture_output=True, check=False)  # fmt: skip
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_file_system(tmp_path / "small", 20 * MB) as place:
+        yield place
 
 
 def megabytes(count: float, seed: int = 0) -> Model:
