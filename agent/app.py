@@ -30,6 +30,7 @@ from p2pcache.agent.serving import Serving
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.stranded import FILE as MEMBERS_FILE
 from p2pcache.agent.stranded import Stranded
+from p2pcache.agent.warms import FILE as WARMS_FILE
 from p2pcache.agent.warms import Warms
 from p2pcache.core import messages as m
 from p2pcache.core.settings import SwarmSettings, UploadSettings
@@ -48,6 +49,7 @@ from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
 from p2pcache.io.tasks import Tasks, Threads
 from p2pcache.io.tls import WATCH_S, open_tls
+from p2pcache.io.warmbook import WarmBook
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +112,8 @@ class AgentApp:
         )
         order = Order(self.parts, self.downloads)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
-        self.warms = Warms(self.parts, self.downloads, pulls)
+        book = WarmBook(Path(settings.cache_dir) / WARMS_FILE)
+        self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.parts, self.downloads, pulls),
@@ -119,8 +122,8 @@ class AgentApp:
             serving=self.serving, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads, self.serving)
-        book = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
-        self.stranded = Stranded(self.parts, self.downloads, book)
+        members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
+        self.stranded = Stranded(self.parts, self.downloads, members)
         self._name = settings.node_name or socket.gethostname()
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
@@ -171,6 +174,7 @@ class AgentApp:
 
     async def _stop(self) -> None:
         self.doors.gate.stopping.set()
+        self.warms.leave()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()

@@ -37,6 +37,7 @@ async def _serve(settings: AgentSettings) -> int:
         app = AgentApp(await settled(settings))
         on_hangup(app.reload)
         async with app.running():
+            app.warms.resume()
             manager.ready(lambda: _headline(app))
             await stop.wait()
             manager.stopping("finishing uploads")

@@ -12,13 +12,16 @@ from p2pcache.agent.parts import Parts
 from p2pcache.agent.pulls import Pulls
 from p2pcache.core import messages as m
 from p2pcache.core.uploads import Turn
-from p2pcache.errors import Conflict, P2PCacheError, Unreachable
+from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.audit import Entry
+from p2pcache.io.warmbook import WarmBook
 
 log = logging.getLogger(__name__)
 
+FILE = "warms.json"
 MAX_WARMS = 64  # at once: as many models as a large disk holds, and a bound for who tells us
+AGAIN_S = 15.0  # storage and tracker may start later than this node
 ASK_S = 110.0  # the tracker reads the manifest (50 s at most), then asks nodes for 40 s
 
 
@@ -34,8 +37,10 @@ class Warmed(NamedTuple):
 class Warms:
     """Starts warms and sees them through: nobody waits for one, so it is its own client."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls) -> None:
+    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls, book: WarmBook) -> None:
         self._parts = parts
+        self._book = book
+        self._leaving = False
         self._downloads = downloads
         self._pulls = pulls
         # By digest and what it is to be called.
@@ -66,6 +71,7 @@ class Warms:
             elif (digest, ref) not in self._running:
                 self._running[digest, ref] = download
                 download.clients += 1
+                await asyncio.to_thread(self._book.add, ref)
                 work = self._follow(download, ref, resolved.generation)
                 self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
@@ -85,9 +91,40 @@ class Warms:
         finally:
             download.clients -= 1
             del self._running[download.swarm.digest, ref]
+            if not self._leaving:
+                await asyncio.to_thread(self._book.remove, ref)
+
+    def resume(self) -> None:
+        """Go on with what an earlier life of this agent left unfinished."""
+        for ref in self._book.refs()[:MAX_WARMS]:
+            self._parts.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
+
+    async def _again(self, ref: Ref) -> None:
+        while ref in self._book.refs():
+            try:
+                warmed = await self.start(ref)
+            except (Unreachable, TimedOut) as error:
+                log.info("warming %s goes on when that has ended: %s", ref.short, error)
+                await asyncio.sleep(AGAIN_S)
+            except P2PCacheError as error:
+                log.warning("warming %s doesn't go on: %s", ref.short, error)
+                break
+            else:
+                log.info("warming %s goes on", ref.short)
+                if warmed.state == "had":
+                    break
+                return
+        await asyncio.to_thread(self._book.remove, ref)
+
+    def leave(self) -> None:
+        """The agent is going away: what is under way now goes on in its next life."""
+        self._leaving = True
 
     async def stop(self, ref: Ref) -> None:
         """End a model's warm, if nobody else waits for it: who removes the model doesn't want it."""
+        for noted in self._book.refs():
+            if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
+                await asyncio.to_thread(self._book.remove, noted)
         for (digest, name), download in list(self._running.items()):
             if ref.digest != digest and name.tag_key != ref.tag_key:
                 continue

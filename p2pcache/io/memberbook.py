@@ -4,20 +4,16 @@ Losing it loses nothing while the tracker lives. Entries of nodes that are long 
 dial each, no more.
 """
 
-import contextlib
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from p2pcache.core.messages import Member
-
-log = logging.getLogger(__name__)
+from p2pcache.io.pages import read_page, write_page
 
 FORMAT = 1
 MAX_MEMBERS = 20_000  # as many as a large cluster has, twice
-MAX_FILE_BYTES = 8 << 20
 
 
 class _Page(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,15 +29,8 @@ class MemberBook:
         self.members: dict[int, Member] = {}
         self._path = path
         self._fresh = False
-        try:
-            with path.open("rb") as file:
-                page = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_Page)
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.warning("ignoring %s: %s", path, error)
-            return
-        if page.format == FORMAT:
+        page = read_page(path, _Page)
+        if page is not None and page.format == FORMAT:
             self.members = {member.node: member for member in page.members[-MAX_MEMBERS:]}
 
     def note(self, members: Iterable[Member]) -> None:
@@ -62,11 +51,4 @@ class MemberBook:
 
     def write(self, page: bytes) -> None:
         """Write a page, atomically. Blocking; problems are logged."""
-        fresh = self._path.with_name(self._path.name + ".new")
-        try:
-            fresh.write_bytes(page)
-            fresh.replace(self._path)
-        except OSError as error:
-            log.warning("can't write %s: %s", self._path, error.strerror)
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
+        write_page(self._path, page)

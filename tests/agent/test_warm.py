@@ -16,6 +16,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.tokens import Scope
 from p2pcache.core.uploads import Turn
 from p2pcache.ids import Ref
+from p2pcache.io.warmbook import WarmBook
 from p2pcache.tracker import warming
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 from tests.agent.rights_kit import ask, guarded, over_tcp, token
@@ -237,6 +238,59 @@ async def test_it_gives_its_disk_space_to_a_pull(
         await until(lambda: not app.warms._running)
         assert set(await refs(app)) == {"team/old:v1", "team/one:v1", "team/big:v1"}
         assert (await warm(app, "team/two:v1"))["code"] == 5
+
+
+async def test_it_goes_on_after_a_restart_unless_it_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("m", "one"):
+        model(tmp_path, name)
+    origin = (tmp_path / "origin").as_uri()
+    reads = HeldReads(monkeypatch)
+    refs_ = [f"team/{name}:v1" for name in ("m", "one")]
+    async with agent(tmp_path, origin=origin) as app:
+        for ref in refs_:
+            assert (await warm(app, ref))["state"] == "started"
+        reads.lost = True
+        reads.let_go.set()
+    reads.lost = False
+    async with agent(tmp_path) as app:  # it doesn't know of any origin yet
+        assert WarmBook(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
+        async with client(app) as session, session.delete(f"/v1/model?ref={refs_[1]}") as answer:
+            assert answer.status == 200
+    async with agent(tmp_path, origin=origin) as app:
+        app.warms.resume()
+        await until(
+            lambda: not app.warms._running and not WarmBook(tmp_path / "a" / warms.FILE).refs()
+        )
+        assert refs_[0] in await refs(app)
+        assert refs_[1] not in await refs(app)
+
+
+async def test_it_waits_for_a_storage_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warms, "AGAIN_S", 0.02)
+    model(tmp_path)
+    (tmp_path / "a").mkdir()
+    book = WarmBook(tmp_path / "a" / warms.FILE)
+    for ref in (REF, "team/absent:v1"):
+        book.add(Ref.parse(ref))
+    async with agent(tmp_path) as app:
+        app.warms.resume()
+        await asyncio.sleep(0.1)
+        assert len(WarmBook(tmp_path / "a" / warms.FILE).refs()) == 2
+        await app._use_origin((tmp_path / "origin").as_uri())
+        await until(lambda: not WarmBook(tmp_path / "a" / warms.FILE).refs())
+        assert await refs(app) == [REF]
+
+
+def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / warms.FILE
+    for text in ("", "{", '{"format": 1, "warms": 7}', '{"format": 9, "warms": ["a/b:c"]}',
+                 '{"format": 1, "warms": ["..", "a/b:c:d"]}'):  # fmt: skip
+        path.write_text(text)
+        assert WarmBook(path).refs() == []
 
 
 async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
