@@ -7,6 +7,7 @@ raw       the same files by plain sendfile into one reused buffer: no hash, no f
 fresh     p2pcache into an empty cache: every page of the page cache is new
 recycled  p2pcache into the cache of an agent that has just removed a model: its files are written
           over, as a reused ring is (docs/decisions/0009-recycled-files.md)
+bare      recv_into, BLAKE3 and pwrite over such a file, without a protocol: what recycled could reach at most
 write     one thread that writes as many bytes into a fresh file: neither network nor hash
 
 They run in turns, so that all meet the same machine; ratios are those of one turn, and the median
@@ -43,6 +44,7 @@ class Turn(NamedTuple):
     raw: Run
     fresh: Run
     recycled: Run
+    bare: Run
     write: Run
 
 
@@ -116,6 +118,10 @@ def report(turns: list[Turn], size: int, blake3_s: float) -> dict[str, Any]:
         python = [(r.user_s - blake3_s) / (r.sender_cpu_s + r.receiver_cpu_s) for _, r in pairs]
         rows[name]["ratio"] = statistics.median(raw.seconds / r.seconds for raw, r in pairs)
         rows[name]["python_share"] = statistics.median(python)
+    rows["recycled"]["of_bare"] = statistics.median(
+        t.bare.seconds / t.recycled.seconds for t in turns
+    )
+    rows["bare"]["ratio"] = statistics.median(t.raw.seconds / t.bare.seconds for t in turns)
     rounded = {n: {k: round(v, 3) for k, v in row.items()} for n, row in rows.items()}
     return {"bytes": size, "turns": len(turns), "blake3_cpu_s_per_gb": round(blake3_s / gb, 3),
             "load_average": round(os.getloadavg()[0], 1)} | rounded  # fmt: skip
@@ -132,6 +138,9 @@ def show(figures: dict[str, Any]) -> None:
         row = figures[name]
         print(f"{name}: {row['ratio']:.2f} of raw (asked: {ratio}), {row['cpu_s_per_gb']:.2f} CPU-s per GB "
               f"(asked: {cpu}), Python {row['python_share']:.0%} of it")  # fmt: skip
+    print(
+        f"bare: {figures['bare']['ratio']:.2f} of raw; recycled: {figures['recycled']['of_bare']:.2f} of bare"
+    )
     print(f"medians of {figures['turns']} turns; load average {figures['load_average']} at the end")
 
 
@@ -174,10 +183,12 @@ def measure(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
                 runs.warm(server.bytes)
             return run()
 
+        reused = root / "reused"
         fresh()  # the very first pages of all count for nobody
+        runs.bare_run(server, reused)
         blake3_s = runs.once("hash", str(server.bytes))["cpu_s"]
         turns = [
-            Turn(runs.raw_run(server), warmed(fresh), recycled(),
+            Turn(runs.raw_run(server), warmed(fresh), recycled(), runs.bare_run(server, reused),
                  warmed(lambda: runs.write_run(server.bytes, root)))
             for _ in range(arguments.pairs)
         ]  # fmt: skip

@@ -3,6 +3,7 @@
     node NAME CACHE MODEL_DIR|-   a node of the data plane; serves the model; commands come by stdin
     drain ADDRESS BYTES           the raw rival: recv_into one reused buffer
     write FILE BYTES              the floor: one thread writes a reused buffer into a fresh file
+    bare ADDRESS FILE BYTES       the ceiling: recv_into, BLAKE3 and pwrite, and nothing else
     hash BYTES                    what BLAKE3 alone costs, a slice of a megabyte at a time
 
 Every line on stdout is one JSON object. Commands of a node, a line of JSON each: `{"do": "cpu"}`, and
@@ -13,6 +14,7 @@ are recycled by the next pull).
 import asyncio
 import json
 import os
+import queue
 import resource
 import socket
 import sys
@@ -33,6 +35,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.io.hashing import index_directory
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.peers.net import PeerNet
+from p2pcache.io.peers.workers import SLICE_BYTES
 from p2pcache.io.store import Store
 from p2pcache.io.tls import Tls
 
@@ -41,6 +44,7 @@ RECYCLE_BYTES = 8 << 30  # as AgentSettings.recycle_bytes
 SECRET = Secret(b"benchmark" * 4)
 OUTSTANDING = 6  # as SwarmSettings.outstanding_few_peers
 RAW_SLICE = 1 << 20
+BARE_SLICES = 4  # one is filled, two are hashed and written, one waits
 
 
 def say(**facts: object) -> None:
@@ -238,6 +242,42 @@ def drain(address: str, size: int) -> None:
     say(seconds=time.perf_counter() - start, **Cpu.now().since(before))
 
 
+def bare(address: str, path: Path, size: int) -> None:
+    """Receive, hash and write over what lies in the file: what has to be done, without a protocol.
+
+    One thread receives into four slices, two hash and write them.
+    """
+    host, _, port = address.rpartition(":")
+    free, full = queue.SimpleQueue[bytearray](), queue.SimpleQueue[tuple[bytearray, int] | None]()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def work() -> None:
+        while (job := full.get()) is not None:
+            buffer, at = job
+            view = memoryview(buffer)[: size - at]
+            blake3(view)
+            os.pwrite(fd, view, at)
+            free.put(buffer)
+
+    for _ in range(BARE_SLICES):
+        free.put(bytearray(SLICE_BYTES))
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    before, start = Cpu.now(), time.perf_counter()
+    for thread in threads:
+        thread.start()
+    with socket.create_connection((host, int(port))) as sock:
+        for at in range(0, size, SLICE_BYTES):
+            buffer = free.get()
+            want = min(SLICE_BYTES, size - at)
+            assert sock.recv_into(buffer, want, socket.MSG_WAITALL) == want, "the server hung up"
+            full.put((buffer, at))
+    for _ in threads:
+        full.put(None)
+    for thread in threads:
+        thread.join()
+    say(seconds=time.perf_counter() - start, **Cpu.now().since(before))
+
+
 def write(path: Path, size: int) -> None:
     """No network, no hash: what fresh page cache alone costs here and now."""
     buffer = memoryview(os.urandom(RAW_SLICE))
@@ -274,6 +314,8 @@ if __name__ == "__main__":
             run_loop(node(name, Path(cache), model))
         case ["drain", address, size]:
             drain(address, int(size))
+        case ["bare", address, path, size]:
+            bare(address, Path(path), int(size))
         case ["write", path, size]:
             write(Path(path), int(size))
         case ["hash", size]:

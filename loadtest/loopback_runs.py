@@ -95,6 +95,14 @@ def raw_run(server: Node) -> Run:
     return Run(facts["seconds"], after[0] - before[0], facts["cpu_s"], 0.0)
 
 
+def bare_run(server: Node, path: Path) -> Run:
+    """Receive, hash and write over a file, or into a fresh one, and nothing else."""
+    before = server.cpu()
+    facts = once("bare", server.raw, str(path), str(server.bytes))
+    after = server.cpu()
+    return Run(facts["seconds"], after[0] - before[0], facts["cpu_s"], facts["user_s"])
+
+
 def write_run(size: int, root: Path) -> Run:
     """One thread that only writes into a fresh file."""
     path = root / "floor"

@@ -42,10 +42,13 @@ def test_up_and_down(tmp_path: Path) -> None:
 def test_ratios_are_of_pairs_and_python_is_what_blake3_leaves() -> None:
     def turn(raw_s: float, ours_s: float) -> Turn:
         ours = Run(ours_s, 0.2, 0.8, 0.4)
-        return Turn(Run(raw_s, 0.1, 0.2, 0.0), ours, ours, Run(1.0, 0.0, 1.0, 0.0))
+        bare = Run(ours_s / 2, 0.1, 0.4, 0.3)
+        return Turn(Run(raw_s, 0.1, 0.2, 0.0), ours, ours, bare, Run(1.0, 0.0, 1.0, 0.0))
 
     found = report([turn(0.4, 1.0), turn(0.5, 1.0), turn(3.0, 3.0)], 10**9, 0.2)
     assert found["fresh"]["ratio"] == 0.5
     assert found["fresh"]["cpu_s_per_gb"] == 1.0
     assert found["recycled"]["python_share"] == pytest.approx(0.2)
     assert found["raw"]["gb_per_s"] == 2.0
+    assert found["recycled"]["of_bare"] == 0.5
+    assert found["bare"]["ratio"] == 1.0
