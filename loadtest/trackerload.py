@@ -64,6 +64,8 @@ class Figures:
     received_per_s: float
     answers: dict[str, tuple[int, float, float, float]] = field(default_factory=dict)
     agents_cpu: float = 0.0  # of the simulated agents, in cores: near their number they are late
+    late_p99_s: float = 0.0  # by how much their own loops turned late: it is in the answers' times
+    late_worst_s: float = 0.0
 
     @property
     def wrong(self) -> list[str]:
@@ -88,6 +90,7 @@ class Figures:
             f"tracker: {self.cpu:.1%} of its core, {self.rss_bytes >> 20} MiB RSS",
             f"{self.sent_per_s:.0f} messages/s to it, {self.received_per_s:.0f} from it",
             f"{self.storms} storms ended; the simulated agents took {self.agents_cpu:.2f} cores",
+            f"they were late themselves: p99 {self.late_p99_s * 1000:.1f} ms, worst {self.late_worst_s * 1000:.1f}",
         ]
         for kind, (count, p50_s, p99_s, worst_s) in sorted(self.answers.items()):
             lines.append(f"{kind:>9} {count:7} answers: median {p50_s * 1000:6.1f} ms, "
@@ -223,13 +226,14 @@ def _counted(
         results = crowd.results()
     finally:
         crowd.stop()
+    late = [each for r in results for each in r["late"]]
     return Figures(
         agents=sum(plan.agents for plan in planned), seconds=wall, connect_s=connect_s,
         cpu=cpu / wall, rss_bytes=rss, agents_cpu=agents_cpu / wall,
         storms=sum(r["storms"] for r in results), lost=sum(r["lost"] for r in results),
         sent_per_s=sum(r["sent"] for r in results) / wall,
         received_per_s=sum(r["received"] for r in results) / wall,
-        answers=_answers(results),
+        answers=_answers(results), late_p99_s=quantile(late, 0.99), late_worst_s=max(late),
     )  # fmt: skip
 
 
