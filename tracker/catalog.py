@@ -29,6 +29,7 @@ from p2pcache.io.tasks import Tasks, Threads
 T = TypeVar("T")
 
 TAG_TTL_S = 2.0  # a moved tag is seen within two seconds, also when nobody told us
+FRESH = 0.5  # of that: who asks later begins the next read, and is answered with what is known
 MANIFEST_CACHE_BYTES = 512 << 20  # two of the largest, thousands of usual ones
 MAX_TAGS = 10_000  # remembered for their two seconds, before the expired ones are swept
 THREADS = 8  # reads at once; each is for a different ref or manifest
@@ -84,12 +85,16 @@ class Catalog:
             Unreachable: this tracker has no origin.
         """
         key = ref.tag_key
-        known = self._tags.get(key)
-        if known is None or known[0] <= time.monotonic():
+        known, now = self._tags.get(key), time.monotonic()
+        if known is None or known[0] <= now:
             wait_s = TAG_WAIT_S if self.trouble is None else TROUBLE_WAIT_S
             record = await self._once(("tag", *key), lambda: self._read_tag(ref), wait_s)
         else:
             record = known[1]
+            if (
+                known[0] <= now + (1 - FRESH) * TAG_TTL_S
+            ):  # a storm of questions needn't wait for storage
+                _ = self._flight(("tag", *key), lambda: self._read_tag(ref))
         if isinstance(record, P2PCacheError):
             raise type(record)(str(record))
         return record
@@ -176,13 +181,18 @@ class Catalog:
         except P2PCacheError as error:
             self.trouble = error
 
-    async def _once(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
+    def _flight(self, key: tuple[str, ...], work: Callable[[], T]) -> "asyncio.Future[T]":
+        """The read that is under way, begun here if there is none."""
         flight: asyncio.Future[T] | None = self._flights.get(key)
         if flight is None:
             flight = asyncio.get_running_loop().create_future()
             flight.add_done_callback(lambda f: f.cancelled() or f.exception())
             self._flights[key] = flight
             self._tasks.spawn_contained(self._fly(key, work, flight), name=" ".join(key))
+        return flight
+
+    async def _once(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
+        flight = self._flight(key, work)
         try:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(flight)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 import aiohttp
 import msgspec
@@ -24,9 +24,12 @@ MAX_NODE = 2**63 - 1
 SEND_S = 10.0  # who doesn't read for so long isn't a member any more
 CLOSE_S = 2.0  # for the other side's half of a goodbye
 MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
+AT_ONCE_BYTES = 16 << 10  # a transport with less than this to send has no reason to let us wait
 RATE = 2000.0  # messages a second from one member on average; about 14 % of a core each ...
 BURST = 6000.0  # ... an announcement of 4 MiB costs 1,025 of them
 BYTES_PER_TOKEN = 4096
+
+_ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
 async def greet(
@@ -97,8 +100,13 @@ class Connection:
         self._tokens = BURST
         self._refilled = clock.now()
 
-    def put(self, data: bytes) -> None:
-        """Queue a message. A member that is too far behind is cut off: it will announce again."""
+    def put(self, data: bytes, *, later: bool = False) -> None:
+        """Queue a message. A member that is too far behind is cut off: it will announce again.
+
+        Args:
+            data: the message.
+            later: it may wait in the queue until `rouse` or the next message.
+        """
         if self._goodbye is not None:
             return
         self._outbox.append(data)
@@ -107,6 +115,11 @@ class Connection:
             _log.warning("member %016x reads too slowly; cutting it off", self.node)
             self.close(aiohttp.WSCloseCode.TRY_AGAIN_LATER, "you read too slowly")
             self._abort()
+        if not later:
+            self._wake.set()
+
+    def rouse(self) -> None:
+        """Send what is queued."""
         self._wake.set()
 
     def close(self, code: int, reason: str) -> None:
@@ -122,6 +135,11 @@ class Connection:
                 while self._outbox:
                     data = self._outbox.popleft()
                     self._behind -= len(data)
+                    if self._goes_at_once(
+                        data
+                    ):  # mostly: a timer for each message is a tenth of its cost
+                        await self._socket.send_bytes(data)
+                        continue
                     async with asyncio.timeout(SEND_S):
                         await self._socket.send_bytes(data)
                 if self._goodbye is not None:
@@ -141,18 +159,29 @@ class Connection:
         """Wait until the goodbye is said, or is hopeless."""
         await self._ended.wait()
 
-    async def read(self) -> AsyncIterator[m.ToTracker]:
-        """Its messages until the connection ends, no faster than the rate allows.
+    async def read(self, take: Callable[[m.ToTracker], bool]) -> None:
+        """Hand its messages to `take` until that says no or the connection ends, no faster than the rate allows.
 
         Raises:
             RemoteProtocolError: something that isn't a message of this protocol.
         """
-        async for frame in self._socket:
+        # No iterators: each waiting connection would hold their coroutines too, all of them new after each
+        # message, and the garbage collector looks at what is new.
+        while True:
+            frame = await self._socket.receive()
+            if frame.type in _ENDS:
+                return
             if frame.type is not aiohttp.WSMsgType.BINARY:
                 cause = f": {frame.data}" if frame.type is aiohttp.WSMsgType.ERROR else ""
                 raise RemoteProtocolError(f"unexpected {frame.type.name} frame{cause}")
             await self._pace(len(frame.data))
-            yield m.decode_to_tracker(frame.data)
+            if not take(m.decode_to_tracker(frame.data)):
+                return
+
+    def _goes_at_once(self, data: bytes) -> bool:
+        """Whether sending this can't have to wait for the member to read."""
+        behind = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return behind + len(data) < AT_ONCE_BYTES
 
     async def _pace(self, size: int) -> None:
         """Not reading is the gentlest limit: TCP tells the sender to wait."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -36,6 +36,8 @@ STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not 
 LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # refusals in the log, of an address and of all
 PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
+ROUSED = 32  # connections that send in one turn of the loop, if more were told: some 2 ms
+RECENT = 8  # messages whose bytes are kept: between two nodes that enter come a few to others
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 
 
@@ -77,6 +79,9 @@ class Members:
         self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
+        self._asleep: deque[Connection] = deque()  # they have something to send, and are to be told
+        self._rousing = False  # `_rouse` goes on by itself
         self._closing = False
         self._empty = asyncio.Event()  # set when the last one leaves during `close`
 
@@ -187,13 +192,17 @@ class Members:
         if before is not None:
             before.close(aiohttp.WSCloseCode.OK, "a newer connection of this node took over")
         self._live[node] = connection
-        self._tasks.spawn_contained(connection.write(), name=f"member-{format_node(node)}")
+        name, over = f"member-{format_node(node)}", asyncio.Event()
+        self._tasks.spawn_contained(connection.write(), name=name)
+        # A task of its own: here each message would wake it through a dozen frames of HTTP handlers.
+        self._tasks.spawn_contained(self._listen(connection, first, over), name=name)
+        await over.wait()  # when this returns, aiohttp closes in its own words
+
+    async def _listen(self, connection: Connection, first: m.Announce, over: asyncio.Event) -> None:
+        node = connection.node
         try:
             self._take(connection, first)
-            async for message in connection.read():
-                if self._live.get(node) is not connection:
-                    break
-                self._take(connection, message)
+            await connection.read(lambda message: self._take(connection, message))
         except RemoteProtocolError as error:
             _log.warning("dropped member %s: %s", format_node(node), error)
             connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, str(error))
@@ -202,12 +211,16 @@ class Members:
             if self._live.get(node) is connection:
                 del self._live[node]
                 self._perform(self._tracking.disconnected(node, self._clock.now()))
-            await connection.ended()  # when this returns, aiohttp closes in its own words
+            await connection.ended()
+            over.set()
             self.ended += 1
             if self._closing and not self._live:
                 self._empty.set()
 
-    def _take(self, connection: Connection, message: m.ToTracker) -> None:
+    def _take(self, connection: Connection, message: m.ToTracker) -> bool:
+        """Take in a message; False: a newer connection has taken this one's place."""
+        if self._live.get(connection.node) is not connection:
+            return False
         kind = type(message).__name__
         self.messages[kind] = self.messages.get(kind, 0) + 1
         if isinstance(message, m.Ask):
@@ -217,6 +230,7 @@ class Members:
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))
+        return True
 
     def _ask(self, connection: Connection, ask: m.Ask) -> None:
         if connection.asks >= MAX_ASKS:
@@ -235,7 +249,7 @@ class Members:
     # -- the pump ----------------------------------------------------------------------------------
 
     def _perform(self, outputs: list[Output]) -> None:
-        last, data = None, b""
+        later = len(outputs) > ROUSED
         for output in outputs:
             if isinstance(output, Unreached):
                 self._warn_of(output)
@@ -246,10 +260,30 @@ class Members:
             if not isinstance(output, Send):
                 connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, output.reason)
                 continue
-            if output.message is not last:  # one delta goes to thousands: encode it once
-                last, data = output.message, m.encode(output.message)
-            connection.put(data)
+            connection.put(self._encoded(output.message), later=later)
+            if later:
+                self._asleep.append(connection)
+        if later and not self._rousing:
+            self._rouse()
         self._arm()
+
+    def _encoded(self, message: m.ToAgent) -> bytes:
+        """A message's bytes: a delta goes to thousands in a row, a list to all who enter for a while."""
+        for known, data in self._recent:
+            if known is message:
+                return data
+        data = m.encode(message)
+        self._recent.append((message, data))
+        return data
+
+    def _rouse(self) -> None:
+        """Let some of those send whom a change of a large swarm has given something to say."""
+        # All at once they would take the loop for 50 ms where a thousand are told; others ask meanwhile.
+        for _ in range(min(ROUSED, len(self._asleep))):
+            self._asleep.popleft().rouse()
+        self._rousing = bool(self._asleep)
+        if self._rousing:
+            asyncio.get_running_loop().call_soon(self._rouse)
 
     def _warn_of(self, unreached: Unreached) -> None:
         node = unreached.node

@@ -1,4 +1,4 @@
-"""Cycles are collected at our own times: the young each second, everything once enough has ended."""
+"""Cycles are collected at our own times: the young often, everything once enough has ended."""
 
 import gc
 import weakref

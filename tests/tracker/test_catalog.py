@@ -89,6 +89,30 @@ async def test_a_tag_is_at_most_two_seconds_old(
         assert record(await agent.ask("resolve", str(REF))).digest == second
 
 
+async def test_who_asks_again_and_again_never_waits_for_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = publish(tmp_path)
+    monkeypatch.setattr(catalog, "TAG_TTL_S", 60.0)
+    monkeypatch.setattr(catalog, "FRESH", 0.0)
+    async with tracker(tmp_path) as app:
+        assert (await app.catalog.tag(REF)).digest == first
+        inside, go = OriginRepo.get_tag, threading.Event()
+
+        def slow(self: OriginRepo, ref: Ref) -> TagRecord:
+            go.wait(60)
+            return inside(self, ref)
+
+        monkeypatch.setattr(OriginRepo, "get_tag", slow)
+        second, _ = publish(tmp_path, files=2)
+        for _ in range(3):
+            assert (await app.catalog.tag(REF)).digest == first  # one read is under way
+        assert app.catalog.reads["tag"] <= 2
+        go.set()
+        while (await app.catalog.tag(REF)).digest != second:
+            await asyncio.sleep(0.01)
+
+
 async def test_moved_forgets_at_once(tmp_path: Path) -> None:
     publish(tmp_path)
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:

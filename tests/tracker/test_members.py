@@ -200,6 +200,40 @@ async def test_a_slow_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         await agent.wait_closed()
 
 
+async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SEND_S", 0.2)
+    async with tracker() as app, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"http://{app.address}/v1/member") as socket:
+            agent = FakeAgent(1)
+            agent._socket = socket
+            await agent.handshake(socket)
+            await agent.announce()
+            await socket.receive()
+            (live,) = app.members._live.values()
+            answer = m.encode(m.Answer(1, b"x" * 8000))
+            for _ in range(4000):  # more than all buffers on the way
+                live.put(answer)
+            async with asyncio.timeout(30):
+                await live.ended()
+            assert live._behind > 0
+
+
+async def test_a_change_of_a_large_swarm_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "ROUSED", 2)
+    agents = [FakeAgent(n) for n in range(1, 10)]
+    async with tracker() as app, contextlib.AsyncExitStack() as stack:
+        for agent in agents:
+            agent.read_s = -1
+            await stack.enter_async_context(agent.member(app.address))
+            await agent.enter(X, 4)
+        everybody = {agent.node for agent in agents}
+        for agent in agents:
+            await agent.until(lambda a=agent: a.known.get(X) == everybody)  # type: ignore[misc]
+            versions = [x.version for x in agent.mail if isinstance(x, m.Swarm)]
+            assert versions == sorted(versions)
+        assert not app.members._asleep
+
+
 async def test_a_flood_is_slowed_down_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BURST", 20.0)
     monkeypatch.setattr(connection, "RATE", 400.0)
