@@ -249,7 +249,7 @@ class Members:
     # -- the pump ----------------------------------------------------------------------------------
 
     def _perform(self, outputs: list[Output]) -> None:
-        later = len(outputs) > ROUSED
+        last: m.ToAgent | None = None
         for output in outputs:
             if isinstance(output, Unreached):
                 self._warn_of(output)
@@ -260,10 +260,13 @@ class Members:
             if not isinstance(output, Send):
                 connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, output.reason)
                 continue
-            connection.put(self._encoded(output.message), later=later)
+            # What many are told may reach most of them a little later; what one waits for may not.
+            later = output.message is last and len(outputs) > ROUSED
+            last = output.message
+            connection.put(self._encoded(last), later=later)
             if later:
                 self._asleep.append(connection)
-        if later and not self._rousing:
+        if self._asleep and not self._rousing:
             self._rouse()
         self._arm()
 
