@@ -88,6 +88,7 @@ class HostSink:
 
     def turn(self) -> None:
         """See `Sink.turn`."""
+        self._pool.turn()
         if self._lent is not None:
             self._pool.recycle(self._lent)
             self._lent = None

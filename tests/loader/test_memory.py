@@ -2,14 +2,16 @@
 
 import gc
 import mmap
+import random
 import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.memory import SMALL_BYTES, Arena, Budget, HostPool
+from p2pcache.loader.memory import SMALL_BYTES, SPARE_BYTES, Arena, Block, Budget, HostPool
 
 PAGE = mmap.PAGESIZE
 MiB = 1 << 20
@@ -142,3 +144,59 @@ def test_tensors_beyond_the_limit_use_the_same_pages_again() -> None:
     assert held is not None
     assert None not in spans
     assert len(set(spans)) == 2
+
+
+@pytest.mark.parametrize("limit_mib", [24, 64, 100])
+def test_pages_that_lie_free_count_too(limit_mib: int) -> None:
+    """Holes that are too small for the next tensor keep their pages: 91 MiB were held at 24 MiB so."""
+    dice, limit, largest = random.Random(5), limit_mib * MiB, 24 * MiB
+    pool = HostPool(limit, 1 << 40, largest)
+    sizes = deque(dice.randrange(SMALL_BYTES, largest) for _ in range(120))
+    ready: deque[Block] = deque()
+    before = anonymous_bytes()
+
+    def read_ahead() -> int:
+        while sizes and (block := pool.alloc(sizes[0], lambda: True)) is not None:
+            block.view[:: mmap.PAGESIZE] = bytes(-(-len(block.view) // mmap.PAGESIZE))
+            sizes.popleft()
+            ready.append(block)
+        return anonymous_bytes() - before
+
+    most, held = read_ahead(), None
+    while ready:
+        pool.turn()
+        block = ready.popleft()
+        pool.hand_over(block)
+        most = max(most, read_ahead())
+        held = block.owner  # as a loop's variable does: until the next one is there
+        del block
+        most = max(most, read_ahead())
+    assert held is not None
+    assert most < limit + SPARE_BYTES + 4 * MiB
+
+
+def test_who_keeps_everything_is_not_waited_for() -> None:
+    """What he has counts until he asks for more, not until he drops it."""
+    pool = HostPool(MiB, 1 << 30)
+    kept = []
+    for _ in range(3):
+        block = pool.alloc(MiB, lambda: True)
+        assert block is not None
+        pool.hand_over(block)
+        kept.append(block.owner)
+        pool.turn()
+    assert pool.budget.acquire(MiB, lambda: True)
+
+
+def test_free_pages_are_given_up_from_the_top() -> None:
+    arena = Arena(16 * PAGE)
+    first, second, third = (arena.take(4 * PAGE) for _ in range(3))
+    for span in (first, second, third):
+        assert span is not None
+        arena.memory[span[0] : sum(span)] = b"x" * span[1]
+        arena.give_back(span)
+    arena.trim(5 * PAGE)
+    assert bytes(arena.memory[: 5 * PAGE]) == b"x" * 5 * PAGE
+    assert bytes(arena.memory[5 * PAGE :]) == bytes(11 * PAGE)
+    arena.trim(0)
+    assert bytes(arena.memory[:]) == bytes(16 * PAGE)
