@@ -16,6 +16,9 @@ from p2pcache.io.client import AgentClient
 log = logging.getLogger(__name__)
 
 REATTACH_S = 10.0  # systemd starts an agent again within a second, and it then opens its cache
+# Who has nowhere else to get the rest from waits longer: a DaemonSet's update takes a minute, a load
+# that ends costs an engine's whole start, and on a busy machine agents took over 10 s to answer.
+REATTACH_ALONE_S = 60.0
 _PAUSE_S = 0.2
 _PAIRS_A_CALL = 4096  # a body of some 60 KB
 
@@ -25,8 +28,8 @@ Json = dict[str, Any]
 class Attachment:
     """One load at one agent. `on_event` and `on_lost` are called on threads of this object.
 
-    An agent that was reached and is lost is tried again for `REATTACH_S`, and what was needed is
-    told again; one that isn't there at all is an error at once.
+    An agent that was reached and is lost is tried again for `REATTACH_S` (`REATTACH_ALONE_S`), and
+    what was needed is told again; one that isn't there at all is an error at once.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Attachment:
         ref: Ref,
         *,
         needed: bool,
+        alone: bool,
         on_event: Callable[[Json], None],
         on_lost: Callable[[P2PCacheError], None],
     ) -> None:
@@ -44,13 +48,16 @@ class Attachment:
             client: of the agent.
             ref: the model.
             needed: only what `demand` names is fetched.
-            on_event: told each event, `resolved` again after each new attachment.
+            alone: without the agent this load can't go on.
+            on_event: told each event, `resolved` again after each new attachment: demands that were
+                urgent before it are forgotten.
             on_lost: told once why there will be no more events, unless `done` was one.
         """
         self.digest = ""  # of the model, once it is resolved
         self._client = client
         self._ref = ref
         self._needed = needed
+        self._alone = alone
         self._on_event = on_event
         self._on_lost = on_lost
         self._closed = threading.Event()
@@ -91,7 +98,7 @@ class Attachment:
                         "%s: %s; going on with what is here", self._ref, what_happened(lost)
                     )
                 if attached or (not give_up and isinstance(lost, Lost)):
-                    give_up = now + REATTACH_S
+                    give_up = now + (REATTACH_ALONE_S if self._alone else REATTACH_S)
                 if now >= give_up:
                     break
                 self._closed.wait(_PAUSE_S)
@@ -110,12 +117,12 @@ class Attachment:
                     return
                 if event["event"] in ("resolved", "done"):
                     self._check_digest(str(event.get("digest")))
-                self._on_event(event)
-                if event["event"] == "resolved":
+                if event["event"] == "resolved":  # who hears of it may demand at once
                     with self._lock:
                         self._load, again = str(event.get("load")), self._told
                     if again and self._needed:
                         self._asks.put((again, False))
+                self._on_event(event)
 
     def _check_digest(self, digest: str) -> None:
         if self.digest and digest != self.digest:

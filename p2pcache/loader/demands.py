@@ -1,5 +1,6 @@
 """How long a load waits before it demands bytes, and which ones then. Pure."""
 
+import threading
 from collections.abc import Callable, Sequence
 
 from p2pcache.loader.source import Range
@@ -30,6 +31,7 @@ class Demands:
         self._runs = runs
         self._has = has
         self._gap = 0  # every run below it was here
+        self._lock = threading.Lock()  # of those who tell
 
     def patience_s(self, ranges: Sequence[Range]) -> float:
         """How long to wait for these ranges, the most welcome first, before any is demanded."""
@@ -48,6 +50,18 @@ class Demands:
             runs.update(self._missing(ranges[some]))
             some += 1
         return ranges[:some]
+
+    def tell(self, runs: int) -> int:
+        """Those of the runs (bits) that the agent must hear of; it has heard of them from now on."""
+        with self._lock:
+            fresh = runs & ~self.told
+            self.told |= fresh
+        return fresh
+
+    def forget(self) -> None:
+        """Another agent listens, which has heard of nothing."""
+        with self._lock:
+            self.told = 0
 
     def _missing(self, wanted: Range) -> list[int]:
         return [run for run in self._runs(wanted) if not self._has(run)]

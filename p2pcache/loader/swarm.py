@@ -102,8 +102,9 @@ class SwarmSource:
         """
         source = cls(ref, models_dir, origin, needed)
         source._attachment = Attachment(
-            client, ref, needed=needed, on_event=source._on_event, on_lost=source._on_lost
-        )
+            client, ref, needed=needed, alone=not origin,
+            on_event=source._on_event, on_lost=source._on_lost,
+        )  # fmt: skip
         source._attachment.start()
         try:
             source._await_attached(deadline or Deadline(None, str(ref)))
@@ -165,6 +166,7 @@ class SwarmSource:
             if self._board is not None:
                 self._boards.append(self._board)
                 self._notes.append("attached again to an agent that was lost")
+                self._demands.forget()  # whoever still waits says so again
             else:
                 self.layout = board.layout
                 self._geometry = Geometry(board.layout)
@@ -353,10 +355,8 @@ class SwarmSource:
         runs = self._missing(ranges)
         if self._rescue is not None:
             self._rescue.ask(runs)
-        elif fresh := runs & ~self._demands.told:
-            self._demands.told |= fresh
-            if self._attachment is not None:
-                self._attachment.demand(fresh, urgent=True)
+        elif (fresh := self._demands.tell(runs)) and self._attachment is not None:
+            self._attachment.demand(fresh, urgent=True)
 
     def _raise_trouble(self) -> None:
         if self._stopped:

@@ -38,7 +38,7 @@ def test_a_load_in_file_order_demands_no_more_without_neighbours() -> None:
 
 
 def tell(asked: Demands, ranges: Sequence[Range]) -> None:
-    asked.told |= sum(1 << run for r in ranges for run in range(r.start, r.end))
+    asked.tell(sum(1 << run for r in ranges for run in range(r.start, r.end)))
 
 
 def test_a_load_behind_what_it_does_not_need_is_not_patient_without_neighbours() -> None:
@@ -66,3 +66,11 @@ def test_a_neighbour_who_comes_brings_back_the_swarm_s_order() -> None:
     assert asked.patience_s(tensors(40)) == 0.0
     asked.neighbours = 1
     assert asked.patience_s(tensors(40)) == PATIENCE_S
+
+
+def test_an_agent_is_told_once_and_its_successor_again() -> None:
+    asked = demands(set(), neighbours=0)
+    assert asked.tell(0b110) == 0b110
+    assert asked.tell(0b1110) == 0b1000
+    asked.forget()
+    assert asked.tell(0b1110) == 0b1110

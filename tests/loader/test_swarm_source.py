@@ -169,12 +169,16 @@ def test_a_directory_that_is_not_visible_is_named(agent: str, tmp_path: Path) ->
 # -- the agent dies ------------------------------------------------------------------------------
 
 
+def described(tmp: Path, origin: Path, rate: int = RATE) -> Agent:
+    """An agent in a process of its own, that can be killed."""
+    flags = ["--listen", f"127.0.0.1:{free_ports(1)[0]}", "--origin", origin.as_uri(),
+             "--min-free-bytes", "0", "--origin-bytes-per-s", str(rate)]  # fmt: skip
+    return Agent("agent", tmp / "home", flags, environ=clean_environ(tmp))
+
+
 @pytest.fixture
 def daemon(tmp_path: Path, model: tuple[Path, dict[str, bytes]]) -> Iterator[Agent]:
-    """An agent in a process of its own, that can be killed."""
-    flags = ["--listen", f"127.0.0.1:{free_ports(1)[0]}", "--origin", model[0].as_uri(),
-             "--min-free-bytes", "0", "--origin-bytes-per-s", str(RATE)]  # fmt: skip
-    agent = Agent("agent", tmp_path / "home", flags, environ=clean_environ(tmp_path))
+    agent = described(tmp_path, model[0])
     agent.start()
     yield agent
     agent.stop()
@@ -203,6 +207,32 @@ def test_an_agent_that_comes_back_is_used_again(
     assert notes == ["attached again to an agent that was lost"]
 
 
+@pytest.mark.slow
+def test_an_agent_that_comes_back_hears_again_what_is_waited_for(
+    tmp_path: Path, model: tuple[Path, dict[str, bytes]]
+) -> None:
+    _, bodies = model
+    last, total = f"layers.{LAYERS - 1}.w", sum(map(len, bodies.values()))
+    agent = described(tmp_path, model[0], RATE // 4)  # 12 s in file order
+    found: list[bytes] = []
+    agent.start()
+    try:
+        with p2pcache.safe_open(REF, agent=agent.url) as opened:
+            thread = threading.Thread(
+                target=lambda: found.append(torch_bytes(opened.get_tensor(last)))
+            )
+            thread.start()
+            thread.join(0.1)  # the tensor alone takes half a second
+            agent.kill()
+            assert thread.is_alive()
+            agent.start()
+            thread.join(60)
+            assert found == [bodies[last]]
+            assert origin_bytes(agent.url) < 0.6 * total
+    finally:
+        agent.stop()
+
+
 def test_an_agent_that_stays_away_is_done_without(
     daemon: Agent,
     model: tuple[Path, dict[str, bytes]],
@@ -224,7 +254,7 @@ def test_an_agent_that_stays_away_is_done_without(
 def test_without_an_origin_the_error_says_what_to_do(
     daemon: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
     with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
         kill_after(daemon, 3)
 
