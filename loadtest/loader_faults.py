@@ -36,7 +36,7 @@ from typing import Any, Self
 import p2pcache
 from loadtest.cluster import Agent, Cluster
 from loadtest.daemons import wait_until
-from p2pcache.errors import Lost, NoSpace, P2PCacheError
+from p2pcache.errors import NoSpace, P2PCacheError, Unreachable
 from p2pcache.io.arriving import FOLDER
 from p2pcache.loader import attach
 
@@ -178,8 +178,9 @@ class Scene:
                 tally.broken.append("wrong bytes")
         elif not isinstance(error, P2PCacheError):
             tally.broken.append(f"{type(error).__name__}: {error}")
-        elif isinstance(error, {"full": NoSpace, "gone": Lost}.get(self.kind, ())):
-            # An agent that dies before it has said what the model is leaves nothing to go on from.
+        elif isinstance(error, {"full": NoSpace, "gone": Unreachable}.get(self.kind, ())):
+            # An agent that dies before it has said what the model is leaves nothing to go on from:
+            # later a load that may use the origin never ends with this.
             tally.errors[type(error).__name__] += 1
         else:
             tally.broken.append(f"{type(error).__name__} where none is due: {error}")
