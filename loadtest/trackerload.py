@@ -20,12 +20,14 @@ Exit code: 0 within the limits, 1 not.
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ class Figures:
     agents_cpu: float = 0.0  # of the simulated agents, in cores: near their number they are late
     late_p99_s: float = 0.0  # by how much their own loops turned late: it is in the answers' times
     late_worst_s: float = 0.0
+    tracker_late_worst_s: float = 0.0  # the same of the tracker's loop, of the last minute
 
     @property
     def wrong(self) -> list[str]:
@@ -91,6 +94,7 @@ class Figures:
             f"{self.sent_per_s:.0f} messages/s to it, {self.received_per_s:.0f} from it",
             f"{self.storms} storms ended; the simulated agents took {self.agents_cpu:.2f} cores",
             f"they were late themselves: p99 {self.late_p99_s * 1000:.1f} ms, worst {self.late_worst_s * 1000:.1f}",
+            f"the tracker's loop at worst: {self.tracker_late_worst_s * 1000:.1f} ms",
         ]
         for kind, (count, p50_s, p99_s, worst_s) in sorted(self.answers.items()):
             lines.append(f"{kind:>9} {count:7} answers: median {p50_s * 1000:6.1f} ms, "
@@ -224,6 +228,7 @@ def _counted(
         wall = time.monotonic() - began
         cpu, agents_cpu = tracker.cpu_s() - cpu, crowd.cpu_s() - agents_cpu
         results = crowd.results()
+        tracker_late_s = worst_lag_s(planned[0].url)
     finally:
         crowd.stop()
     late = [each for r in results for each in r["late"]]
@@ -234,6 +239,7 @@ def _counted(
         sent_per_s=sum(r["sent"] for r in results) / wall,
         received_per_s=sum(r["received"] for r in results) / wall,
         answers=_answers(results), late_p99_s=quantile(late, 0.99), late_worst_s=max(late),
+        tracker_late_worst_s=tracker_late_s,
     )  # fmt: skip
 
 
@@ -248,6 +254,14 @@ def _answers(results: list[dict[str, Any]]) -> dict[str, tuple[int, float, float
         for kind, each in times.items()
         if each
     }
+
+
+def worst_lag_s(url: str) -> float:
+    """By how much the tracker's loop turned late at worst in the last minute, as its metrics say; seconds."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    lag = re.search(r"^p2pcache_tracker_event_loop_lag_seconds (\S+)", text, re.MULTILINE)
+    return float(lag[1]) if lag is not None else 0.0
 
 
 def quantile(values: list[float], share: float) -> float:
