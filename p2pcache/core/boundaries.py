@@ -13,7 +13,15 @@ from p2pcache.core import seats
 from p2pcache.core.seats import SEATS
 
 _STEPS = SEATS.bit_length()  # looks at which a run of a late bridge waits until all may fetch it
-_LATE_RATIO = 0.3  # of what the median bridge brings between two looks: below, others step in
+# Below this part of what the median bridge brings of that which waited, others step in, ...
+_LATE_RATIO = 0.3
+# ... if it is behind the others, too: more than a few runs beyond so many times what most of them owe, or one
+# run for two looks. (One that had brought the one run that it owed, while others brought four, was called late,
+# and so was one that was late with a single run: on real uplinks that made 1.03 to 1.1 copies out of one, and on
+# a full one, where those who stepped in made everybody slower, 1.15 and half a copy more that was cancelled.)
+_BEHIND = 2
+_FEW = 2
+_STUCK = 2
 _PAROLE = 8  # looks for which the second in order does the work of a bridge that was late
 _LONG = 16  # looks at which a run waits until all may fetch it, whatever else its bridge brings
 _ALL = -1  # as bits
@@ -22,6 +30,7 @@ Reach = tuple[int, int, int]
 """Per distance (0: own rack, 1: own site, 2: elsewhere) the runs (bits) that may be asked for there."""
 
 EVERYWHERE: Reach = (_ALL, _ALL, _ALL)
+WITHIN: Reach = (_ALL, 0, 0)
 
 
 class Boundaries:
@@ -100,17 +109,27 @@ class Boundaries:
     def _late(self, distance: int, before: list[int], runs: int) -> int:
         """Runs (bits) of bridges that bring far less than the others: the rest only queues."""
         waited = before[0] if before else 0
-        brought = {
-            share: (waited & ~runs & share).bit_count()
+        parts = {
+            share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
-        limit = _LATE_RATIO * sorted(brought.values())[len(brought) // 2] if brought else 0
+        limit = _LATE_RATIO * sorted(parts.values())[len(parts) // 2] if parts else 0.0
+        stuck = before[_STUCK - 1] & runs if len(before) >= _STUCK else 0
+        patience = self._patience(distance, runs)
         paroles = {
             share: looks - 1 for share, looks in self._paroles[distance].items() if looks > 1
         }
-        late = {share: _PAROLE for share, n in brought.items() if not n or n < limit}
+        late = {
+            share: _PAROLE for share, part in parts.items()
+            if part <= limit and (stuck & share or (runs & share).bit_count() >= patience)
+        }  # fmt: skip
         self._paroles[distance] = paroles | late
         return sum(self._paroles[distance])
+
+    def _patience(self, distance: int, runs: int) -> int:
+        """How many runs a bridge may owe before it is behind the others."""
+        owed = sorted((runs & share).bit_count() for share in self._shares[distance])
+        return _BEHIND * owed[(len(owed) - 1) // 2] + _FEW if owed else 0
 
     def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]

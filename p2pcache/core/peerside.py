@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from p2pcache.core import chunkset, selection
-from p2pcache.core.boundaries import EVERYWHERE
+from p2pcache.core.boundaries import EVERYWHERE, WITHIN
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import Diary
 from p2pcache.core.events import Outcome
@@ -63,8 +63,12 @@ class PeerSide:
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._ahead = 0  # runs that the ways to all neighbours hold
         self._per_peer = settings.outstanding_few_peers
-        self._durations: deque[float] = deque(maxlen=_DURATIONS)
-        self._typical_s = math.inf  # median of `_durations`
+        # Within the rack, and across a boundary: what takes long there says nothing of a neighbour here.
+        self._durations: tuple[deque[float], deque[float]] = (
+            deque(maxlen=_DURATIONS),
+            deque(maxlen=_DURATIONS),
+        )
+        self._typical_s = (math.inf, math.inf)  # median of `_durations`
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self.tempo = Tempo()
         self._review_at = now
@@ -118,7 +122,7 @@ class PeerSide:
             peer.paid(self._run_bytes[asked.run], now)
             if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
                 self._ahead = sum(p.way.runs for p in self._book.peers.values())
-            self._durations.append(now - asked.started)
+            self._durations[peer.distance > 0].append(now - asked.started)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
             peer.paid(0, now)
             peer.stalled(now)
@@ -195,7 +199,8 @@ class PeerSide:
             self._book.review(now)
             self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
             self._ahead = sum(p.way.runs for p in self._book.peers.values())
-            self._typical_s = median(self._durations) or math.inf
+            near_s, far_s = map(median, self._durations)
+            self._typical_s = near_s or far_s or math.inf, far_s or near_s or math.inf
         settings = self._settings
         while self._room:
             peer, retry_at, useful = self._whom_to_ask(now)
@@ -217,10 +222,8 @@ class PeerSide:
             out: commands are added here.
         """
         self._overdue = 0
-        limit_s = self._patience_s
-        reach = self._book.reach
-        if self._mine.free:
-            limit_s *= 2  # not the endgame: what is missing will come into reach soon
+        # Not the endgame: what is missing will come into reach soon.
+        times = 2 if self._mine.free else 1
         slow_ones: list[Asked | Reading] = [*self._requests.values()]
         if self._mine.fetching & self._book.rarity.held:
             slow_ones += readings
@@ -229,14 +232,17 @@ class PeerSide:
                 return
             if not one.live or one.twin:
                 continue
+            first = one.peer if isinstance(one, Asked) else None
+            limit_s = times * self._patience_s(first)
             if now < one.started + limit_s:
                 self.look_at = min(self.look_at, one.started + limit_s)
                 continue
-            first = one.peer if isinstance(one, Asked) else None
             others = [p for p in self._book.peers.values() if p is not first and not p.slow]
-            far = now >= one.started + 2 * limit_s  # by then any of them will do, wherever it is
+            # By then any of them will do, wherever it is; what is slow across a boundary is mostly the boundary.
+            # (Of ten twins that bridges asked for there sooner, seven came after the first or with it.)
+            far = now >= one.started + 2 * limit_s
             peer, retry_at, _ = selection.choose_peer(
-                others, 1 << one.run, now, self._per_peer, self._dice, EVERYWHERE if far else reach
+                others, 1 << one.run, now, self._per_peer, self._dice, EVERYWHERE if far else WITHIN
             )
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
@@ -252,7 +258,9 @@ class PeerSide:
         """See what waits beyond the boundaries, if it is time to; returns when to look again."""
         if not self._book.bounded or not self._mine.needed:
             return math.inf
-        pause_s = max(self._settings.cross_after_s, _CROSS_AFTER * self._typical_s)
+        # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
+        typical_s = max(self._typical_s)
+        pause_s = max(self._settings.cross_after_s, _CROSS_AFTER * typical_s)
         pause_s = min(pause_s, _CROSS_MAX_S)
         if now >= self._looked_at + pause_s:
             self._looked_at = now
@@ -260,11 +268,11 @@ class PeerSide:
         # By then more may be known of how long a request takes.
         return min(self._looked_at + pause_s, now + self._settings.cross_after_s)
 
-    @property
-    def _patience_s(self) -> float:
-        """How long a request may take in the endgame before it gets a twin."""
+    def _patience_s(self, peer: Peer | None) -> float:
+        """How long a request to this peer, or to the origin, may take in the endgame before it gets a twin."""
         settings = self._settings
-        return max(settings.duplicate_min_s, settings.duplicate_after * self._typical_s)
+        across = peer is not None and peer.distance > 0
+        return max(settings.duplicate_min_s, settings.duplicate_after * self._typical_s[across])
 
     @property
     def idle(self) -> bool:
@@ -315,7 +323,7 @@ class PeerSide:
         self._mine.asked |= 1 << run
         self._live += 1
         self._live_bytes += self._run_bytes[run]
-        self.look_at = min(self.look_at, now + self._patience_s)
+        self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)
         self._diary.counters.requests += 1
         self._diary.note(now, run, "asked of", peer.node)

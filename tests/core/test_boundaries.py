@@ -20,6 +20,7 @@ from p2pcache.core.events import (
 )
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.seats import SEATS, holders
+from p2pcache.core.seats import order as order_of
 from p2pcache.core.settings import SwarmSettings
 
 RUNS = 300  # more than there are slots
@@ -84,13 +85,13 @@ def test_a_site_has_one_bridge_per_run_whatever_its_racks() -> None:
 def test_who_waits_long_enough_may_cross_and_at_first_few_may(rack: tuple[int, ...]) -> None:
     nodes = [boundaries(node, rack) for node in rack]
     allowed = []
-    for _ in range(7):
+    for _ in range(8):
         for node in nodes:
             node.look(FULL, 0)
         allowed.append(sum((n.reach(0, 0)[1] & 1) for n in nodes))
     size = len(rack)
-    assert allowed[:5] == [min(size, most) for most in (1, 2, 4, 8, 16)]
-    assert allowed[5:] == [size, size]
+    assert allowed[:6] == [min(size, most) for most in (1, 1, 2, 4, 8, 16)]
+    assert allowed[6:] == [size, size]
 
 
 @settings(deadline=None, max_examples=20)  # dozens of nodes each
@@ -119,12 +120,53 @@ def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
     rack = (1, 2, 3, 4)
     nodes = {node: boundaries(node, rack) for node in rack}
     duties = {node: one.reach(0, 0)[1] & FULL for node, one in nodes.items()}
-    for missing in (RUNS, RUNS - 60):  # of all shares but the first one's
+    for missing in (RUNS, RUNS - 60, RUNS - 120):  # of all shares but the first one's
         waiting = chunkset.full(missing) << RUNS - missing | duties[1]
         for one in nodes.values():
             one.look(waiting, 0)
     relief = [nodes[node].reach(0, 0)[1] & duties[1] for node in (2, 3, 4)]
     assert sum(relief) == duties[1], "each of its runs has exactly one other bridge now"
+
+
+def in_rack_of_four() -> tuple[Boundaries, list[int]]:
+    """Node 1's, and the shares of all four, its own first."""
+    nodes = [boundaries(node, (1, 2, 3, 4)) for node in (1, 2, 3, 4)]
+    return nodes[0], [node.reach(0, 0)[1] & FULL for node in nodes]
+
+
+def test_who_brought_all_that_waited_is_not_late_though_others_brought_more() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    more = [chunkset.lowest(share, 4) for share in shares[1:]]
+    for busy in more:  # one share with a single run that waits, beside three with four
+        one.look(sum(more) ^ busy | chunkset.lowest(busy, 1) | chunkset.lowest(shares[0], 4), 0)
+        one.look(sum(share & ~chunkset.lowest(share, 9) for share in shares), 0)
+        assert one.reach(0, 0) == duty
+
+
+def test_a_single_run_that_comes_late_is_waited_for() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    late = sum(chunkset.lowest(share, 1) for share in shares[1:])
+    for looks, waiting in enumerate((late | chunkset.lowest(shares[0], 2), late, late)):
+        assert one.reach(0, 0) == duty, f"after {looks} looks"
+        one.look(waiting, 0)
+    assert one.reach(0, 0)[1] & late, "two looks later nobody knows what became of it"
+
+
+def test_who_falls_behind_the_others_is_relieved_at_the_second_look() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    slow = next(share for share in shares[1:] if second_of(share))
+    one.look(chunkset.lowest(slow, 2) | sum(chunkset.lowest(s, 2) for s in shares), 0)
+    one.look(chunkset.lowest(slow, 5), 0)
+    assert one.reach(0, 0)[1] & slow & ~duty[1]
+
+
+def second_of(share: int) -> bool:
+    """Whether node 1 is the second in order for some run of another's share."""
+    orders = enumerate(order_of((1, 2, 3, 4)))
+    return any(order[1] == 1 for seat, order in orders if share >> seat & 1)
 
 
 class Desk:
@@ -229,3 +271,17 @@ def test_a_rackmate_that_grew_slow_hides_nothing() -> None:
         if desk.asked_of(9) == set(range(RUNS)):
             break
     assert desk.asked_of(9) == set(range(RUNS))
+
+
+def test_a_bridge_asks_twice_across_the_boundary_only_when_it_took_very_long() -> None:
+    desk = Desk()
+    desk.do(PeerJoined(10, FULL))
+    desk.now += 0.1
+    for number in list(desk.asked)[:20]:  # so that it is known how long a request takes
+        desk.do(RequestEnded(number, Outcome.DONE))
+    twice: dict[float, int] = {}
+    for now in desk.pass_time(5.0):
+        runs = [run for _, run in desk.asked.values()]
+        twice[now] = len(runs) - len(set(runs))
+    assert not any(count for now, count in twice.items() if now < 3.9)
+    assert twice[max(twice)]
