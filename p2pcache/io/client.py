@@ -54,7 +54,7 @@ class AgentClient:
         try:
             parts = urlsplit(address)
             port = parts.port
-        except ValueError:
+        except (ValueError, AttributeError):  # the latter of what is no text
             raise _bad_address(address) from None
         if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
             self._target: tuple[str, int] = (parts.path, 0)

@@ -4,6 +4,7 @@ Whatever takes a `ref_or_dir` takes an existing directory or .safetensors file (
 or a ref such as "team/llama:v3", which the node's agent pulls while tensors are handed out already.
 """
 
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from p2pcache.loader.into import prepare
 from p2pcache.loader.openmodel import OpenModel
 from p2pcache.loader.plan import Filter, ParallelAxis, choose
 from p2pcache.loader.report import LoadReport
-from p2pcache.loader.resolve import Fetch, open_source
+from p2pcache.loader.resolve import Fetch, named, open_source
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
     Session,
@@ -230,7 +231,7 @@ def _open(
 ) -> Session:
     if fetch not in ("all", "needed"):
         raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
-    deadline = Deadline(timeout_s, os.fspath(ref_or_dir))
+    deadline = Deadline(timeout_s, named(ref_or_dir))
     source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
     try:
         return Session(source, open_catalog(source, deadline), deadline)
@@ -260,7 +261,7 @@ def _axes(
         raise UsageError(f"parallel {parallel!r}: expected a ParallelAxis or several")
     if stage is not None:
         try:
-            rank, size = map(int, stage)
+            rank, size = map(operator.index, stage)
         except (TypeError, ValueError):
             raise UsageError(f"stage {stage!r}: expected (i, n), stage i of n") from None
         axes.append(ParallelAxis("pipeline", rank, size))

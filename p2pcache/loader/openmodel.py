@@ -241,7 +241,10 @@ def _normal(
     after: list[int | slice] = []
     for item, length in zip(full, shape, strict=True):
         if isinstance(item, slice):
-            start, stop, step = item.indices(length)
+            try:
+                start, stop, step = item.indices(length)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"{item}: {error}") from None
             if step < 1:
                 raise UsageError("slices of tensors go up")
             spans.append((start, max(start, stop)))

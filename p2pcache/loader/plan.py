@@ -8,7 +8,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.dtypes import BITS
@@ -53,6 +53,11 @@ class ParallelAxis:
     def __post_init__(self) -> None:
         if self.kind not in ("tensor", "pipeline", "expert"):
             raise UsageError(f"kind {self.kind!r}: expected tensor, pipeline or expert")
+        numbers: tuple[Any, ...] = (self.rank, self.size, self.dim)  # whatever somebody wrote
+        if not all(isinstance(number, SupportsIndex) for number in numbers):
+            raise UsageError(f"{self}: rank, size and dim are whole numbers")
+        if not isinstance(self.names, str):
+            raise UsageError(f"{self}: names is one glob; give an axis for each")
         if not 0 <= self.rank < self.size:
             raise UsageError(f"rank {self.rank} of {self.size}: expected 0 <= rank < size")
 
@@ -119,9 +124,9 @@ class Batch:
         return _reads(self.wants, read_bytes)
 
 
-def shown(name: str) -> str:
-    """A tensor's name for a message of one line: names are untrusted."""
-    text = name if name.isprintable() else repr(name)
+def shown(name: object) -> str:
+    """A tensor's name for a message of one line: names are untrusted, keys of a dict may be anything."""
+    text = name if isinstance(name, str) and name.isprintable() else repr(name)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
@@ -219,7 +224,7 @@ def _matching(tensors: Sequence[TensorInfo], names: Filter | None) -> list[Tenso
     pattern = re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
     found = [info for info in tensors if pattern.match(info.name)]
     if globs and not found:
-        told = ", ".join(map(shown, globs))
+        told = ", ".join(shown(glob) or "''" for glob in globs)
         raise NotFound(
             f"none of the {len(tensors)} tensors matches {told}; globs are for whole names, such as '*.mlp.*'"
         )

@@ -38,12 +38,8 @@ def open_source(
         UsageError: neither a path nor a ref.
         NotFound, Unreachable, ...: the agent's own errors.
     """
-    path = Path(ref_or_dir)
-    text = os.fspath(ref_or_dir)
-    if not text:  # which as a path is the working directory
-        raise UsageError(
-            "the model's name is empty; give a directory or a ref such as team/llama:v3"
-        )
+    text = named(ref_or_dir)
+    path = Path(text)
     with disk_errors(text[:100]):
         there = path.exists()
     if there:
@@ -68,6 +64,21 @@ def open_source(
         return source
     source.close()  # it is all here
     return DirectorySource(source.tree, source.name)
+
+
+def named(ref_or_dir: str | os.PathLike[str]) -> str:
+    """What the caller named, as text.
+
+    Raises:
+        UsageError: nothing, or no name at all.
+    """
+    text: object = ref_or_dir
+    if isinstance(ref_or_dir, os.PathLike):
+        text = os.fspath(ref_or_dir)
+    if isinstance(text, str) and text:  # "" as a path is the working directory
+        return text
+    what = "is empty" if text == "" else f"can't be a {type(ref_or_dir).__name__}"
+    raise UsageError(f"the model's name {what}; give a directory or a ref such as team/llama:v3")
 
 
 class Here(NamedTuple):

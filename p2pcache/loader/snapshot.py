@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.loader.resolve import Here, connect
+from p2pcache.loader.resolve import Here, connect, named
 
 
 def snapshot(
@@ -42,7 +42,7 @@ def brought(
     agent: str | None = None,
 ) -> tuple[Path, Ref]:
     """As `snapshot`, with the ref by its digest: a tag may move before it is asked for again."""
-    wanted = Ref.parse(ref)
+    wanted = Ref.parse(named(ref))
     # the letters of a pattern are patterns, too, and a "*" among them would be the whole model
     include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
     path, digest = fetched(connect(agent), wanted, include=include, exclude=exclude)

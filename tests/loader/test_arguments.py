@@ -99,6 +99,25 @@ def test_a_name_that_nobody_filled_in(folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(p2pcache.load(".")) == 2
 
 
+@pytest.mark.parametrize("name", [None, 5, b"team/m:v1", []])
+@pytest.mark.parametrize("call", [p2pcache.load, p2pcache.safe_open, p2pcache.snapshot])
+def test_a_name_of_another_kind(call: Any, name: Any) -> None:
+    with pytest.raises(UsageError, match=f"the model's name can't be a {type(name).__name__}"):
+        call(name)
+
+
+def test_a_directory_has_no_snapshot(folder: Path) -> None:
+    with pytest.raises(UsageError, match="not a model ref"):
+        p2pcache.snapshot(folder)  # type: ignore[arg-type]
+
+
+def test_transformers_models_have_names_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("", None):
+        with pytest.raises(UsageError, match="the model's name"):
+            p2pcache.from_pretrained(name, None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("globs", ["*.mpl.*", ["*.mpl.*", "v"], r"model\.layers\..*"])
 def test_a_slip_in_a_glob(folder: Path, globs: Any) -> None:
     with pytest.raises(NotFound, match=r"none of the 2 tensors"):
@@ -115,12 +134,37 @@ def test_a_slip_in_a_glob(folder: Path, globs: Any) -> None:
         ({"filter": 3}, "filter 3"), ({"filter": re.compile("w")}, "filter re.compile"),
         ({"filter": [b"w"]}, "filter"), ({"parallel": [("tensor", 0, 2)]}, "ParallelAxis"),
         ({"parallel": 3}, "ParallelAxis"), ({"timeout_s": "5"}, "timeout_s '5'"),
-        ({"timeout_s": float("nan")}, "timeout_s nan"),
+        ({"timeout_s": float("nan")}, "timeout_s nan"), ({"stage": (0.5, 2)}, "stage (0.5, 2)"),
+        ({"memory_limit": 0}, "memory_limit 0"), ({"memory_limit": -1}, "memory_limit -1"),
+        ({"device": "tpu"}, "device 'tpu'"), ({"framework": "tf"}, "framework 'tf'"),
     ],
 )  # fmt: skip
 def test_arguments_of_another_kind(folder: Path, wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         p2pcache.load(folder, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"rank": "0"}, {"size": None}, {"dim": "x"}, {"names": ["w"]}])
+def test_an_axis_of_another_kind(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=re.escape(repr(next(iter(wrong.values()))))):
+        p2pcache.ParallelAxis("tensor", **{"rank": 0, "size": 2, **wrong})
+
+
+@pytest.mark.parametrize("agent", [5, b"unix:///a.sock", "foo", "http://127.0.0.1:99999"])
+def test_an_agent_of_another_kind(agent: Any) -> None:
+    with pytest.raises(UsageError, match="not an agent address"):
+        p2pcache.load("team/m:v1", agent=agent)
+
+
+@pytest.mark.parametrize("index", [slice(0, 4, 0), slice("a", "b"), slice(0.5, 2)])
+def test_slices_that_are_none(folder: Path, index: Any) -> None:
+    with p2pcache.safe_open(folder) as model, pytest.raises(UsageError, match="slice"):
+        model.get_slice("w")[index]
+
+
+def test_targets_without_names(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"the model lacks 1 tensor \(1\)"):
+        p2pcache.load_into({1: torch.zeros(SHAPE)}, folder)
 
 
 def test_errors_can_be_named_without_another_import() -> None:

@@ -9,6 +9,7 @@ from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.openmodel import Index, TensorSlice
+from p2pcache.loader.resolve import named
 from p2pcache.loader.snapshot import brought
 
 
@@ -74,7 +75,7 @@ def from_pretrained(
             "no trust_remote_code and no state_dict here; give p2pcache.snapshot(ref) to "
             "transformers' own from_pretrained instead"
         )
-    folder, weights = Path(ref_or_dir), ref_or_dir
+    folder, weights = Path(named(ref_or_dir)), ref_or_dir
     if not folder.exists():
         folder, pinned = brought(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
