@@ -113,7 +113,7 @@ async def test_threads_without_work_end_and_come_back() -> None:
 async def test_jobs_that_come_as_threads_end_are_all_done() -> None:
     pool = Threads(3, name="edge", idle_s=0.001)
     for i in range(300):
-        assert await pool.run(lambda i=i: i) == i
+        assert await pool.run(abs, i) == i
         await asyncio.sleep(0.001)
 
 
