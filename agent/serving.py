@@ -19,6 +19,16 @@ SAID_S = 10.0  # a level that nobody says again is over: its sayer may have died
 MOST_LEVEL = 10.0  # more strain than this changes nothing, whatever is said
 
 
+def check_floor(share: float) -> None:
+    """Whether a governor can work with this floor.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if not 0 < share <= 1:
+        raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
+
+
 class Serving:
     """Samples, the governor, and where its limits are applied."""
 
@@ -28,8 +38,7 @@ class Serving:
         Raises:
             UsageError: a setting can't work.
         """
-        if not 0 < settings.governor_floor <= 1:
-            raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
+        check_floor(settings.governor_floor)
         self._parts = parts
         self._mode = settings.governor
         self._governor = Governor(

@@ -29,12 +29,16 @@ OTHER_PREFIXES = ("P2PCACHE_S3_",)
 
 
 @click.group()
-def config() -> None:
+@click.pass_context
+def config(ctx: click.Context) -> None:
     """Show or check the settings.
 
     Flags beat the environment (P2PCACHE_*), which beats the file (--config, P2PCACHE_CONFIG or
     /etc/p2pcache/config.toml), which beats the defaults.
     """
+    # What was said in front of all commands (--config) is for those below, too.
+    given = dict(ctx.default_map or {})
+    ctx.default_map = dict.fromkeys(("show", "check"), given)
 
 
 @config.command(cls=Command)
@@ -85,7 +89,7 @@ def check(config: str | None) -> None:
 
 
 def _plausible(room: str, file: settings_files.ConfigFile) -> None:
-    """What a daemon would refuse at its start, without asking anybody: addresses and URLs.
+    """What a daemon would refuse at its start, without asking anybody: addresses, URLs, shares.
 
     Raises:
         UsageError: with the place of the setting.
@@ -93,12 +97,13 @@ def _plausible(room: str, file: settings_files.ConfigFile) -> None:
     settings, sources = settings_files.load(ROOMS[room], room, file=file)
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        if field not in _FORMS or not value:
+        if field not in _FORMS or value in ("", None):
             continue
         try:
             _FORMS[field](value)
         except UsageError as error:
-            raise UsageError(f"{sources[field]}: [{room}] {field}: {error}") from None
+            says = str(error).removeprefix(f"{field} ")
+            raise UsageError(f"{sources[field]}: [{room}] {field}: {says}") from None
         except P2PCacheError:
             continue  # a mount or a profile that this machine may lack: not a matter of form
 
@@ -115,10 +120,22 @@ def _origin_url(value: str) -> None:
     open_origin(value).close()
 
 
-_FORMS: dict[str, Callable[[str], object]] = {
+def _governor_floor(value: float) -> None:
+    from p2pcache.agent.serving import check_floor
+
+    check_floor(value)
+
+
+def _engine_metrics(value: str) -> None:
+    from p2pcache.io.engine import EngineMetrics
+
+    EngineMetrics(value, metric="", latency_s=1.0)
+
+
+_FORMS: dict[str, Callable[[Any], object]] = {
     "listen": web.parse_listen, "advertise": web.parse_listen, "api_listen": web.parse_listen,
     "health_listen": web.parse_listen, "tracker": _tracker_url, "origin": _origin_url,
-    "agent": AgentClient,
+    "agent": AgentClient, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
 }  # fmt: skip
 
 

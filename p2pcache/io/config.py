@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -159,6 +159,7 @@ def redacted(value: object) -> str:
 
 def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     """One value as its field's type; text is read by the unit in the field's name."""
+    words = get_args(kind) if get_origin(kind) is Literal else ()
     try:
         if isinstance(raw, str) and name.endswith("_bytes_per_s"):
             return parse_rate(raw)
@@ -175,6 +176,8 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     except UsageError as error:
         raise UsageError(f"{label}: {error}") from None
     except msgspec.ValidationError as error:
+        if words:
+            raise UsageError(f"{label}: {redacted(raw)!r} is none of {', '.join(words)}") from None
         raise UsageError(f"{label}: {redacted(raw)!r} doesn't fit: {error}") from None
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")

@@ -70,6 +70,8 @@ def test_check(run: Run, tmp_path: Path) -> None:
     assert isinstance(bad.exception, UsageError)
     assert "did you mean 'listen'" in str(bad.exception)
     assert isinstance(run("config", "check", "--config", tmp_path / "none").exception, NotFound)
+    for where in (("--config", file, "config", "check"), ("--config", file, "config", "show")):
+        assert str(run(*where).exception) == str(bad.exception), "said in front it counts, too"
     assert isinstance(
         run("config", "check", env={"P2PCACHE_UPLOAD_SLOTS": "many"}).exception, UsageError
     )
@@ -83,6 +85,10 @@ def test_check(run: Run, tmp_path: Path) -> None:
         ('[agent]\ntracker = "tracker:7400"', "[agent] tracker: not a tracker's URL"),
         ('[tracker]\norigin = "https://x"', "[tracker] origin: no origin of this kind"),
         ('[client]\nagent = "/run/x.sock"', "[client] agent: "),
+        ('[agent]\ngovernor = "maybe"', "[agent] governor: 'maybe' is none of auto, on, off"),
+        ("[agent]\ngovernor_floor = 2", "[agent] governor_floor: is a share of full speed"),
+        ("[agent]\ngovernor_floor = 0", "[agent] governor_floor: is a share of full speed"),
+        ('[agent]\nengine_metrics = "ftp://x"', "[agent] engine_metrics: ftp://x: not a URL"),
     ],
 )
 def test_check_finds_what_a_daemon_would_refuse(
