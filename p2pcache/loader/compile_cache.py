@@ -94,6 +94,8 @@ def find(
     if "model" not in said:
         client = (here or connect(None)).client
         values["model"] = ref.digest or str(client.model(str(ref)).get("digest", ""))
+    if not isinstance(extra, Mapping | None):
+        raise UsageError(f"extra {extra!r}: expected a dict of texts")
     key = cc.make_key(values, dict(extra or {}))
     return Cache(cc.cache_ref(ref, key, namespace), key)
 
@@ -128,12 +130,11 @@ def restore(
         IntegrityError: it says of itself that it is for another key.
         UsageError: the directory holds something else; and what `find` raises.
     """
-    began, here = time.monotonic(), here or connect(None)
+    began, here, target = time.monotonic(), here or connect(None), _at(directory)
     ref, key = find(
         model, engine=engine, fields=fields, extra=extra, namespace=namespace, here=here
     )
     cc.permit(here.compile_cache_namespaces, ref, "client")
-    target = Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
     if _holds(target) == key:
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
     _refuse_filled(target, key)
@@ -186,14 +187,13 @@ def save(
         TimedOut: the engine went on writing.
         UsageError: something in it that isn't a file; and what `find` raises.
     """
-    began, here = time.monotonic(), here or connect(None)
+    began, here, source = time.monotonic(), here or connect(None), _at(directory)
     ref, key = find(
         model, engine=engine, fields=fields, extra=extra, namespace=namespace, here=here
     )
     cc.permit(here.compile_cache_namespaces, ref, "client")
     if not replace and _stored(here.client, ref):
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
-    source = Path(directory).expanduser().absolute()
     beside = source.parent if os.access(source.parent, os.W_OK) else None
     with disk_errors(str(beside or "the temporary directory")):
         staging = tempfile.TemporaryDirectory(prefix=f".{source.name}.saving-", dir=beside)
@@ -210,6 +210,12 @@ def save(
     return Result(ref, True, len(mtimes), size, time.monotonic() - began)  # noqa: FBT003
 
 
+def _at(directory: str | os.PathLike[str]) -> Path:
+    if not os.fspath(directory):  # a variable that isn't set; as a path it's the working directory
+        raise UsageError("the cache's directory has no name; say where the engine keeps its cache")
+    return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
+
+
 def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
     """The fields that nobody said."""
     found = {
@@ -220,8 +226,9 @@ def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
     for field, package in (("engine_version", engine), ("torch", "torch")):
         if not found[field] and field not in said:
             raise UsageError(
-                f"{package} isn't installed here, so the key of its compile cache isn't known: run this where the "
-                f"engine runs, or say --field {field}=VERSION and the other fields that differ there"
+                f"{package or 'an engine without a name'} isn't installed here, so the key of its compile "
+                f"cache isn't known: run this where the engine runs, or say --field {field}=VERSION and "
+                "the other fields that differ there"
             )
     if "device" in said:
         return found | {"device": "", "capability": "", "driver": ""}

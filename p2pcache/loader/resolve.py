@@ -38,16 +38,11 @@ def open_source(
         UsageError: neither a path nor a ref.
         NotFound, Unreachable, ...: the agent's own errors.
     """
-    text = named(ref_or_dir)
-    path = Path(text)
-    with disk_errors(text[:100]):
-        there = path.exists()
-    if there:
+    text, path = named(ref_or_dir), existing(ref_or_dir)
+    if path is not None:
         if path.is_file() and path.suffix != ".safetensors":
             raise NotFound(f"{text}: is no .safetensors file; give one, or the model's directory")
         return DirectorySource(path)
-    if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
-        raise NotFound(f"{text}: no such directory or file")
     here = connect(agent)
     try:
         ref = Ref.parse(text)
@@ -79,6 +74,23 @@ def named(ref_or_dir: str | os.PathLike[str]) -> str:
         return text
     what = "is empty" if text == "" else f"can't be a {type(ref_or_dir).__name__}"
     raise UsageError(f"the model's name {what}; give a directory or a ref such as team/llama:v3")
+
+
+def existing(ref_or_dir: str | os.PathLike[str]) -> Path | None:
+    """The directory or file that was named; None: it must be a ref.
+
+    Raises:
+        NotFound: it can only be a path, and isn't there.
+        UsageError: it is no name.
+    """
+    text = named(ref_or_dir)
+    path = Path(text)
+    with disk_errors(text[:100]):
+        if path.exists():
+            return path
+    if text.startswith((".", "/", "~")) or isinstance(ref_or_dir, os.PathLike):
+        raise NotFound(f"{text}: no such directory or file")
+    return None
 
 
 class Here(NamedTuple):

@@ -113,9 +113,15 @@ def test_a_directory_has_no_snapshot(folder: Path) -> None:
 
 def test_transformers_models_have_names_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    auto_class = type("Auto", (), {"from_pretrained": print})
     for name in ("", None):
         with pytest.raises(UsageError, match="the model's name"):
-            p2pcache.from_pretrained(name, None)  # type: ignore[arg-type]
+            p2pcache.from_pretrained(name, auto_class)  # type: ignore[arg-type]
+    for path in ("./none", folder / "none"):
+        with pytest.raises(NotFound, match="no such directory"):
+            p2pcache.from_pretrained(path, auto_class)
+    with pytest.raises(UsageError, match="no class of transformers"):
+        p2pcache.from_pretrained(folder, None)
 
 
 @pytest.mark.parametrize("globs", ["*.mpl.*", ["*.mpl.*", "v"], r"model\.layers\..*"])

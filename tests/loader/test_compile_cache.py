@@ -315,3 +315,20 @@ def test_an_engine_that_is_not_here(stored: tuple[Path, Here]) -> None:
         compile_cache.find("team/m:v1", engine="no-such-engine", here=here)
     with pytest.raises(UsageError, match="no field 'gpu'"):
         compile_cache.find("team/m:v1", engine="vllm", fields={"gpu": "x"}, here=here)
+    with pytest.raises(UsageError, match="extra 'x'"):
+        compile_cache.find("team/m:v1", **HOW, extra="x", here=here)  # type: ignore[arg-type]
+
+
+def test_a_directory_that_nobody_named(
+    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--dir "$VLLM_CACHE_ROOT"` where that isn't set: not the working directory, all of which was stored."""
+    _, here = stored
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text("x")
+    with pytest.raises(UsageError, match="has no name"):
+        compile_cache.save("team/m:v1", "", **HOW, here=here, replace=True)
+    (tmp_path / "secret").unlink()
+    with pytest.raises(UsageError, match="has no name"):
+        compile_cache.restore("team/m:v1", "", **HOW, here=here)
+    assert list(tmp_path.iterdir()) == []

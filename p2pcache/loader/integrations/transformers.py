@@ -1,7 +1,6 @@
 """transformers' models by a state dict whose tensors are read when the model asks for them."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import UsageError
@@ -9,7 +8,7 @@ from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.openmodel import Index, TensorSlice
-from p2pcache.loader.resolve import named
+from p2pcache.loader.resolve import existing
 from p2pcache.loader.snapshot import brought
 
 
@@ -75,8 +74,12 @@ def from_pretrained(
             "no trust_remote_code and no state_dict here; give p2pcache.snapshot(ref) to "
             "transformers' own from_pretrained instead"
         )
-    folder, weights = Path(named(ref_or_dir)), ref_or_dir
-    if not folder.exists():
+    if not callable(getattr(auto_class, "from_pretrained", None)):
+        raise UsageError(
+            f"{auto_class!r} is no class of transformers; give AutoModelForCausalLM or the like"
+        )
+    folder, weights = existing(ref_or_dir), ref_or_dir
+    if folder is None:
         folder, pinned = brought(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
     from transformers import AutoConfig, GenerationConfig
