@@ -84,20 +84,25 @@ class Catalog:
             OriginUnavailable: storage doesn't answer.
             Unreachable: this tracker has no origin.
         """
-        key = ref.tag_key
-        known, now = self._tags.get(key), time.monotonic()
-        if known is None or known[0] <= now:
+        record = self.known_tag(ref)
+        if record is None:
             wait_s = TAG_WAIT_S if self.trouble is None else TROUBLE_WAIT_S
-            record = await self._once(("tag", *key), lambda: self._read_tag(ref), wait_s)
-        else:
-            record = known[1]
-            if (
-                known[0] <= now + (1 - FRESH) * TAG_TTL_S
-            ):  # a storm of questions needn't wait for storage
-                _ = self._flight(("tag", *key), lambda: self._read_tag(ref))
+            record = await self._once(("tag", *ref.tag_key), lambda: self._read_tag(ref), wait_s)
         if isinstance(record, P2PCacheError):
             raise type(record)(str(record))
         return record
+
+    def known_tag(self, ref: Ref) -> TagRecord | P2PCacheError | None:
+        """What a read of the last two seconds found, if there was one.
+
+        The next one begins in good time: who asks again and again never waits for storage.
+        """
+        known, now = self._tags.get(ref.tag_key), time.monotonic()
+        if known is None or known[0] <= now:
+            return None
+        if known[0] <= now + (1 - FRESH) * TAG_TTL_S:
+            _ = self._flight(("tag", *ref.tag_key), lambda: self._read_tag(ref))
+        return known[1]
 
     async def manifest(self, digest: str) -> bytes:
         """A manifest's bytes, proved by their digest.
@@ -107,13 +112,18 @@ class Catalog:
         """
         if not is_digest(digest):
             raise UsageError("not a manifest digest")
-        known = self._manifests.get(digest)
+        known = self.known_manifest(digest)
         if known is not None:
-            self._manifests.move_to_end(digest)
             return known
         return await self._once(
             ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
         )
+
+    def known_manifest(self, digest: str) -> bytes | None:
+        """A manifest that was read before."""
+        if digest in self._manifests:
+            self._manifests.move_to_end(digest)
+        return self._manifests.get(digest)
 
     def moved(self, ref: Ref) -> None:
         """Somebody moved the tag: forget what was known, and what is being read."""

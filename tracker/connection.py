@@ -81,7 +81,7 @@ async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
 class Connection:
     """A member's connection after the handshake.
 
-    Invariant: `_behind` is the sum of the sizes in `_outbox`.
+    Messages go out in the order of `put`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
     """
 
     def __init__(
@@ -116,11 +116,27 @@ class Connection:
             self.close(aiohttp.WSCloseCode.TRY_AGAIN_LATER, "you read too slowly")
             self._abort()
         if not later:
-            self._wake.set()
+            self.rouse()
 
     def rouse(self) -> None:
-        """Send what is queued."""
-        self._wake.set()
+        """Send what is queued: now, or in the task of `write` what may have to wait for the member to read."""
+        # Now saves a turn of the loop for each answer, which is 20 ms while a storm begins, and the task's waking.
+        while self._outbox and self._goes_at_once(self._outbox[0]):
+            self._send_now(self._outbox.popleft())
+        if self._outbox:
+            self._wake.set()
+
+    def _send_now(self, data: bytes) -> None:
+        self._behind -= len(data)
+        sending = self._socket.send_bytes(data)
+        try:
+            sending.send(None)  # all of the coroutine: it writes, and then has no reason to wait
+        except StopIteration:
+            pass
+        except (ConnectionError, aiohttp.ClientError, RuntimeError) as error:
+            self.close(aiohttp.WSCloseCode.GOING_AWAY, str(error))
+        finally:
+            sending.close()
 
     def close(self, code: int, reason: str) -> None:
         """Say goodbye after what is queued; nothing more is queued then."""
@@ -135,11 +151,6 @@ class Connection:
                 while self._outbox:
                     data = self._outbox.popleft()
                     self._behind -= len(data)
-                    if self._goes_at_once(
-                        data
-                    ):  # mostly: a timer for each message is a tenth of its cost
-                        await self._socket.send_bytes(data)
-                        continue
                     async with asyncio.timeout(SEND_S):
                         await self._socket.send_bytes(data)
                 if self._goodbye is not None:

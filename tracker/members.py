@@ -233,6 +233,10 @@ class Members:
         return True
 
     def _ask(self, connection: Connection, ask: m.Ask) -> None:
+        known = self._asks.at_once(ask)
+        if known is not None:
+            connection.put(m.encode(known))
+            return
         if connection.asks >= MAX_ASKS:
             refusal = m.Refusal(ask.id, Unreachable.exit_code, "too many questions at once")
             connection.put(m.encode(refusal))

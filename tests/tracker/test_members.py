@@ -192,12 +192,39 @@ async def test_leaving_is_at_once() -> None:
 
 
 async def test_a_slow_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_BEHIND_BYTES", 1000)
+    monkeypatch.setattr(connection, "MAX_BEHIND_BYTES", 100_000)
     async with tracker() as app, FakeAgent(1).member(app.address) as agent:
         (live,) = app.members._live.values()
-        for _ in range(3):
-            live.put(m.encode(m.Answer(1, b"x" * 900)))
-        await agent.wait_closed()
+        for _ in range(4):
+            live.put(m.encode(m.Answer(1, b"x" * 30_000)))
+        async with asyncio.timeout(5):  # silence would end it after 15 s
+            await agent.wait_closed()
+
+
+async def test_small_messages_do_not_overtake_large_ones() -> None:
+    async with tracker() as app, FakeAgent(1).member(app.address) as agent:
+        (live,) = app.members._live.values()
+        sizes = [10, 100_000, 10, 15_000, 10, 3_000_000, 10, 10]
+        for number, size in enumerate(sizes):
+            live.put(m.encode(m.Answer(number, b"x" * size)), later=number == 2)
+        await agent.until(lambda: len(agent.mail) == 1 + len(sizes))
+        assert [x.id for x in agent.mail if isinstance(x, m.Answer)] == list(range(len(sizes)))
+        assert live._behind == 0
+
+
+async def test_who_is_gone_gets_nothing_more() -> None:
+    async with tracker() as app, FakeAgent(1).member(app.address) as agent:
+        (live,) = app.members._live.values()
+        assert live._transport is not None
+        live._transport.abort()
+        live.put(m.encode(m.Answer(1, b"x")))
+        live.put(m.encode(m.Answer(2, b"x")), later=True)
+        live.rouse()
+        async with asyncio.timeout(5):
+            await agent.wait_closed()
+            await live.ended()
+        live.rouse()
+        assert not any(isinstance(x, m.Answer) for x in agent.mail)
 
 
 async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
