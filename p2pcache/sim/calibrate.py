@@ -1,9 +1,12 @@
 """A recorded storm of real agents beside the same storm in virtual time: is the simulator to be believed?"""
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from p2pcache.errors import UsageError
 from p2pcache.sim.scenarios import Run, Storm
 
 QUEUE_S = 0.1  # of the shapers of `loadtest.storm`; TCP keeps them full
@@ -22,6 +25,36 @@ class Comparison:
     def error(self) -> float:
         """By how much the prediction is off, as a share of what was measured."""
         return self.predicted / self.measured - 1
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A recorded storm that can be simulated.
+
+    Raises:
+        UsageError: it isn't one.
+    """
+    try:
+        recorded: dict[str, Any] = json.loads(path.read_bytes())
+        plan, finished = recorded["plan"], recorded["t_last"] is not None
+        like = storm_like(recorded)
+        sane = (
+            float(recorded["t_lb"]) > 0
+            and min(like.nodes, like.runs, like.rate, like.origin_rate) > 0
+        )
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        sane = False
+    if not sane:
+        raise UsageError(f"{path}: isn't what loadtest.storm --json writes")
+    had = [*plan.get("faults", ()), *(["racks"] if plan.get("racks") else [])]
+    if had:
+        raise UsageError(
+            f"{path}: the storm had {', '.join(had)}: only calm ones on one flat network are predicted"
+        )
+    if not finished:
+        raise UsageError(f"{path}: not all nodes were done")
+    return recorded
 
 
 def storm_like(recorded: dict[str, Any]) -> Storm:

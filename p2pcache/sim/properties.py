@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from p2pcache.errors import P2PCacheError
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import START_SPREAD_S, KiB, Run, Storm
 
@@ -94,7 +93,7 @@ def verdict(run: Run) -> str | None:
     """Run a storm; returns the law that it broke, or None."""
     try:
         report: Report = run.go()
-    except (AssertionError, P2PCacheError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is: a seed that ends in it is a seed to keep
         return f"{type(error).__name__}: {error}"
     if report.complete != report.alive:
         return f"{report.alive - report.complete} of {report.alive} nodes never got all of it"

@@ -36,8 +36,8 @@ class Report:
     trace: str
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, which knows no infinity: a time that never came is None."""
+        return {k: None if v == math.inf else v for k, v in asdict(self).items()}
 
 
 def lower_bound(

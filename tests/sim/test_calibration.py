@@ -31,3 +31,31 @@ def test_the_command_shows_the_comparison(capsys: pytest.CaptureFixture[str]) ->
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["nodes", "T_LB", "measured", "predicted", "error"]
     assert row.endswith("%")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "isn't what loadtest.storm --json writes"),
+        ("{}", "isn't what loadtest.storm --json writes"),
+        ('{"plan": {"nodes": 0}}', "isn't what loadtest.storm --json writes"),
+        ("late", "the storm had late-join: only calm ones on one flat network are predicted"),
+        ("racks", "the storm had racks"),
+        ("unfinished", "not all nodes were done"),
+    ],
+)
+def test_files_that_cannot_be_compared_are_told(
+    tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = json.loads(RECORDED[0].read_text())
+    changed = {
+        "late": {"plan": recorded["plan"] | {"faults": ["late-join"]}},
+        "racks": {"plan": recorded["plan"] | {"racks": 2}},
+        "unfinished": {"t_last": None},
+    }
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(recorded | changed[text]) if text in changed else text)
+    assert main(["calibrate", str(file)]) == 2
+    assert f"{file}: {says}" in capsys.readouterr().err
+    assert main(["calibrate", str(tmp_path / "none")]) == 2
+    assert "No such file" in capsys.readouterr().err

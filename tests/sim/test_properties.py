@@ -46,6 +46,16 @@ def test_laws_that_are_broken_are_told() -> None:
     assert "is the bound" in (verdict(reread) or "")
 
 
+def test_a_crash_of_the_code_is_kept_like_any_broken_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Run) -> None:
+        raise KeyError("run 7")
+
+    monkeypatch.setattr(Run, "go", broken)
+    ((storm, law),) = failures(range(3, 4))
+    assert law == "KeyError: 'run 7'"
+    assert storm == random_storm(3)
+
+
 def test_the_bound_follows_the_faults() -> None:
     calm = Storm(nodes=4, runs=100)
     assert alpha_bound(Run(calm)) == pytest.approx(1.06)
@@ -62,3 +72,6 @@ def test_the_command_keeps_what_failed(
     file = tmp_path / "failed.jsonl"
     assert main(["properties", "--count", "2", "--seed", "5", "--keep", str(file)]) == 1
     assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [5, 6]
+    with pytest.raises(SystemExit):
+        main(["properties", "--count", "2", "--keep", "/nope/failed.jsonl"])
+    assert "argument --keep: " in capsys.readouterr().err

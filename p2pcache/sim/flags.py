@@ -1,0 +1,168 @@
+"""What `python -m p2pcache.sim` takes on its command line, and what of it makes no storm."""
+
+import argparse
+import math
+from pathlib import Path
+
+from p2pcache.core.units import parse_rate
+from p2pcache.errors import UsageError
+from p2pcache.sim.scenarios import Storm
+
+_PLAIN = Storm()
+
+
+def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None]:
+    """The arguments, and the storm that `storm` is told of; ends the process with 2 where they make none.
+
+    Args:
+        argv: without the program's name.
+        about: what the program is.
+    """
+    parser = argparse.ArgumentParser(prog="python -m p2pcache.sim", description=about)
+    commands = parser.add_subparsers(dest="what", required=True)
+    storm = commands.add_parser("storm", help="one storm")
+    _storm_flags(storm)
+    table = commands.add_parser("table", help="each kind of fault beside a calm storm")
+    table.add_argument("--nodes", type=_count, default=100)
+    table.add_argument("--chunks", type=_count, default=256, help="runs of the model")
+    table.add_argument("--seed", type=int, default=1)
+    calibration = commands.add_parser("calibrate", help="recorded storms beside their predictions")
+    calibration.add_argument("files", nargs="+", type=Path, help="of loadtest.storm --json")
+    laws = commands.add_parser("properties", help="random small storms with faults")
+    laws.add_argument("--count", type=_count, default=2000)
+    laws.add_argument("--seed", type=int, default=0, help="of the first one")
+    laws.add_argument("--keep", type=_file, metavar="FILE", help="append storms that fail")
+    args = parser.parse_args(argv)
+    if args.what != "storm":
+        return args, None
+    if says := _contradiction(args):
+        storm.error(says)
+    return args, _storm(args)
+
+
+def _storm(args: argparse.Namespace) -> Storm:
+    return Storm(
+        nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
+        origin_rate=args.origin_rate, latency_s=args.latency,
+        origin_latency_s=args.origin_latency, queue_s=args.queue, seed=args.seed, slow=args.slow,
+        slow_disk=args.slow_disk,
+        crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
+        hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
+        tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
+        tracker_restart=args.tracker_restart, partition=args.partition,
+        partition_s=args.partition_s, partition_tracker=args.partition_tracker,
+        check_every=args.check_every,
+    )  # fmt: skip
+
+
+def _contradiction(args: argparse.Namespace) -> str:
+    """What can't be true together, in words; "": nothing."""
+    apart, dies = sum(args.partition or ()), args.no_tracker_after is not None
+    returns = args.tracker_restart is not None
+    wrong = {
+        f"{args.racks} racks for {args.nodes} nodes": args.racks > args.nodes,
+        f"{args.hidden} hidden ones of {args.nodes} nodes": args.hidden > args.nodes,
+        f"a partition of {apart} of {args.nodes} nodes": apart > args.nodes,
+        "--slow and --slow-disk are more than all nodes": args.slow + args.slow_disk > 1,
+        "--restart needs --crash: who is to come back": bool(args.restart) and not args.crash,
+        "--no-tracker leaves none that could die": args.no_tracker and (dies or returns),
+        "a tracker dies for good or comes back, not both": dies and returns,
+    }
+    return next((says for says, true in wrong.items() if true), "")
+
+
+def _storm_flags(storm: argparse.ArgumentParser) -> None:
+    add = storm.add_argument
+    add("--nodes", type=_count, default=50)
+    add("--chunks", type=_count, default=512, help="runs of the model")
+    add("--chunk-bytes", type=_count, default=_PLAIN.run_bytes)
+    add("--rate", type=_rate, default=_PLAIN.rate, help="each way, bytes/s or as 50mbit")
+    add("--origin-rate", type=_rate, default=_PLAIN.origin_rate, help="the same")
+    add("--latency", type=_seconds, default=_PLAIN.latency_s, help="s, one way")
+    add("--origin-latency", type=_seconds, default=_PLAIN.origin_latency_s, help="s, one way")
+    add(
+        "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
+    )  # fmt: skip
+    add("--seed", type=int, default=1)
+    add("--json", type=argparse.FileType("w"), metavar="FILE")
+    add("--check-every", type=_natural, default=0, help="check invariants so often")
+    _fault_flags(storm)
+
+
+def _fault_flags(storm: argparse.ArgumentParser) -> None:
+    add = storm.add_argument
+    add("--slow", type=_share, default=0.0, help="share of nodes at a tenth of it")
+    add("--slow-disk", type=_share, default=0.0, help="share with a slow disk")
+    add("--crash", type=_share, default=0.0, help="share of nodes killed")
+    add(
+        "--restart", nargs="?", const="kept", choices=("kept", "lost"),
+        help="who crashed comes back, with its bytes (kept, the default) or without (lost)",
+    )  # fmt: skip
+    add("--late", type=_share, default=0.0, help="share of nodes that join at 50 %%")
+    add("--liars", type=_natural, default=0, help="nodes that serve garbage")
+    add("--hidden", type=_natural, default=0, help="nodes that nobody can dial")
+    add("--racks", type=_natural, default=0, help="nodes are dealt to so many [none]")
+    add("--oversubscribed", type=_rate, default=_PLAIN.oversubscribed,
+        help="a rack's uplink carries its nodes' rates over this [%(default)g]")  # fmt: skip
+    add("--no-tracker", action="store_true", help="none is configured")
+    add("--no-tracker-after", type=_seconds, metavar="POINT",
+        help="where it dies for good, in times of the whole model over one link: 0.3")  # fmt: skip
+    add(
+        "--tracker-restart",
+        type=_seconds,
+        metavar="POINT",
+        help="where it restarts, without memory",
+    )
+    add("--partition", type=_sides, metavar="A:B", help="sizes of two sides; who is left sees both")
+    add("--partition-s", type=_seconds, default=_PLAIN.partition_s, help="s that it lasts")
+    add("--partition-tracker", choices=("first", "both"), default="first", help="who reaches it")
+
+
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return count
+
+
+def _natural(text: str) -> int:
+    if (count := int(text)) < 0:
+        raise argparse.ArgumentTypeError("at least 0")
+    return count
+
+
+def _share(text: str) -> float:
+    if not 0 <= (share := float(text)) <= 1:
+        raise argparse.ArgumentTypeError("a share is between 0 and 1")
+    return share
+
+
+def _seconds(text: str) -> float:
+    if not 0 <= (seconds := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError("at least 0")
+    return seconds
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        try:
+            rate = parse_rate(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError("more than 0")
+    return rate
+
+
+def _sides(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(":")
+    if not (first.isdecimal() and second.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} isn't A:B, the sizes of two sides")
+    return int(first), int(second)
+
+
+def _file(text: str) -> Path:
+    if not (path := Path(text)).parent.is_dir():  # or the first failure of an hour would end it
+        raise argparse.ArgumentTypeError(f"there is no directory {path.parent}")
+    return path
