@@ -35,18 +35,13 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         recorded: dict[str, Any] = json.loads(path.read_bytes())
-        plan, finished = recorded["plan"], recorded["t_last"] is not None
         like = storm_like(recorded)
-        sane = (
-            float(recorded["t_lb"]) > 0
-            and min(like.nodes, like.runs, like.rate, like.origin_rate) > 0
-        )
+        plan, finished = recorded["plan"], recorded["t_last"] is not None
+        _positive(float(recorded["t_lb"]), like.nodes, like.runs, like.rate, like.origin_rate)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        sane = False
-    if not sane:
-        raise UsageError(f"{path}: isn't what loadtest.storm --json writes")
+        raise UsageError(f"{path}: isn't what loadtest.storm --json writes") from None
     had = [*plan.get("faults", ()), *(["racks"] if plan.get("racks") else [])]
     if had:
         raise UsageError(
@@ -55,6 +50,11 @@ def read(path: Path) -> dict[str, Any]:
     if not finished:
         raise UsageError(f"{path}: not all nodes were done")
     return recorded
+
+
+def _positive(*numbers: float) -> None:
+    if min(numbers) <= 0:
+        raise ValueError
 
 
 def storm_like(recorded: dict[str, Any]) -> Storm:
