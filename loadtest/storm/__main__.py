@@ -21,6 +21,7 @@ from p2pcache.errors import UsageError
 
 LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
 LIMIT_EXTRA_S = 60.0  # leases expire and stalls time out within it
+LEAST_BYTES = 64 << 10  # room for a shard's header and a few kilobytes of weights
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     exit_on_signals()
     try:
+        _check(options)
         report = _on_fleet(options) if options.hosts else run(_plan(options))
     except (UsageError, FabricError, StartError, RuntimeError) as error:
         print(f"storm: {error}", file=sys.stderr)
@@ -39,6 +41,38 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(report.as_json(), indent=1) + "\n")
     return 1 if report.failures() else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What makes no storm, told before minutes have gone into it.
+
+    Raises:
+        UsageError: with the flag.
+    """
+    for flag in ("rate", "origin_rate", "uplink"):
+        if (text := getattr(options, flag)) and not parse_rate(text):
+            raise UsageError(f"--{flag.replace('_', '-')}: more than 0")
+    if options.nodes < 1:
+        raise UsageError("--nodes: at least 1")
+    if not 0 <= options.racks <= options.nodes:
+        raise UsageError(f"--racks: 0 to {options.nodes}, the number of nodes")
+    if parse_size(options.size) < LEAST_BYTES:
+        raise UsageError(f"--size: at least {format_bytes(LEAST_BYTES)}")
+    for flag in ("uplink", "unlabelled"):
+        if getattr(options, flag) and not options.racks:
+            raise UsageError(f"--{flag} is of racks: say --racks K, too")
+    if options.ref and not options.hosts:
+        raise UsageError("--ref is for --hosts; in namespaces a model is made")
+    _check_places(options.json, options.logs)
+
+
+def _check_places(json_file: str | None, logs: str) -> None:
+    if json_file and Path(json_file).is_dir():
+        raise UsageError(f"--json: {json_file} is a directory")
+    if json_file and not Path(json_file).parent.is_dir():
+        raise UsageError(f"--json: there is no directory {Path(json_file).parent}")
+    if logs and Path(logs).exists() and not Path(logs).is_dir():
+        raise UsageError(f"--logs: {logs} isn't a directory")
 
 
 def _on_fleet(options: argparse.Namespace) -> FleetReport:

@@ -32,6 +32,7 @@ STOP_S = 5.0
 TAIL_CHARS = 300  # of what a host said on stderr
 HAD_SHARE = 0.01  # of the model: hides as little of its time
 PENDING = "not done by then"
+BEATEN = "nothing beats the bound: the links carry more than --rate and --origin-rate say, so eta says nothing"
 ADDRESSES = ("unix://", "http://")
 
 
@@ -270,6 +271,8 @@ class FleetReport:
             f"eta     {shown['eta']:>9}    T_LB / T_last; median node {shown['eta_median']}",
             f"alpha   {shown['alpha']:>9}    origin bytes / model bytes, as the agents count them", "",
         ]  # fmt: skip
+        if data["eta"] and data["eta"] > 1:
+            lines.insert(-1, BEATEN)
         return "\n".join(
             lines + ([f"WRONG: {f}" for f in self.failures()] or ["all as it must be"])
         )

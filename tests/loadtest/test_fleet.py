@@ -11,7 +11,7 @@ import pytest
 
 from loadtest.results import read
 from loadtest.storm.__main__ import main
-from loadtest.storm.fleet import Calm, Node, Target, command, read_hosts, run
+from loadtest.storm.fleet import Calm, FleetReport, Node, Target, command, read_hosts, run
 from loadtest.storm.race import Outcome
 from p2pcache.errors import UsageError
 from tests.agent.kit import agent, make_model, pull, push
@@ -84,6 +84,22 @@ async def test_hosts_pull_at_once(tmp_path: Path, origin: Path) -> None:
             assert "every node had the model already" in again.stdout
 
 
+def test_links_that_carry_more_than_was_said_are_no_record() -> None:
+    def done_after(seconds: float) -> FleetReport:
+        outcome = Outcome(0, ended_s=seconds)
+        return FleetReport(
+            Calm("m", 1e6, 1e6), [Node(Target("n", "n"), outcome, size_bytes=10_000_000)]
+        )
+
+    assert "nothing beats the bound" not in done_after(10.5).as_text()
+    quick = done_after(5.0)
+    assert quick.as_json()["eta"] > 1
+    assert (
+        "nothing beats the bound: the links carry more than --rate and --origin-rate"
+        in quick.as_text()
+    )
+
+
 async def test_a_host_that_fails_is_told(tmp_path: Path, origin: Path) -> None:
     calm = Calm("team/none:v1", 1e6, 1e6, fake_ssh(tmp_path), REMOTE)
     targets = [
@@ -120,6 +136,33 @@ def test_lists_are_checked(
         run(read_hosts(hosts), Calm("; reboot", 1.0, 1.0), print)
     with pytest.raises(UsageError, match="--ssh"):
         run(read_hosts(hosts), Calm("m", 1.0, 1.0, ssh=str(tmp_path / "no-ssh")), print)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--nodes", "0"], "--nodes: at least 1"),
+        (["--nodes", "2", "--racks", "3"], "--racks: 0 to 2"),
+        (["--racks", "-1"], "--racks: 0 to 8"),
+        (["--rate", "0"], "--rate: more than 0"),
+        (["--origin-rate", "0mbit"], "--origin-rate: more than 0"),
+        (["--racks", "2", "--uplink", "0"], "--uplink: more than 0"),
+        (["--uplink", "36mbit"], "--uplink is of racks: say --racks K, too"),
+        (["--size", "1k"], "--size: at least 65.5 kB"),
+        (["--ref", "m"], "--ref is for --hosts"),
+        (["--json", "/nope/r.json"], "--json: there is no directory /nope"),
+        (["--json", "/"], "--json: / is a directory"),
+        (["--logs", "/dev/null"], "--logs: /dev/null isn't a directory"),
+        (["--hosts", "x", "--ref", "m", "--rate", "0"], "--rate: more than 0"),
+    ],
+)
+def test_what_makes_no_storm_is_told_before_anything_is_built(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.storm.__main__.exit_on_signals", lambda: None)
+    monkeypatch.setattr("loadtest.storm.__main__.run", lambda _: pytest.fail("it was built"))
+    assert main(flags) == 2
+    assert f"storm: {says}" in capsys.readouterr().err
 
 
 def test_what_runs_on_a_host() -> None:
