@@ -7,8 +7,9 @@ from html import escape
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 24, 40
 TICKS = 5  # at least about so many on an axis
+ROW = 19  # between words on uprights: what they need in the narrow page's larger type
 BAR_HEIGHT, BAR_GAP = 22, 9
-BAR_LEFT, BAR_RIGHT = 132, 120  # names, and what stands behind a bar
+BAR_LEFT, BAR_RIGHT = 150, 140  # names, and what stands behind a bar
 
 Points = Sequence[tuple[float, float]]
 
@@ -89,7 +90,7 @@ class Plot:
             f'<line class="{kind}" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         )
         right = at > WIDTH * 0.7
-        y = HEIGHT - BOTTOM - 7 - 14 * row
+        y = HEIGHT - BOTTOM - 7 - ROW * row
         self._text(at + (-5 if right else 5), y, text, "end" if right else "start", "note")
 
     def level(self, y: float, text: str, kind: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loadtest.plots import Plot, bars, ticks
 from loadtest.results import OURS, Entry, Storm, read
+from loadtest.storm.fleet import BEATEN
 from loadtest.storm.plan import VOID_BUSY
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import UsageError
@@ -28,6 +29,8 @@ WORDS = {
     "flow measured on the same links in the same run",
     "alpha": "bytes that left the origin / bytes of the model; on shaped links counted on the wire, so headers "
     "make about 1.05 of the ideal 1",
+    "beta": "bytes that cross between racks / (bytes of the model * (racks - 1)); 1 is one copy for each "
+    "rack that has no origin",
     "void": f"over {VOID_BUSY:.0%} of the machine's cores were busy: the CPU was measured, not the protocol. Such "
     "points are hollow",
 }
@@ -37,7 +40,9 @@ def page(storms: Sequence[Storm]) -> str:
     """The whole document."""
     css = (Path(__file__).parent / "report.css").read_text()
     body = [*_head(storms), *_against_n(storms)]
-    for storm in sorted(storms, key=lambda s: (bool(s.faults), s.ours.nodes, s.source)):
+    for storm in sorted(
+        storms, key=lambda s: (bool(s.faults), bool(s.racks), s.ours.nodes, s.source)
+    ):
         body += _storm(storm)
     body += ["<h2>All figures</h2>", _table(storms), "<h2>What the words mean</h2>", "<dl>"]
     body += [f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS.items()]
@@ -54,23 +59,20 @@ def page(storms: Sequence[Storm]) -> str:
 
 
 def _head(storms: Sequence[Storm]) -> list[str]:
-    calm = [s for s in storms if not s.faults and s.ours.t_last] or list(storms)
+    calm = [s for s in storms if s.plain and s.ours.t_last] or list(storms)
     calm = [s for s in calm if not s.ours.void] or calm  # a headline is nothing for void figures
-    largest = max(calm, key=lambda s: s.ours.nodes).ours
+    most = max(calm, key=lambda s: s.ours.nodes)
+    largest = most.ours
+    counted = "as the agents count them" if most.what == "fleet" else "headers included"
     tiles = [
         (_eta(largest.eta), f"of the bound with {largest.nodes} nodes: eta of the last node"),
-        (f"{largest.alpha:.3f}", "copies of the model left the origin (alpha), headers included"),
+        (f"{largest.alpha:.3f}", f"copies of the model left the origin (alpha), {counted}"),
     ]
     if (flat := _flatness(calm)) is not None:
         tiles.append((f"{flat[0]:.2f}x", f"the time of {flat[1]} nodes with {flat[2]}: flatness"))
-    best = _best_rival(calm)
-    if best is not None:
-        tiles.append(
-            (
-                f"{best[0]:.2f}x",
-                f"the time of p2pcache: {best[1]}, the best rival with {best[2]} nodes",
-            )
-        )
+    if (best := _best_rival(calm)) is not None:
+        text = f"the time of p2pcache: {best[1]}, the best rival with {best[2]} nodes"
+        tiles.append((f"{best[0]:.2f}x", text))
     lead = (
         "N nodes pull one model at the same moment. How near does the last of them come to what the links "
         "allow, and how often is storage read?"
@@ -79,7 +81,7 @@ def _head(storms: Sequence[Storm]) -> list[str]:
         "<h1>Startup storms, measured</h1>", f'<p class="lead">{lead}</p>',
         '<div class="tiles">',
         *(f'<div class="tile"><b>{value}</b><span>{escape(text)}</span></div>' for value, text in tiles),
-        "</div>",
+        "</div>", *([f'<p class="wrong">Void: {WORDS["void"]}.</p>'] if largest.void else []),
     ]  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def _flatness(storms: Sequence[Storm]) -> tuple[float, int, int] | None:
     """T of the most nodes / T of the fewest, of storms of the same bytes over the same links."""
     alike: dict[tuple[int, int], list[Entry]] = {}
     for storm in storms:
-        if storm.ours.t_last:
+        if storm.ours.t_last and not storm.racks:
             key = (storm.ours.size_bytes, round(storm.node_rate * 8e-6 / 5))  # equal within noise
             alike.setdefault(key, []).append(storm.ours)
     group = max(alike.values(), key=len, default=[])
@@ -108,10 +110,10 @@ def _best_rival(storms: Sequence[Storm]) -> tuple[float, str, int] | None:
 
 
 def _against_n(storms: Sequence[Storm]) -> list[str]:
-    """Eta and alpha against N, over all storms without faults."""
+    """Eta and alpha against N, over all storms without faults on one flat network."""
     by_name: dict[str, dict[int, list[Entry]]] = {}
     for storm in storms:
-        for entry in [] if storm.faults else storm.entries:
+        for entry in storm.entries if storm.plain else []:
             if entry.eta:
                 by_name.setdefault(entry.name, {}).setdefault(entry.nodes, []).append(entry)
     counts = sorted({nodes for found in by_name.values() for nodes in found})
@@ -149,11 +151,12 @@ def _against_n(storms: Sequence[Storm]) -> list[str]:
 def _storm(storm: Storm) -> list[str]:
     ours = storm.ours
     faults = f", {', '.join(storm.faults)}" if storm.faults else ""
-    title = f"{ours.nodes} nodes at {storm.node_rate * 8e-6:.0f} Mbit/s{faults}"
+    racks = f" in {storm.racks} racks" if storm.racks else ""
+    title = f"{ours.nodes} nodes{racks} at {storm.node_rate * 8e-6:.0f} Mbit/s{faults}"
     where = "agents of a fleet" if storm.what == "fleet" else "agents in network namespaces"
     about = (
         f"{where}; {format_bytes(ours.size_bytes)} in {storm.chunks} chunks; origin at "
-        f"{storm.origin_rate * 8e-6:.0f} Mbit/s; {storm.source}"
+        f"{storm.origin_rate * 8e-6:.0f} Mbit/s{_crossed(storm)}; {storm.source}"
     )
     same = all(e.size_bytes == ours.size_bytes for e in storm.entries)
     scaled = "" if same else "; of rivals with a smaller model scaled by their bound"
@@ -167,10 +170,23 @@ def _storm(storm: Storm) -> list[str]:
         "</div>",
     ]
     wrong = [f'<p class="wrong">WRONG: {escape(text)}</p>' for text in storm.failures]
+    if storm.beaten:
+        wrong.append(f'<p class="wrong">{escape(BEATEN)}</p>')
     return [
         f"<h2>{escape(title)}</h2>", f'<p class="about">{escape(about)}</p>', *wrong,
         '<div class="pair">', *cards, "</div>",
     ]  # fmt: skip
+
+
+def _crossed(storm: Storm) -> str:
+    """What went between racks, in words."""
+    if not storm.racks:
+        return ""
+    beta = [f"{value:.2f} {what}" for value, what in
+            ((storm.beta, "on the wire"), (storm.beta_data, "of the model's own bytes"))
+            if value is not None]  # fmt: skip
+    copies = f"; beta {', '.join(beta)}" if beta else ""
+    return f"; uplinks at {storm.uplink * 8e-6:.0f} Mbit/s{copies}"
 
 
 def _curves(storm: Storm) -> str:
@@ -256,7 +272,8 @@ def _card(title: str, about: str, content: str) -> str:
 def _table(storms: Sequence[Storm]) -> str:
     rows = []
     for storm in sorted(storms, key=lambda s: (s.ours.nodes, s.source)):
-        fault = f" {', '.join(storm.faults)}" if storm.faults else ""
+        fault = f" in {storm.racks} racks" if storm.racks else ""
+        fault += f" {', '.join(storm.faults)}" if storm.faults else ""
         for e in storm.entries:
             cells = [
                 f"{e.nodes}{fault}", e.name, _eta(e.eta), _s(e.t_last), _s(e.t_median), f"{e.t_lb:.1f} s",

@@ -61,6 +61,20 @@ class Storm:
     node_rate: float  # goodput, bytes per second
     origin_rate: float
     chunks: int
+    racks: int = 0  # 0: one flat network
+    uplink: float = 0.0  # goodput of a rack's, bytes per second
+    beta: float | None = None  # copies between racks, on the wire ..
+    beta_data: float | None = None  # .. and of the model's own bytes
+
+    @property
+    def plain(self) -> bool:
+        """Comparable with others of more or fewer nodes: no faults, one flat network, a bound that holds."""
+        return not self.faults and not self.racks and not self.beaten
+
+    @property
+    def beaten(self) -> bool:
+        """A fleet that was quicker than the bound: the rates that it was given are wrong."""
+        return self.what == "fleet" and (self.ours.eta or 0.0) > 1
 
     @property
     def ours(self) -> Entry:
@@ -97,6 +111,8 @@ def _storm(source: str, data: Mapping[str, Any]) -> Storm:
         [str(failure) for failure in data["failures"]],
         [str(fault) for fault in data["plan"].get("faults") or []],
         float(data["goodput_node"]), float(data["goodput_origin"]), int(data["chunks"]),
+        int(data["plan"].get("racks") or 0), float(data.get("goodput_uplink") or 0.0),
+        _number(data.get("beta")), _number(data.get("beta_data")),
     )  # fmt: skip
 
 

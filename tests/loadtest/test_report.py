@@ -62,6 +62,47 @@ def test_a_page_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ET.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
 
 
+def test_a_storm_in_racks_is_a_chapter_of_its_own(tmp_path: Path) -> None:
+    plan = {"nodes": 8, "faults": [], "racks": 2}
+    racks = result(
+        8,
+        plan=plan,
+        beta=1.34,
+        beta_data=1.02,
+        goodput_uplink=4.3e6,
+        rivals={},
+        alpha_interface=1.7,
+    )
+    storms = [read(Path(path)) for path in write(tmp_path, result(2), result(4), racks)]
+    text = page(storms)
+    assert "8 nodes in 2 racks at 48 Mbit/s" in text
+    assert "uplinks at 34 Mbit/s" in text
+    assert "beta 1.34 on the wire, 1.02 of the model" in text
+    top = text[: text.index("<h2>2 nodes at")]
+    assert "with 4 nodes: eta of the last node" in top, "another network than the others'"
+    assert "1.700" not in top
+    assert "8 in 2 racks" in text[text.index("All figures") :]
+    assert "with 8 nodes" in page(storms[2:]), "alone it is the headline"
+
+
+def test_void_headlines_say_so(tmp_path: Path) -> None:
+    void, fine = (result(n, void=v, rivals={}) for n, v in ((8, True), (2, False)))
+    says = '<p class="wrong">Void: '
+    assert says in page([read(Path(p)) for p in write(tmp_path, void)])
+    assert says not in page([read(Path(p)) for p in write(tmp_path, void, fine)])
+
+
+def test_a_fleet_is_counted_by_its_agents(tmp_path: Path) -> None:
+    fleet = result(4, what="fleet", rivals={}, eta=1.4, cpu_busy=None, cpu_s_per_gb=None)
+    del fleet["alpha_interface"]
+    text = page([read(Path(p)) for p in write(tmp_path, fleet)])
+    assert "left the origin (alpha), as the agents count them" in text
+    assert "nothing beats the bound" in text
+    both = page([read(Path(p)) for p in write(tmp_path, fleet, result(2))])
+    assert "of the bound with 2 nodes" in both, "an eta above 1 is no headline"
+    assert "headers included" in page([read(Path(p)) for p in write(tmp_path, result(4))])
+
+
 def test_one_result_alone_is_enough(tmp_path: Path) -> None:
     alone = result(4, rivals={}, story=[], failures=[], origin_curve=[])
     (path,) = write(tmp_path, alone)
@@ -109,5 +150,9 @@ async def test_a_browser_shows_it_without_complaint(tmp_path: Path) -> None:
             assert await tab.run("document.documentElement.scrollWidth") <= width
             drawn = "[...document.querySelectorAll('svg')].every(s => s.getBoundingClientRect().width > 200)"
             assert await tab.run(drawn)
+            boxes = "[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect())"
+            least = await tab.run(f"Math.min(...{boxes}.map(b => b.height))")
+            assert least >= 10, "print on a telephone, too, can be read"
+            assert await tab.run(f"{boxes}.every(b => b.left >= 0 && b.right <= innerWidth)")
         assert tab.complaints == []
         assert set(tab.requests) == {out.as_uri()}
