@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from p2pcache.core import chunkset
-from p2pcache.core.settings import LeaseSettings, SwarmSettings, UploadSettings
+from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.cluster import Cluster
 from p2pcache.sim.network import Link
 from p2pcache.sim.node import SimNode
@@ -55,6 +55,7 @@ class Storm:
     settings: SwarmSettings = field(default_factory=SwarmSettings)
     uploads: UploadSettings = field(default_factory=UploadSettings)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
+    members: MemberSettings = field(default_factory=MemberSettings)
     check_every: int = 0
 
     @property
@@ -72,7 +73,7 @@ class Run:
             seed=storm.seed, run_bytes=[storm.run_bytes] * storm.runs, rate=storm.rate,
             origin_rate=storm.origin_rate, latency_s=storm.latency_s,
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
-            uploads=storm.uploads, leases=storm.leases, tracker=storm.tracker,
+            uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
             queue_s=storm.queue_s, check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []
