@@ -93,12 +93,11 @@ class Attachment:
                 error, attached = lost, bool(self._load)
                 self._load = ""
                 now = time.monotonic()
-                if attached and not self._closed.is_set():
-                    log.warning(
-                        "%s: %s; going on with what is here", self._ref, what_happened(lost)
-                    )
                 if attached or (not give_up and isinstance(lost, Lost)):
-                    give_up = now + (REATTACH_ALONE_S if self._alone else REATTACH_S)
+                    patience_s = REATTACH_ALONE_S if self._alone else REATTACH_S
+                    give_up = now + patience_s
+                    self._say(lost, "going on with what is here" if attached
+                              else f"trying again for {patience_s:g} s")  # fmt: skip
                 if now >= give_up:
                     break
                 self._closed.wait(_PAUSE_S)
@@ -107,6 +106,10 @@ class Attachment:
                 break
         if error is not None and not self._closed.is_set():
             self._on_lost(error)
+
+    def _say(self, lost: P2PCacheError, then: str) -> None:
+        if not self._closed.is_set():
+            log.warning("%s: %s; %s", self._ref, what_happened(lost), then)
 
     def _listen(self) -> None:
         """One attachment, until `done` or `close`."""

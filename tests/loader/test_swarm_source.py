@@ -1,6 +1,7 @@
 """Loading a model that the agent is still fetching: real agents, real sockets, a slow origin."""
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,6 +258,29 @@ def test_without_an_origin_the_error_says_what_to_do(
     monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
     with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
         kill_after(daemon, 3)
+
+
+def test_an_agent_that_dies_before_it_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
+    path = tmp_path / "a.sock"
+
+    def die(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        connection.recv(65536)
+        path.unlink()
+        connection.close()
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        thread = threading.Thread(target=die, args=(server,))
+        thread.start()
+        with pytest.raises(Unreachable, match="start one"):
+            p2pcache.load(REF, agent=f"unix://{path}")
+        thread.join(30)
+    assert "; trying again for 0.5 s" in caplog.text  # else a minute of silence
 
 
 def test_an_origin_that_lies_is_not_believed(
