@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from loadtest.flags import out_file
 from p2pcache.cli.bench import lines, measure
 from p2pcache.core.units import format_bytes
 
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--pulls", action="store_true", help="two real agents, too: a minute and 2 GB of disk"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=out_file, help="also write the figures to this file")
     options = parser.parse_args(argv)
     figures, code = measure(options.dir.absolute(), options.origin, note=lambda _: None)
     for line in lines(figures):

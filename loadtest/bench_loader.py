@@ -27,6 +27,7 @@ import torch
 from safetensors.torch import save_file
 
 from loadtest.bench_loader_ends import CONTESTANTS
+from loadtest.flags import count, out_file
 
 GB = 1e9
 MiB = 1 << 20
@@ -170,13 +171,13 @@ def table(runs: dict[str, list[Run]], size: int) -> list[dict[str, Any]]:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=count, default=5)
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--layers", type=int, default=LAYERS, help="22 make 2.2 GB")
     parser.add_argument("--memory-limit-mib", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=out_file)
     args = parser.parse_args()
     names = ["floor", *(n for n in args.only if n != "floor")]
     for name in [n for n in names if n in NEEDS and importlib.util.find_spec(NEEDS[n]) is None]:

@@ -17,6 +17,7 @@ import psutil
 
 from loadtest.cluster import Agent
 from loadtest.daemons import StartError, exit_on_signals
+from loadtest.flags import count, out_file, rate, size
 from loadtest.goodput import WARM_UP_S, goodput
 from loadtest.models import check_tree, total_bytes
 from loadtest.netns import FabricError
@@ -115,12 +116,12 @@ def _line(leg: Leg) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.edge", description=__doc__)
     add = parser.add_argument
-    add("--rate", default="50mbit", help="each link, both directions [50mbit]")
+    add("--rate", type=rate, default="50mbit", help="each link, both directions [50mbit]")
     add("--delay", default="40ms", help="a round trip between any two hosts [40ms]")
-    add("--size", default="64MiB", help="each model [64MiB: 256 chunks]")
-    add("--rounds", type=int, default=3, metavar="K", help="models, each pulled twice [3]")
+    add("--size", type=size, default="64MiB", help="each model [64MiB: 256 chunks]")
+    add("--rounds", type=count, default=3, metavar="K", help="models, each pulled twice [3]")
     add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
-    add("--json", metavar="FILE", help="write all numbers here")
+    add("--json", type=out_file, metavar="FILE", help="write all numbers here")
     return parser
 
 

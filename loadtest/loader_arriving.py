@@ -23,6 +23,7 @@ from typing import Any
 import safetensors
 
 import p2pcache
+from loadtest import flags
 from loadtest.models import check_tree, make_model, total_bytes
 from loadtest.netns import FabricError
 from loadtest.storm.arena import Arena, say
@@ -169,10 +170,12 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=2, metavar=("AGENT", "REF"), help=argparse.SUPPRESS)
-    parser.add_argument("--rate", default="1gbit", help="of the node's and the origin's link")
-    parser.add_argument("--size", default="1GiB", help="of each model")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument(
+        "--rate", type=flags.rate, default="1gbit", help="of the node's and the origin's link"
+    )
+    parser.add_argument("--size", type=flags.size, default="1GiB", help="of each model")
+    parser.add_argument("--turns", type=flags.count, default=3)
+    parser.add_argument("--json", type=flags.out_file, metavar="FILE")
     wish = parser.parse_args()
     if wish.one:
         print(json.dumps(one_load(*wish.one)))

@@ -36,6 +36,7 @@ from typing import Any, Self
 import p2pcache
 from loadtest.cluster import Agent, Cluster
 from loadtest.daemons import wait_until
+from loadtest.flags import count
 from p2pcache.errors import NoSpace, P2PCacheError, Unreachable
 from p2pcache.io.arriving import FOLDER
 from p2pcache.loader import attach
@@ -244,7 +245,7 @@ def run(kinds: Sequence[str], loads: int, seed: int) -> dict[str, Tally]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--loads", type=int, default=60)
+    parser.add_argument("--loads", type=count, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(KINDS))
     wish = parser.parse_args()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadtest import loopback_runs as runs
+from loadtest.flags import count, out_file
 from loadtest.loopback_runs import Node, Run
 from loadtest.models import make_model
 
@@ -150,13 +151,13 @@ def parse() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--through", choices=["agents", "peers"], default="agents",
                         help="two real agents (default), or the data plane and the store alone")  # fmt: skip
-    parser.add_argument("--size-mib", type=int, default=1024)
-    parser.add_argument("--pairs", type=int, default=5, help="turns")
+    parser.add_argument("--size-mib", type=count, default=1024)
+    parser.add_argument("--pairs", type=count, default=5, help="turns")
     parser.add_argument("--warm-memory", action="store_true",
                         help="touch and free the memory first, so that not the host's paging is measured")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where caches lie; default: the temporary directory, which "
                         "should be a disk, not a tmpfs")  # fmt: skip
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=out_file, help="also write the figures to this file")
     parser.add_argument("--tls", action="store_true", help="in mTLS mode (with --through peers)")
     arguments = parser.parse_args()
     if arguments.tls and arguments.through != "peers":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
+from loadtest.flags import count
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.calibrate import QUEUE_S
 from p2pcache.sim.scenarios import Storm, run
@@ -186,11 +187,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR")
-    add("--runs", type=_count, default=512, help="of the model [512]")
-    add("--nodes", type=_count, nargs="+", default=[16, 50], metavar="N", help="[16 50]")
+    add("--runs", type=count, default=512, help="of the model [512]")
+    add("--nodes", type=count, nargs="+", default=[16, 50], metavar="N", help="[16 50]")
     add(
         "--seeds",
-        type=_count,
+        type=count,
         default=2,
         help="storms of each kind, of which the median counts [2]",
     )
@@ -199,12 +200,6 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--only", action="append", choices=list(KNOBS), metavar="KNOB",
         help=f"may be repeated; one of: {', '.join(KNOBS)}")  # fmt: skip
     return parser.parse_args(argv)
-
-
-def _count(text: str) -> int:
-    if (count := int(text)) < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return count
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from loadtest.flags import out_file
 from loadtest.plots import Plot, bars, ticks
 from loadtest.results import OURS, Entry, Storm, read
 from loadtest.storm.fleet import BEATEN
@@ -335,7 +336,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.report", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.html")
+    parser.add_argument("-o", "--output", type=out_file, required=True, metavar="FILE.html")
     options = parser.parse_args(argv)
     try:
         text = page([read(path) for path in options.results])

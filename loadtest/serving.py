@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
 from loadtest.daemons import Daemon, StartError, exit_on_signals
+from loadtest.flags import count, duration, out_file, rate, size
 from loadtest.netns import FabricError, Host, in_namespace
 from loadtest.serving_engine import METRIC
 from loadtest.storm.arena import Arena, say
@@ -219,16 +219,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.serving", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--nodes", type=int, default=4, help="the seeding one included [4]")
-    parser.add_argument("--rate", default="100mbit", help="each node's link [100mbit]")
-    parser.add_argument("--size", default="128MiB", help="of each model [128MiB]")
-    parser.add_argument("--turns", type=int, default=2, help="of off and on [2]")
+    parser.add_argument("--rate", type=rate, default="100mbit", help="each node's link [100mbit]")
+    parser.add_argument("--size", type=size, default="128MiB", help="of each model [128MiB]")
+    parser.add_argument("--turns", type=count, default=2, help="of off and on [2]")
     parser.add_argument(
         "--governor", default="auto", choices=["auto", "on"], help="when it is on [auto]"
     )
-    parser.add_argument("--latency", default="250ms", help="that the engine should have [250ms]")
+    parser.add_argument(
+        "--latency", type=duration, default="250ms", help="that the engine should have [250ms]"
+    )
     parser.add_argument("--no-psi", action="store_true", help="by link and engine alone")
-    parser.add_argument("--json", type=Path, help="write the phases here")
+    parser.add_argument("--json", type=out_file, help="write the phases here")
     options = parser.parse_args(argv)
+    if options.nodes < 2:
+        parser.error("argument --nodes: at least 2, one seeds and one pulls")
     exit_on_signals()
     try:
         phases = run(options)

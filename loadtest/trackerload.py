@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from loadtest import flags
 from loadtest.cluster import clean_environ, free_ports, healthy, run_command, write_key
 from loadtest.daemons import P2PCACHE, Daemon, exit_on_signals, strap
 from loadtest.models import make_model
@@ -286,10 +287,10 @@ def allow_files(wanted: int) -> None:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
-    parser.add_argument("--agents", type=int, default=10_000)
+    parser.add_argument("--agents", type=flags.count, default=10_000)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=flags.out_file, metavar="FILE")
     wish = parser.parse_args()
     exit_on_signals()
     figures = measure(wish.agents, wish.seconds, seed=wish.seed)

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from loadtest.flags import count, out_file
 from loadtest.loopback_runs import Node, peers_run
 from loadtest.models import make_model
 
@@ -96,11 +97,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.updown", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument(
-        "--size-mib", type=int, default=1024, help="what each sink fetches; the middle: twice that"
+        "--size-mib",
+        type=count,
+        default=1024,
+        help="what each sink fetches; the middle: twice that",
     )
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=count, default=3)
     parser.add_argument("--dir", type=Path, help="where caches lie, a disk")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=out_file, help="also write the figures to this file")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="p2pc-updown-", dir=arguments.dir))
     try:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from loadtest.daemons import StartError, exit_on_signals
+from loadtest.flags import count, out_file, rate, size
 from loadtest.models import check_tree, total_bytes
 from loadtest.netns import FabricError
 from loadtest.storm.arena import Arena, say
@@ -21,7 +22,6 @@ from p2pcache.errors import UsageError
 
 LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
 LIMIT_EXTRA_S = 60.0  # leases expire and stalls time out within it
-LEAST_BYTES = 64 << 10  # room for a shard's header and a few kilobytes of weights
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,30 +49,15 @@ def _check(options: argparse.Namespace) -> None:
     Raises:
         UsageError: with the flag.
     """
-    for flag in ("rate", "origin_rate", "uplink"):
-        if (text := getattr(options, flag)) and not parse_rate(text):
-            raise UsageError(f"--{flag.replace('_', '-')}: more than 0")
-    if options.nodes < 1:
-        raise UsageError("--nodes: at least 1")
     if not 0 <= options.racks <= options.nodes:
         raise UsageError(f"--racks: 0 to {options.nodes}, the number of nodes")
-    if parse_size(options.size) < LEAST_BYTES:
-        raise UsageError(f"--size: at least {format_bytes(LEAST_BYTES)}")
     for flag in ("uplink", "unlabelled"):
         if getattr(options, flag) and not options.racks:
             raise UsageError(f"--{flag} is of racks: say --racks K, too")
     if options.ref and not options.hosts:
         raise UsageError("--ref is for --hosts; in namespaces a model is made")
-    _check_places(options.json, options.logs)
-
-
-def _check_places(json_file: str | None, logs: str) -> None:
-    if json_file and Path(json_file).is_dir():
-        raise UsageError(f"--json: {json_file} is a directory")
-    if json_file and not Path(json_file).parent.is_dir():
-        raise UsageError(f"--json: there is no directory {Path(json_file).parent}")
-    if logs and Path(logs).exists() and not Path(logs).is_dir():
-        raise UsageError(f"--logs: {logs} isn't a directory")
+    if options.logs and Path(options.logs).exists() and not Path(options.logs).is_dir():
+        raise UsageError(f"--logs: {options.logs} isn't a directory")
 
 
 def _on_fleet(options: argparse.Namespace) -> FleetReport:
@@ -178,18 +163,18 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("--nodes", type=int, default=8, metavar="N", help="agents [8]")
-    add("--rate", default="50mbit", help="each node's link, both directions [50mbit]")
-    add("--origin-rate", metavar="RATE", help="the origin's link [as --rate]")
+    add("--nodes", type=count, default=8, metavar="N", help="agents [8]")
+    add("--rate", type=rate, default="50mbit", help="each node's link, both directions [50mbit]")
+    add("--origin-rate", type=rate, metavar="RATE", help="the origin's link [as --rate]")
     add("--racks", type=int, default=0, metavar="K", help="spread the nodes over so many racks, each a bridge "
         "with an uplink; the table gets beta")  # fmt: skip
-    add("--uplink", metavar="RATE", help="of each rack, both directions [as --rate]")
+    add("--uplink", type=rate, metavar="RATE", help="of each rack, both directions [as --rate]")
     add(
         "--unlabelled",
         action="store_true",
         help="don't tell the agents their racks: beta without a policy",
     )
-    add("--size", default="128MiB", help="the model [128MiB: 512 chunks]")
+    add("--size", type=size, default="128MiB", help="the model [128MiB: 512 chunks]")
     add(
         "--rival",
         action="append",
@@ -218,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help=f"p2pcache on the hosts [{fleet.remote}]",
     )
-    add("--json", metavar="FILE", help="write all numbers here")
+    add("--json", type=out_file, metavar="FILE", help="write all numbers here")
     add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
     add("--seed", type=int, default=0, help="of the model's bytes [0]")
     add(
