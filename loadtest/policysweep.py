@@ -2,7 +2,7 @@
 
 One knob is turned at a time, the others stay at their defaults; some matter only under a fault, and are
 turned under it. Writes `policies.json` and `policies.svg` into DIR after each knob: eta of the last node,
-the median over the seeds, the default filled. Some 200 storms: half an hour on one core; `--runs`,
+the median over the seeds, the default filled. Some 200 storms: three quarters of an hour; `--runs`,
 `--nodes`, `--seeds` and `--only` make it less.
 """
 
@@ -69,12 +69,12 @@ KNOBS: dict[str, Knob] = {
     "places behind the slots": _uploads("queue", 0, 2, 4, 8),
     "neighbours": Knob((6, 12, 24, 40), lambda x: {"members": MemberSettings(neighbours=x)},
                        MemberSettings().neighbours),
-    "endgame: asked twice after so many expected times": _swarm(
-        "duplicate_after", 1, 2, 4, 8, under=SLOW, words="a tenth of the nodes slow"),
-    "passed over under this share of the median rate": _swarm(
-        "slow_peer_ratio", 0, 0.15, 0.3, 0.6, under=SLOW, words="a tenth of the nodes slow"),
-    "no lease above so many median times": _leases(
-        "slow_node_ratio", 1.2, 1.6, 3, 6, under=SLOW, words="a tenth of the nodes slow"),
+    "endgame: a second request after": _swarm(
+        "duplicate_after", 1, 2, 4, 8, under=SLOW, words="expected times; a tenth of the nodes slow"),
+    "peers passed over below": _swarm(
+        "slow_peer_ratio", 0, 0.15, 0.3, 0.6, under=SLOW, words="of the median rate; a tenth of the nodes slow"),
+    "no lease to who takes longer than": _leases(
+        "slow_node_ratio", 1.2, 1.6, 3, 6, under=SLOW, words="times the median; a tenth of the nodes slow"),
     "owner's patience, s": _swarm(
         "owner_patience_s", 2, 4, 8, 16, under=LOST, words="tracker lost for good at 30 %"),
 }  # fmt: skip
