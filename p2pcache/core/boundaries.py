@@ -22,6 +22,7 @@ _LATE_RATIO = 0.3
 _BEHIND = 2
 _FEW = 2
 _STUCK = 2
+_SILENT = 6  # ... or for so many, if most others bring nothing either: then it is the uplink
 _PAROLE = 8  # looks for which the second in order does the work of a bridge that was late
 _LONG = 16  # looks at which a run waits until all may fetch it, whatever else its bridge brings
 _ALL = -1  # as bits
@@ -114,7 +115,8 @@ class Boundaries:
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
         limit = _LATE_RATIO * sorted(parts.values())[len(parts) // 2] if parts else 0.0
-        stuck = before[_STUCK - 1] & runs if len(before) >= _STUCK else 0
+        looks = _SILENT if len(parts) > 1 and not limit else _STUCK
+        stuck = before[looks - 1] & runs if len(before) >= looks else 0
         patience = self._patience(distance, runs)
         paroles = {
             share: looks - 1 for share, looks in self._paroles[distance].items() if looks > 1

@@ -259,14 +259,19 @@ class PeerSide:
         if not self._book.bounded or not self._mine.needed:
             return math.inf
         # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
-        typical_s = max(self._typical_s)
-        pause_s = max(self._settings.cross_after_s, _CROSS_AFTER * typical_s)
-        pause_s = min(pause_s, _CROSS_MAX_S)
+        pause_s = self._cross_after_s(max(self._typical_s))
+        if now >= self._looked_at + pause_s:
+            ages = [now - a.started for a in self._requests.values() if a.live and a.peer.distance]
+            pause_s = max(pause_s, self._cross_after_s(median([*ages, *self._durations[1]])))
         if now >= self._looked_at + pause_s:
             self._looked_at = now
             self._book.look_beyond(self._mine.needed)
         # By then more may be known of how long a request takes.
         return min(self._looked_at + pause_s, now + self._settings.cross_after_s)
+
+    def _cross_after_s(self, typical_s: float) -> float:
+        """How long to look away, if a request across a boundary takes so long."""
+        return min(max(self._settings.cross_after_s, _CROSS_AFTER * typical_s), _CROSS_MAX_S)
 
     def _patience_s(self, peer: Peer | None) -> float:
         """How long a request to this peer, or to the origin, may take in the endgame before it gets a twin."""
