@@ -12,6 +12,7 @@ from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.view import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
+from p2pcache.io.facts import untold
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
@@ -41,9 +42,7 @@ class Explainer:
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | told_last(rows, str(ref), digest)
         if running is None and found["last"] is None:
-            raise NotFound(
-                f"nothing is known of a pull of {ref} on this node; run: p2pcache pull {ref}"
-            )
+            raise NotFound(untold(ref, await asyncio.to_thread(self._parts.store.models)))
         if running is None:
             return {"ref": str(ref), "state": "idle", "now": None, **found}
         report = self._downloads.report(running)

@@ -15,11 +15,11 @@ from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.client import Events, Json
 from p2pcache.io.disk import disk_errors, translate
+from p2pcache.io.facts import ModelInfo, untold
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
     from p2pcache.core.manifest import Manifest
-    from p2pcache.io.facts import ModelInfo
     from p2pcache.io.modelstore import ModelStore
     from p2pcache.io.store import Store
 
@@ -141,7 +141,7 @@ class LocalCache:
             last = told_last(self._store.history(HISTORY_ROWS), str(wanted), digest)
             if last:
                 return {"ref": str(wanted), "state": "idle", "now": None, **last}
-        raise NotFound(f"nothing is known of a pull of {wanted} in this cache")
+        raise NotFound(untold(wanted, self._store.models() if self._store else ()))
 
     def verify(self, ref: str) -> Events:
         """Events while every chunk is proved again, `done` last."""

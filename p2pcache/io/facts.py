@@ -1,5 +1,6 @@
 """What a store tells of itself."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from p2pcache.ids import Ref
@@ -55,3 +56,27 @@ class Usage(NamedTuple):
 
     cached_bytes: int
     free_bytes: int
+
+
+def untold(ref: Ref, models: Iterable[ModelInfo]) -> str:
+    """Why the history has no pull of a model, and what to do, for people.
+
+    A process that was killed writes nothing down; a model that was pushed here was never pulled.
+
+    Args:
+        ref: what is asked for.
+        models: of the cache.
+    """
+    for known in models:
+        names = [name.tag_key for name in known.names]
+        meant = known.digest == ref.digest if ref.digest else ref.tag_key in names
+        if not meant:
+            continue
+        if known.complete:
+            return f"{ref} is here, all of it, but no pull of it is in the history: it was pushed here, or is old"
+        share = known.bytes_done / max(1, known.bytes_total)
+        return (
+            f"{share:.0%} of {ref} are here, of a pull that was killed with its agent; to resume it, run: "
+            f"p2pcache pull {ref}"
+        )
+    return f"nothing is known of a pull of {ref} here; run: p2pcache pull {ref}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.cli.main import cli
+from p2pcache.ids import Ref
+from p2pcache.io.facts import ModelInfo, untold
 from tests.agent.kit import agent, client, make_model, pull, push
 from tests.tracker.kit import tracker
 
@@ -118,3 +121,30 @@ def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> N
     assert "time to ready: " in told.output
     none = CliRunner().invoke(cli, ["explain", "team/none:v1", *own])
     assert "nothing is known" in str(none.exception)
+
+
+async def test_a_model_whose_pull_nobody_wrote_down(tmp_path: Path, origin: Path) -> None:
+    """An agent that is killed writes no history: what is here says so, and `nothing is known` would mislead."""
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await pull(app, "team/m:v1"))["event"] == "done"
+        cache = app.settings.cache_dir
+    with sqlite3.connect(Path(cache) / "agent.db") as records:
+        records.execute("DELETE FROM history")
+    records.close()
+    own = ["--cache-dir", str(cache)]
+    told = await asyncio.to_thread(CliRunner().invoke, cli, ["explain", "team/m:v1", *own])
+    assert "team/m:v1 is here, all of it" in str(told.exception)
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        status, found = await explain(app)
+        assert (status, "is here, all of it" in found["message"]) == (404, True)
+
+
+def test_what_is_said_of_a_pull_that_was_killed() -> None:
+    ref, digest = Ref.parse("team/m:v1"), "ab" * 32
+    part = ModelInfo(digest, 100, 1, 40, 100, False, [], [ref], 0.0)
+    says = "40% of team/m:v1 are here, of a pull that was killed with its agent; to resume it, run: p2pcache pull"
+    assert untold(ref, [part]).startswith(says)
+    assert untold(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
+    other = f"team/m:v1@blake3:{'cd' * 32}"
+    for unknown in ("team/m:v2", other):
+        assert untold(Ref.parse(unknown), [part]).startswith("nothing is known")
