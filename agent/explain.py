@@ -8,6 +8,7 @@ from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.serving import Serving
 from p2pcache.agent.swarm import Swarm
+from p2pcache.core import chunkset
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.view import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
@@ -17,7 +18,7 @@ from p2pcache.io.records import HISTORY_ROWS, told_last
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
 STUCK = 3  # runs whose story is told
-BEHIND = "pulls that go first: this one is in the background"
+BEHIND = "warms and the background wait for others that go first: see p2pcache ps"
 
 
 class Explainer:
@@ -70,17 +71,19 @@ class Explainer:
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"
             return {**state, "waits_for": "", "waits": waits}
-        return {**state, **self._swarm(swarm, swarm.scheduler, download.timeline.began, now)}
+        return {**state, **self._swarm(download, swarm.scheduler, now)}
 
-    def _swarm(
-        self, swarm: Swarm, scheduler: Scheduler, began: float, now: float
-    ) -> dict[str, object]:
+    def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
+        swarm, began = download.swarm, download.timeline.began
         view, counters = scheduler.view(now), scheduler.counters
+        # Held back it wants nothing for the moment, and isn't done all the same.
+        every = download.wanted & chunkset.full(swarm.layout.run_count)
+        missing = view.needed if scheduler.wanted else every & ~scheduler.have
         return {
             "waits_for": view.waits_for,
             "waits": WAITS.get(view.waits_for, "nothing is missing") if scheduler.wanted else BEHIND,
             "tracker": view.tracker_up, "alone": view.alone,
-            "runs": swarm.layout.run_count, "runs_missing": view.needed.bit_count(),
+            "runs": swarm.layout.run_count, "runs_missing": missing.bit_count(),
             "runs_near": view.held.bit_count(), "runs_leased": len(view.leases) + len(view.reads),
             "peers": _peers(view, swarm), "requests": _flying(view.requests),
             "reads": _flying(view.reads),

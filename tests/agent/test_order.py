@@ -53,7 +53,10 @@ async def test_the_background_waits_while_somebody_else_gets_on(
             while behind.swarm.scheduler is None or behind.swarm.scheduler.wanted:
                 await asyncio.sleep(0.01)
         async with client(app) as session, session.get("/v1/explain?ref=t/warm:v1") as answer:
-            assert "in the background" in (await answer.json())["now"]["waits"]
+            now_told = (await answer.json())["now"]
+            assert "wait for others that go first" in now_told["waits"]
+            missing = now_told["runs"] - behind.swarm.scheduler.have.bit_count()
+            assert now_told["runs_missing"] == missing > 0, "held back isn't done"
         reads.let_go.set()
         await now
         await warm
