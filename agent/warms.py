@@ -71,7 +71,6 @@ class Warms:
             elif (digest, ref) not in self._running:
                 self._running[digest, ref] = download
                 download.clients += 1
-                await asyncio.to_thread(self._book.add, ref)
                 work = self._follow(download, ref, resolved.generation)
                 self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
@@ -82,6 +81,7 @@ class Warms:
     async def _follow(self, download: Download, ref: Ref, generation: int) -> None:
         """Its client until it ends, so that it isn't given up; then show the model."""
         try:
+            await asyncio.to_thread(self._book.add, ref)
             await asyncio.wait([download.ended])
             download.ended.result()
             await self._downloads.publish(download, ref, generation)

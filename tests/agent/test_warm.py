@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,7 @@ async def test_it_goes_on_after_a_restart_unless_it_was_removed(
     async with agent(tmp_path, origin=origin) as app:
         for ref in refs_:
             assert (await warm(app, ref))["state"] == "started"
+        await until(lambda: len(app.warms._book.refs()) == 2)
         reads.lost = True
         reads.let_go.set()
     reads.lost = False
@@ -283,6 +285,29 @@ async def test_it_waits_for_a_storage_that_comes_later(
         await app._use_origin((tmp_path / "origin").as_uri())
         await until(lambda: not WarmBook(tmp_path / "a" / warms.FILE).refs())
         assert await refs(app) == [REF]
+
+
+async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    inside, go = WarmBook.add, threading.Event()
+
+    def slow(self: WarmBook, ref: Ref) -> None:
+        go.wait(60)
+        inside(self, ref)
+
+    monkeypatch.setattr(WarmBook, "add", slow)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
+        await until(lambda: app.warms._running)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        go.set()
+        await until(lambda: not app.warms._running)
+        assert await refs(app) == [REF]
+        assert app.warms._book.refs() == []
 
 
 def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
