@@ -37,46 +37,40 @@ class Knob(NamedTuple):
     words: str = ""  # the same, for people
 
 
-def _swarm(name: str, *values: float, under: dict[str, Any] | None = None, words: str = "") -> Knob:
-    default = getattr(SwarmSettings(), name)
-    return Knob(
-        values, lambda x: {"settings": SwarmSettings(**{name: x})}, default, under or {}, words
-    )
+PARTS: dict[str, Callable[..., Any]] = {  # of a Storm
+    "settings": SwarmSettings, "leases": LeaseSettings, "uploads": UploadSettings,
+    "members": MemberSettings,
+}  # fmt: skip
 
 
-def _leases(
-    name: str, *values: float, under: dict[str, Any] | None = None, words: str = ""
+def _knob(
+    part: str, name: str, *values: float, under: dict[str, Any] | None = None, words: str = ""
 ) -> Knob:
-    default = getattr(LeaseSettings(), name)
+    """A field of a part of a Storm."""
+    kind = PARTS[part]
     return Knob(
-        values, lambda x: {"leases": LeaseSettings(**{name: x})}, default, under or {}, words
-    )
-
-
-def _uploads(name: str, *values: float) -> Knob:
-    return Knob(
-        values, lambda x: {"uploads": UploadSettings(**{name: x})}, getattr(UploadSettings(), name)
+        values, lambda x: {part: kind(**{name: x})}, getattr(kind(), name), under or {}, words
     )
 
 
 KNOBS: dict[str, Knob] = {
-    "leases in flight": _leases("in_flight", 4, 8, 16, 32),
-    "leases at the start": _leases("first_in_flight", 1, 4, 8, 16),
-    "leases of one node": _swarm("origin_fetches", 2, 4, 8, 16),
-    "window, runs": _swarm("window_runs", 8, 32, 128, 512),
-    "requests outstanding": _swarm("outstanding", 6, 10, 14, 20, 28),
-    "upload slots": _uploads("slots", 4, 8, 14, 20, 28),
-    "places behind the slots": _uploads("queue", 0, 2, 4, 8),
-    "neighbours": Knob((6, 12, 24, 40), lambda x: {"members": MemberSettings(neighbours=x)},
-                       MemberSettings().neighbours),
-    "endgame: a second request after": _swarm(
-        "duplicate_after", 1, 2, 4, 8, under=SLOW, words="expected times; a tenth of the nodes slow"),
-    "peers passed over below": _swarm(
-        "slow_peer_ratio", 0, 0.15, 0.3, 0.6, under=SLOW, words="of the median rate; a tenth of the nodes slow"),
-    "no lease to who takes longer than": _leases(
-        "slow_node_ratio", 1.2, 1.6, 3, 6, under=SLOW, words="times the median; a tenth of the nodes slow"),
-    "owner's patience, s": _swarm(
-        "owner_patience_s", 2, 4, 8, 16, under=LOST, words="tracker lost for good at 30 %"),
+    "leases in flight": _knob("leases", "in_flight", 4, 8, 16, 32),
+    "leases at the start": _knob("leases", "first_in_flight", 1, 4, 8, 16),
+    "leases of one node": _knob("settings", "origin_fetches", 2, 4, 8, 16),
+    "window, runs": _knob("settings", "window_runs", 8, 32, 128, 512),
+    "requests outstanding": _knob("settings", "outstanding", 6, 10, 14, 20, 28),
+    "upload slots": _knob("uploads", "slots", 4, 8, 14, 20, 28),
+    "places behind the slots": _knob("uploads", "queue", 0, 2, 4, 8),
+    "neighbours": _knob("members", "neighbours", 6, 12, 24, 40),
+    "endgame: a second request after": _knob(
+        "settings", "duplicate_after", 1, 2, 4, 8, under=SLOW, words="expected times; a tenth of the nodes slow"),
+    "peers passed over below": _knob(
+        "settings", "slow_peer_ratio", 0, 0.15, 0.3, 0.6, under=SLOW,
+        words="of the median rate; a tenth of the nodes slow"),
+    "no lease to who takes longer than": _knob(
+        "leases", "slow_node_ratio", 1.2, 1.6, 3, 6, under=SLOW, words="times the median; a tenth of the nodes slow"),
+    "owner's patience, s": _knob(
+        "settings", "owner_patience_s", 2, 4, 8, 16, under=LOST, words="tracker lost for good at 30 %"),
 }  # fmt: skip
 
 Curves = dict[int, list[tuple[float, float]]]  # nodes -> (value, eta)
