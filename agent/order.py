@@ -80,7 +80,9 @@ class Order:
             return False
         digest = max(later)[2]
         last = running[digest].ref
-        why = NoSpace(f"{last} gave its disk space to the pull of {ref}")
+        why = NoSpace(
+            f"{last} gave its disk space to the pull of {ref}; make room (p2pcache prune) and ask again"
+        )
         log.warning("%s", why)
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # somebody else pulls it by now

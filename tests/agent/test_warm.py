@@ -233,7 +233,9 @@ async def test_it_gives_its_disk_space_to_a_pull(
         await until(lambda: any(d.ref.name == "big" for d in app.downloads.running.values()))
         (told,) = await waiting
         assert told["code"] == 5
-        assert told["message"] == "team/two:v1 gave its disk space to the pull of team/big:v1"
+        assert told["message"] == (
+            "team/two:v1 gave its disk space to the pull of team/big:v1; make room (p2pcache prune) and ask again"
+        )
         reads.let_go.set()
         assert (await mine)[0]["event"] == "done"
         await until(lambda: not app.warms._running)
