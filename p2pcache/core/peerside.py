@@ -70,6 +70,7 @@ class PeerSide:
         )
         self._typical_s = (math.inf, math.inf)  # median of `_durations`
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
+        self._freed: Peer | None = None  # whose upload to us has just ended: it has a slot free
         self.tempo = Tempo()
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
@@ -120,6 +121,7 @@ class PeerSide:
         peer, counters = asked.peer, self._diary.counters
         if outcome is Outcome.DONE:
             peer.paid(self._run_bytes[asked.run], now)
+            self._freed = peer
             if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
                 self._ahead = sum(p.way.runs for p in self._book.peers.values())
             self._durations[peer.distance > 0].append(now - asked.started)
@@ -184,6 +186,10 @@ class PeerSide:
         if peer.rest_until > now:
             self.look_at = min(self.look_at, peer.rest_until)
             return
+        self._fill(peer, now, out)
+
+    def _fill(self, peer: Peer, now: float, out: list[Command]) -> None:
+        """Ask this neighbour for as much as it may owe us."""
         limit = 1 if peer.slow else self._per_peer + peer.way.runs
         while peer.asked < limit and self._room:
             run = self._run_from(peer)
@@ -201,6 +207,7 @@ class PeerSide:
             self._ahead = sum(p.way.runs for p in self._book.peers.values())
             near_s, far_s = map(median, self._durations)
             self._typical_s = near_s or far_s or math.inf, far_s or near_s or math.inf
+        self._stay(now, out)
         settings = self._settings
         while self._room:
             peer, retry_at, useful = self._whom_to_ask(now)
@@ -212,6 +219,26 @@ class PeerSide:
                 self.look_at = min(self.look_at, retry_at)
                 return
             self._ask(peer, self._run_from(peer), now, out)
+
+    def _stay(self, now: float, out: list[Command]) -> None:
+        """Ask who has just sent us a run for the next one, whatever the others' loads are.
+
+        Its slot is free, and only we know it. Whoever asks where the load was least a moment ago
+        meets all the others there who heard the same, and leaves this slot empty (decision 0022).
+        """
+        peer, self._freed = self._freed, None
+        if peer is None or peer.slow or peer.rest_until > now:
+            return
+        if self._book.peers.get(peer.node) is not peer or not self._first_from(peer):
+            return
+        self._fill(peer, now, out)
+
+    def _first_from(self, peer: Peer) -> bool:
+        """Whether what has to come first can come from this neighbour, or nothing has to."""
+        demanded = self._mine.free & self._mine.demanded
+        if demanded:
+            return bool(peer.have >> chunkset.first(demanded) & 1)
+        return not self._mine.free & self._book.duty
 
     def duplicate(self, readings: Iterable[Reading], now: float, out: list[Command]) -> None:
         """There is room and nothing new to ask for: ask again for what takes far too long.

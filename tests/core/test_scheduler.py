@@ -177,6 +177,39 @@ def test_an_end_of_nothing_is_our_own_bug() -> None:
         desk.s.handle(RequestEnded(asked[0].request, Outcome.DONE), desk.now)
 
 
+def full_room(desk: Desk) -> list[Request]:
+    """Thirty neighbours that have everything; the requests to some of them that fill all the room there is."""
+    desk.s._peers.halted = True  # until everybody is there: the first would be asked for much
+    for peer in range(2, 32):
+        desk.do(PeerJoined(peer, desk.full))
+    desk.s._peers.halted = False
+    desk.s._peers.look_at = 0
+    asked = of(Request, desk.do(Tick()))
+    assert len(asked) == SETTINGS.outstanding
+    return asked
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.BUSY, Outcome.STALLED])
+def test_who_has_just_sent_is_asked_for_the_next(outcome: Outcome) -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    desk.do(PeerHas(ended.peer, 0, 9))  # everybody else says nothing or that he is idle
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, outcome)))
+    assert (again.peer == ended.peer) == (outcome is Outcome.DONE)
+
+
+def test_what_a_loader_waits_for_is_asked_of_who_has_it_first() -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    late = 1 << 199
+    for peer in desk.s._book.peers.values():
+        desk.s._book.lacks(peer, late)
+    desk.do(PeerJoined(32, late))
+    desk.do(Demanded(late))
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
+    assert (again.peer, again.run) == (32, 199)
+
+
 def test_busy_peers_rest_and_are_asked_again() -> None:
     desk = Desk(runs=1)
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
