@@ -235,7 +235,7 @@ class PeerSide:
 
     def _first_from(self, peer: Peer) -> bool:
         """Whether what has to come first can come from this neighbour, or nothing has to."""
-        demanded = self._mine.free & self._mine.demanded
+        demanded = self._mine.free & self._mine.demanded & self._book.rarity.held
         if demanded:
             return bool(peer.have >> chunkset.first(demanded) & 1)
         return not self._mine.free & self._book.duty

@@ -210,6 +210,17 @@ def test_what_a_loader_waits_for_is_asked_of_who_has_it_first() -> None:
     assert (again.peer, again.run) == (32, 199)
 
 
+def test_who_has_just_sent_is_asked_again_though_a_loader_waits_for_what_nobody_has() -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    for peer in desk.s._book.peers.values():
+        desk.s._book.lacks(peer, 1 << 199)
+    desk.do(Demanded(1 << 199))
+    desk.do(PeerHas(ended.peer, 0, 9))
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
+    assert again.peer == ended.peer
+
+
 def test_busy_peers_rest_and_are_asked_again() -> None:
     desk = Desk(runs=1)
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
