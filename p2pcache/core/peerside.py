@@ -229,16 +229,16 @@ class PeerSide:
         peer, self._freed = self._freed, None
         if peer is None or peer.slow or peer.rest_until > now:
             return
-        if self._book.peers.get(peer.node) is not peer or not self._first_from(peer):
-            return
-        self._fill(peer, now, out)
+        if self._first_from(peer):
+            self._fill(peer, now, out)
 
     def _first_from(self, peer: Peer) -> bool:
         """Whether what has to come first can come from this neighbour, or nothing has to."""
-        demanded = self._mine.free & self._mine.demanded & self._book.rarity.held
+        free = self._mine.free
+        demanded = free & self._mine.demanded & self._book.rarity.held
         if demanded:
             return bool(peer.have >> chunkset.first(demanded) & 1)
-        return not self._mine.free & self._book.duty
+        return not free & self._book.duty
 
     def duplicate(self, readings: Iterable[Reading], now: float, out: list[Command]) -> None:
         """There is room and nothing new to ask for: ask again for what takes far too long.

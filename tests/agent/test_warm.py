@@ -1,80 +1,24 @@
-"""Warming: behind every pull, here and on as many nodes as were asked for, through a real tracker."""
+"""Warming one agent: behind every pull, and what ends it."""
 
 import asyncio
 import contextlib
-import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from p2pcache.agent import warms
-from p2pcache.agent.app import AgentApp
 from p2pcache.agent.download import Download
-from p2pcache.core import messages as m
 from p2pcache.core.tokens import Scope
 from p2pcache.core.uploads import Turn
 from p2pcache.ids import Ref
 from p2pcache.io.warmbook import WarmBook
-from p2pcache.tracker import warming
-from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
+from tests.agent.kit import HeldReads, agent, client, pull, push
 from tests.agent.rights_kit import ask, guarded, over_tcp, token
+from tests.agent.warm_kit import REF, get, model, refs, running, until, warm
 from tests.io.store_kit import small_file_system
-from tests.tracker.fake_agent import FakeAgent
-from tests.tracker.kit import tracker
-
-REF = "team/m:v1"
-
-
-def model(tmp: Path, name: str = "m", size: int = 3_000_000) -> str:
-    data = {"weights.bin": random.Random(name).randbytes(size)}
-    return push(tmp / "origin", make_model(tmp / name, data), f"team/{name}:v1").digest
-
-
-async def warm(app: AgentApp, ref: str = REF, **body: Any) -> dict[str, Any]:
-    async with (
-        client(app) as session,
-        session.post("/v1/warm", json={"ref": ref, **body}) as answer,
-    ):
-        found: dict[str, Any] = await answer.json()
-        return found
-
-
-async def get(app: AgentApp, path: str) -> Any:
-    async with client(app) as session, session.get(path) as answer:
-        return await answer.json()
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-async def refs(app: AgentApp) -> list[str]:
-    return [model["ref"] for model in (await get(app, "/v1/models"))["models"] if model["complete"]]
-
-
-def running(app: AgentApp, name: str) -> Download:
-    return next(d for d in app.downloads.running.values() if d.ref.name == name)
-
-
-@contextlib.asynccontextmanager
-async def cluster(tmp: Path, *racks: str, **settings: Any) -> AsyncIterator[list[AgentApp]]:
-    """A tracker and an agent for each rack named; all of them are members."""
-    async with contextlib.AsyncExitStack() as stack:
-        one = await stack.enter_async_context(tracker(tmp / "origin"))
-        apps = [
-            await stack.enter_async_context(
-                agent(tmp, f"n{n}", tracker=f"http://{one.address}", rack=rack, node_name=f"n{n}", **settings)
-            )
-            for n, rack in enumerate(racks)
-        ]  # fmt: skip
-        await until(lambda: all(app.link and app.link.connected for app in apps))
-        await until(lambda: all(r.free_bytes for r in one.tracking.registry.nodes.values()))
-        yield apps
 
 
 async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
@@ -340,70 +284,3 @@ async def test_who_may_warm(tmp_path: Path) -> None:
         ):  # fmt: skip
             async with over_tcp(app, token(scope, space)) as session:
                 assert (await ask(session, "POST", "/v1/warm", json={"ref": REF}))[0] == status
-
-
-async def test_as_many_nodes_as_were_asked_for_get_it_far_apart(tmp_path: Path) -> None:
-    digest = model(tmp_path)
-    async with cluster(tmp_path, "r1", "r1", "r2", "r2") as apps:
-        assert (await pull(apps[0], REF))["event"] == "done"
-        found = await warm(apps[3], replicas=3)
-        assert (found["digest"], found["bytes"], found["have"]) == (digest, 3_000_000, 3)
-        states = {row["name"]: (row["rack"], row["state"]) for row in found["nodes"]}
-        assert states.pop("n0") == ("r1", "had")
-        assert sorted(rack for rack, _ in states.values()) in (["r1", "r2"], ["r2", "r2"])
-        assert next(iter(states.values()))[0] == "r2", "the rack without a copy is first"
-        assert {state for _, state in states.values()} == {"started"}
-        again = await warm(apps[3], replicas=3)
-        assert again["have"] == 3
-        assert {row["name"] for row in again["nodes"]} == {"n0", *states}
-        for app in apps:
-            await until(lambda app=app: not app.warms._running)
-        located = await get(apps[0], f"/v1/locate?ref={REF}")
-        assert [row["complete"] for row in located["nodes"]] == [True] * 3
-        assert located["getting"] == 0
-        some = next(app for app in apps if app.queries.name in states)
-        assert REF in await refs(some)
-
-
-async def test_who_has_no_room_says_so_and_others_are_asked(tmp_path: Path) -> None:
-    model(tmp_path)
-    async with cluster(tmp_path, "", "", "") as apps:
-        full = apps[1:]
-        for app in full:
-            app.store.min_free_bytes = 1 << 60
-        found = await warm(apps[0], replicas=2)
-        assert found["have"] == 1
-        refused = [row for row in found["nodes"] if row["state"] == "refused"]
-        assert {row["name"] for row in refused} == {"n1", "n2"}
-        assert {row["code"] for row in refused} == {5}
-        assert all("are kept free" in row["message"] for row in refused)
-
-
-async def test_nodes_of_an_older_release_and_mute_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warming, "TOLD_S", 0.3)
-    model(tmp_path)
-    async with (
-        tracker(tmp_path / "origin") as one,
-        agent(tmp_path, tracker=f"http://{one.address}") as app,
-        FakeAgent(7).member(one.address),
-        FakeAgent(8).member(one.address) as mute,
-    ):
-        await until(lambda: app.link is not None and app.link.connected)
-        await mute.send(m.Announce("127.0.0.1:7008", "0.1", warms=True))
-        await mute.ask("status")
-        found = await warm(app, replicas=3)
-        assert (found["have"], found["older"]) == (1, 1)
-        (late,) = (row for row in found["nodes"] if row["state"] == "refused")
-        assert (late["code"], late["node"]) == (8, f"{8:016x}")
-        assert (await mute.wait_for(m.Warm)).ref == str(Ref.parse(REF))
-        await mute.send(m.Warmed(999, "had"))  # to nothing: it is passed over
-        for bad in (
-            '{"ref": "m", "replicas": 0}',
-            '{"ref": "../m", "replicas": 1}',
-            "{",
-            '{"ref": 1}',
-        ):
-            with pytest.raises(Exception, match=r"."):
-                await mute.ask("warm", bad)

@@ -1,13 +1,16 @@
 """A scheduler with a clock, for events by hand."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from p2pcache.core import chunkset
 from p2pcache.core.commands import (
     Command,
+    Request,
 )
 from p2pcache.core.events import (
     Event,
+    PeerJoined,
     Tick,
     TrackerUp,
 )
@@ -55,6 +58,15 @@ class Desk:
             out += self.do(Tick())
         self.now = end
         return out
+
+    def meet(self, haves: Mapping[int, int]) -> list[Request]:
+        """Neighbours and what they have (bits), all there before anything is asked of anybody; what is asked then."""
+        self.s._peers.halted = True  # or the first would be asked for much
+        for peer, have in haves.items():
+            self.do(PeerJoined(peer, have))
+        self.s._peers.halted = False
+        self.s._peers.look_at = 0
+        return of(Request, self.do(Tick()))
 
     def up(self) -> list[Command]:
         return self.do(TrackerUp(5))

@@ -28,7 +28,6 @@ from p2pcache.core.events import (
     RunsLost,
     RunsProved,
     Source,
-    Tick,
     TrackerDown,
     TrackerUp,
     Wanted,
@@ -52,12 +51,7 @@ def test_a_window_without_anything_leaves_no_link_idle() -> None:
 
 def test_takes_the_rarest_of_the_window() -> None:
     desk = Desk(runs=4)
-    desk.s._peers.halted = True  # gather have-sets without asking
-    for peer, have in ((2, 0b1111), (3, 0b0111), (4, 0b0011)):
-        desk.do(PeerJoined(peer, have))
-    desk.s._peers.halted = False
-    desk.s._peers.look_at = 0
-    first = of(Request, desk.do(Tick()))[0]
+    first = desk.meet({2: 0b1111, 3: 0b0111, 4: 0b0011})[0]
     assert {2: {3}, 3: {2}, 4: {0, 1}}[first.peer] >= {first.run}
 
 
@@ -179,12 +173,7 @@ def test_an_end_of_nothing_is_our_own_bug() -> None:
 
 def full_room(desk: Desk) -> list[Request]:
     """Thirty neighbours that have everything; the requests to some of them that fill all the room there is."""
-    desk.s._peers.halted = True  # until everybody is there: the first would be asked for much
-    for peer in range(2, 32):
-        desk.do(PeerJoined(peer, desk.full))
-    desk.s._peers.halted = False
-    desk.s._peers.look_at = 0
-    asked = of(Request, desk.do(Tick()))
+    asked = desk.meet(dict.fromkeys(range(2, 32), desk.full))
     assert len(asked) == SETTINGS.outstanding
     return asked
 
