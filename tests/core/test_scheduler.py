@@ -37,7 +37,7 @@ from tests.core.scheduler_kit import MB, SETTINGS, Desk, of
 
 
 def test_asks_a_neighbour_for_the_window_first() -> None:
-    desk = Desk(runs=200)
+    desk = Desk(runs=4 * SETTINGS.window_runs)
     asked = of(Request, desk.do(PeerJoined(2, desk.full)))
     assert 0 < len(asked) <= SETTINGS.outstanding
     assert all(r.run < SETTINGS.window_runs for r in asked)
