@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from p2pcache.core.settings import UploadSettings
+
 DEFAULT_SOCKET = "/run/p2pcache/agent.sock"
 DEFAULT_CLIENT_SOCKET = "/run/p2pcache/client/agent.sock"
 
@@ -79,8 +81,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The histogram (its p90 counts) or gauge there that is the engine's latency in seconds."""
     engine_latency_s: float = 1.0
     """The latency that is just good enough: the governor keeps it below this."""
-    upload_slots: int = 14
-    """Uploads at once; more requests wait in a short queue, then are told BUSY."""
+    upload_slots: int = UploadSettings().slots
+    """Peers served at once; others are told BUSY, and when there is room again."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""
     recycle_bytes: int = 8 << 30

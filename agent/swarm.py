@@ -28,6 +28,7 @@ from p2pcache.io.modelstore import ModelStore
 
 log = logging.getLogger(__name__)
 
+TIMER_S = 0.001  # uvloop rounds to whole milliseconds; a tick that comes early comes again at once
 REDIAL_S = 5.0  # neighbours that were lost are tried again so often while we want something
 
 
@@ -268,7 +269,9 @@ class Swarm:
         if node in self.neighbours.joined:
             self._post(e.PeerHas(node, runs, load))
 
-    def request_ended(self, request: int, outcome: e.Outcome, nbytes: int) -> None:
+    def request_ended(
+        self, request: int, outcome: e.Outcome, nbytes: int, waited_s: float = 0.0
+    ) -> None:
         """The one end of a request."""
         number, peer = self._asked.pop(request, (0, 0))
         self._took(e.Source.PEER, nbytes, peer)
@@ -276,7 +279,7 @@ class Swarm:
         if number and self._wire_of.pop(number, None) is not None:
             if outcome is e.Outcome.FAILED:
                 self._disk_failed()
-            self._post(e.RequestEnded(number, outcome))
+            self._post(e.RequestEnded(number, outcome, waited_s))
 
     def dial_failed(self, node: int) -> None:
         """A neighbour can't be reached."""
@@ -315,7 +318,7 @@ class Swarm:
             self._timer.cancel()
             self._timer = None
         if wakeup is not None:
-            self._timer = asyncio.get_running_loop().call_at(wakeup, self._wake)
+            self._timer = asyncio.get_running_loop().call_at(wakeup + TIMER_S, self._wake)
             self._wakes_at = wakeup  # uvloop's handles don't tell
 
     def _wake(self) -> None:

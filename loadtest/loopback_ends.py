@@ -103,7 +103,9 @@ class Port:
     def peer_has(self, node: int, runs: int, load: int) -> None:
         pass
 
-    def request_ended(self, request: int, outcome: Outcome, nbytes: int) -> None:
+    def request_ended(
+        self, request: int, outcome: Outcome, nbytes: int, waited_s: float = 0.0
+    ) -> None:
         if outcome is not Outcome.DONE:
             self._fail(f"run {request} ended {outcome.name}")
         self._left -= 1

@@ -48,7 +48,10 @@ class PeerLeft:
 
 @dataclass(slots=True)
 class PeerHas:
-    """A batched have-delta, with the peer's load (uploads active + queued)."""
+    """A batched have-delta, with the peer's load (uploads active + queued).
+
+    Without runs: it told us BUSY and has room again.
+    """
 
     peer: int
     runs: int  # bits
@@ -61,6 +64,7 @@ class RequestEnded:
 
     request: int
     outcome: Outcome
+    waited_s: float = 0.0  # for the answer: the first byte of it, or BUSY; 0: not known
 
 
 @dataclass(slots=True)

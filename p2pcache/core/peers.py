@@ -14,6 +14,9 @@ from p2pcache.core.way import Way
 
 _FADE = 0.8  # weight of the past per ended request: the last five or so requests decide
 _MEDIAN_OF = 3  # peers that must have been measured before one of them can be called slow
+_LEAST_REST_S = 0.01  # after a BUSY, whoever has room again: a hundred refusals a second, half of what the wire allows
+_MOST_MORE = 2  # requests of who is behind: enough to catch up, and no burden where a slow link is the reason
+_LITTLE = 4  # times what it asks for at once: who is farther behind came late, or has a slow link
 _STALL_PAUSE_S = 1.0  # doubled with every stall in a row
 _STALL_PAUSE_MAX_S = 30.0
 
@@ -22,7 +25,7 @@ class Peer:
     """One connected neighbour that we can ask for runs."""
 
     __slots__ = ("asked", "clock", "distance", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
-                 "rest_until", "slow", "stalls", "way")  # fmt: skip
+                 "refused_at", "rest_until", "slow", "stalls", "way")  # fmt: skip
 
     def __init__(
         self, node: int, have: int, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -39,7 +42,13 @@ class Peer:
         self.slow = False
         self.stalls = 0  # in a row
         self.refusals = 0  # BUSY in a row
+        self.refused_at = 0.0  # the last of them
         self.way = Way(rtt_s, now)  # between it and us
+
+    @property
+    def ahead(self) -> int:
+        """Requests beyond the usual ones that the way to it holds: what is under way, and the next."""
+        return self.way.runs + 1 if self.way.runs else 0
 
     def owes(self, now: float) -> None:
         """A request goes out to it."""
@@ -62,6 +71,19 @@ class Peer:
         """One of its requests ended in a way that says nothing about its speed."""
         self.asked -= 1
         self.clock = now
+
+    def busy(self, now: float, pause_s: float, most_s: float) -> None:
+        """It has no slot free: don't ask it for a while, twice as long each time up to the most."""
+        self.rest_until = now + min(most_s, pause_s * 2**self.refusals)
+        self.refused_at = now
+        self.refusals += 1
+
+    def has_room(self, now: float) -> bool:
+        """It says that it has a slot free again; whether that is news."""
+        if not self.refusals or self.stalls:
+            return False  # or it rests for another reason
+        self.rest_until = min(self.rest_until, max(now, self.refused_at + _LEAST_REST_S))
+        return True
 
     def stalled(self, now: float) -> None:
         """It owed us bytes and sent none: leave it alone for a while, longer each time."""
@@ -198,6 +220,16 @@ class PeerBook:
             self._near = [0, 0, 0]
             for peer in self.peers.values():
                 self._noted(peer, peer.have)
+
+    def lag_requests(self, count: int) -> int:
+        """How many requests more to have out than the others, if we have so many runs; O(neighbours).
+
+        Links are shared by flows, and a flow more is a share more. Without this whoever loses a second
+        somewhere stays a second behind to the end, and the last node is what counts.
+        """
+        usual = median(p.have.bit_count() for p in self.peers.values() if not p.slow)
+        lost = int(usual - count) // self._settings.outstanding
+        return min(lost, _MOST_MORE) if 0 < lost <= _LITTLE else 0
 
     def review(self, now: float) -> None:
         """Judge everybody's speed anew; O(neighbours)."""

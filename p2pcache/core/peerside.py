@@ -1,49 +1,37 @@
 """The neighbours' side of one swarm on one node: requests in flight, and whom to ask for what."""
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from p2pcache.core import chunkset, selection
+from p2pcache.core.asked import Asked
 from p2pcache.core.boundaries import EVERYWHERE, WITHIN
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.originside import Reading
-from p2pcache.core.peers import Peer, PeerBook, median
+from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.tempo import Tempo
+from p2pcache.core.timing import Timing
 from p2pcache.core.view import InFlight
 from p2pcache.errors import LocalProtocolError
 
-_DURATIONS = 31  # requests over which the typical duration is the median
-_FEW_PEERS = 3  # with fewer useful neighbours each may owe us more
+# Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
+_LEAD = 1.25
+_FEW_PEERS = 3  # with fewer neighbours each may owe us more
 _REVIEW_S = 0.25  # neighbours' speeds are compared so often
-_CROSS_AFTER = 4.0  # typical requests that a bridge may take: it asks, and then its rack asks it
-_CROSS_MAX_S = 10.0  # ... while none has ended yet, or on the slowest links
 _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don't ask meanwhile
-
-
-@dataclass(slots=True)
-class Asked:
-    """One `Request` that hasn't ended."""
-
-    peer: Peer
-    run: int
-    started: float
-    live: bool = True  # False: cancelled or its peer is gone, only its end is awaited
-    twin: bool = False  # a second request for the same run is in flight
 
 
 class PeerSide:
     """Decides what is asked of whom.
 
     Invariants (`check`): `mine.asked` is exactly the runs of live requests; a live request's
-    peer is connected, and `Peer.asked` is the number of live requests to it; a request ends
-    exactly once.
+    peer is connected, and `Peer.asked` is the number of live requests to it; one of them at most waits for
+    the end of another; a request ends exactly once.
     """
 
     def __init__(
@@ -58,17 +46,12 @@ class PeerSide:
         self._diary = diary
         self._requests: dict[int, Asked] = {}  # in the order in which they were sent
         self._next_request = 1
-        self._live = 0  # live requests
+        self._live = 0  # live requests, but for those that wait for another's end
         self._live_bytes = 0
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._ahead = 0  # runs that the ways to all neighbours hold
-        self._per_peer = settings.outstanding_few_peers
-        # Within the rack, and across a boundary: what takes long there says nothing of a neighbour here.
-        self._durations: tuple[deque[float], deque[float]] = (
-            deque(maxlen=_DURATIONS),
-            deque(maxlen=_DURATIONS),
-        )
-        self._typical_s = (math.inf, math.inf)  # median of `_durations`
+        self._more = 0  # requests beyond `outstanding`
+        self._timing = Timing()
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._freed: Peer | None = None  # whose upload to us has just ended: it has a slot free
         self.tempo = Tempo()
@@ -79,8 +62,17 @@ class PeerSide:
 
     # -- what happened ----------------------------------------------------------------------
 
-    def ended(self, request: int, outcome: Outcome, now: float, out: list[Command]) -> int:
+    def ended(
+        self, request: int, outcome: Outcome, now: float, out: list[Command], waited_s: float = 0.0
+    ) -> int:
         """A `Request` ended; returns its run, which the caller proves if it is DONE.
+
+        Args:
+            request: its number.
+            outcome: how.
+            now: seconds.
+            out: commands are added here.
+            waited_s: for the answer; 0: not known.
 
         Raises:
             LocalProtocolError: no such request is in flight.
@@ -89,8 +81,10 @@ class PeerSide:
         if asked is None:
             raise LocalProtocolError(f"request {request} ended, but isn't in flight")
         self._diary.note(now, asked.run, outcome.name.lower(), asked.peer.node)
+        if waited_s and asked.since == asked.started:
+            self._timing.answered(waited_s)
         if asked.live:
-            self._release(asked)
+            self._release(asked, now)
             self._judge(asked, outcome, now)
         if outcome is Outcome.MISMATCH:
             self._blame(asked, now, out)
@@ -103,7 +97,7 @@ class PeerSide:
             return
         for number, asked in self._requests.items():
             if asked.live and runs >> asked.run & 1:
-                self._release(asked)
+                self._release(asked, now)
                 asked.peer.excused(now)
                 out.append(Cancel(number))
 
@@ -111,7 +105,7 @@ class PeerSide:
         """A peer is gone: its runs are free again at once, its ends are still awaited."""
         for asked in self._requests.values() if peer.asked else ():
             if asked.live and asked.peer is peer:
-                self._release(asked)
+                self._release(asked, now)
                 self._diary.note(now, asked.run, "left by", peer.node)
         peer.asked = 0
         self.look_at = now
@@ -123,8 +117,8 @@ class PeerSide:
             peer.paid(self._run_bytes[asked.run], now)
             self._freed = peer
             if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
-                self._ahead = sum(p.way.runs for p in self._book.peers.values())
-            self._durations[peer.distance > 0].append(now - asked.started)
+                self._ahead = sum(p.ahead for p in self._book.peers.values())
+            self._timing.took(now - asked.since, across=peer.distance > 0)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
             peer.paid(0, now)
             peer.stalled(now)
@@ -133,13 +127,13 @@ class PeerSide:
             peer.excused(now)
             if outcome is Outcome.BUSY:
                 counters.busy += 1
-                jitter = (
-                    0.6 + 0.8 * self._dice.random()
-                )  # or all who were refused come back at once
-                settings = self._settings
-                pause = min(settings.busy_backoff_max_s, settings.busy_backoff_s * 2**peer.refusals)
-                peer.refusals += 1
-                peer.rest_until = now + pause * jitter
+                if (
+                    asked.since < math.inf
+                ):  # or it sends to us, and only keeps no place for the next run
+                    jitter = 0.6 + 0.8 * self._dice.random()  # or all who were refused come back
+                    settings = self._settings
+                    pause_s, most_s = settings.busy_backoff_s, settings.busy_backoff_max_s
+                    peer.busy(now, pause_s * jitter, most_s * jitter)
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1
                 self._book.lacks(peer, 1 << asked.run)
@@ -157,15 +151,21 @@ class PeerSide:
             self.abandon(current, now)
         out.append(Blame(node, asked.run))
 
-    def _release(self, asked: Asked) -> None:
+    def _release(self, asked: Asked, now: float) -> None:
         """Take a request out of the live ones; its peer's count is the caller's business."""
         asked.live = False
-        self._live -= 1
+        self._live -= asked.since < math.inf
         self._live_bytes -= self._run_bytes[asked.run]
-        others = [a for a in self._requests.values() if a.live and a.run == asked.run]
-        for other in others:
-            other.twin = False  # it is alone now and may get a new twin
-        if not others:
+        alone = True
+        for other in self._requests.values():
+            if not other.live:
+                continue
+            if other.run == asked.run:
+                alone = other.twin = False  # it is alone now and may get a new twin
+            if other.peer is asked.peer and other.since == math.inf:
+                other.since = now - self._timing.trip_s
+                self._live += 1
+        if alone:
             self._mine.asked &= ~(1 << asked.run)
 
     # -- what to do -------------------------------------------------------------------------
@@ -174,10 +174,20 @@ class PeerSide:
     def _room(self) -> bool:
         settings = self._settings
         return (
-            self._live < settings.outstanding + self._ahead
+            self._live < settings.outstanding + self._more + self._ahead
             and self._live_bytes < settings.outstanding_bytes
             and not self.halted
         )
+
+    @property
+    def _per_peer(self) -> int:
+        """Requests that one neighbour may owe us, beside the next one and what a long way holds.
+
+        Neighbours that have nothing for us at this moment count: they soon will, and while several requests wait
+        at one of them the others stand idle.
+        """
+        few = len(self._book.peers) < _FEW_PEERS
+        return self._settings.outstanding_few_peers if few else 1
 
     def offer(self, peer: Peer, news: int, now: float, out: list[Command]) -> None:
         """One neighbour has news (bits); all others have been asked for what they can give."""
@@ -188,9 +198,17 @@ class PeerSide:
             return
         self._fill(peer, now, out)
 
+    def has_room(self, peer: Peer, now: float) -> None:
+        """A neighbour that was BUSY has a slot free, and has told us first."""
+        if not peer.has_room(now):
+            return
+        self.look_at = min(self.look_at, peer.rest_until)
+        if peer.rest_until <= now:
+            self._freed = peer
+
     def _fill(self, peer: Peer, now: float, out: list[Command]) -> None:
         """Ask this neighbour for as much as it may owe us."""
-        limit = 1 if peer.slow else self._per_peer + peer.way.runs
+        limit = 1 if peer.slow else self._per_peer + peer.ahead
         while peer.asked < limit and self._room:
             run = self._run_from(peer)
             if run < 0:
@@ -204,17 +222,13 @@ class PeerSide:
             self._review_at = now + _REVIEW_S
             self._book.review(now)
             self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
-            self._ahead = sum(p.way.runs for p in self._book.peers.values())
-            near_s, far_s = map(median, self._durations)
-            self._typical_s = near_s or far_s or math.inf, far_s or near_s or math.inf
+            self._ahead = sum(p.ahead for p in self._book.peers.values())
+            self._timing.review()
+            self._more = self._book.lag_requests(self._mine.have.bit_count())
         self._stay(now, out)
-        settings = self._settings
+        self._follow(now, out)
         while self._room:
-            peer, retry_at, useful = self._whom_to_ask(now)
-            few = useful < _FEW_PEERS
-            self._per_peer = (
-                settings.outstanding_few_peers if few else settings.outstanding_per_peer
-            )
+            peer, retry_at = self._whom_to_ask(now)
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
                 return
@@ -231,6 +245,28 @@ class PeerSide:
             return
         if self._first_from(peer):
             self._fill(peer, now, out)
+
+    def _follow(self, now: float, out: list[Command]) -> None:
+        """Ask who is about to end a run for the next one, so that its slot doesn't stand empty meanwhile.
+
+        Not sooner than that: what was asked for is not to be had from anybody else, and the rarest
+        run of now is not the rarest of later (decision 0024).
+        """
+        if self.halted or self._live_bytes >= self._settings.outstanding_bytes:
+            return
+        for asked in list(self._requests.values()):
+            peer = asked.peer
+            if not asked.live or asked.followed or peer.asked != 1 or peer.slow or peer.ahead:
+                continue
+            typical_s = self._timing.typical_s(across=peer.distance > 0)
+            due = asked.since + typical_s - _LEAD * self._timing.trip_s
+            if now < due:
+                self.look_at = min(self.look_at, due)
+                continue
+            run = self._run_from(peer) if peer.rest_until <= now and self._first_from(peer) else -1
+            if run >= 0:
+                asked.followed = True
+                self._ask(peer, run, now, out, behind=True)
 
     def _first_from(self, peer: Peer) -> bool:
         """Whether what has to come first can come from this neighbour, or nothing has to."""
@@ -260,21 +296,22 @@ class PeerSide:
             if not one.live or one.twin:
                 continue
             first = one.peer if isinstance(one, Asked) else None
+            since = one.since if isinstance(one, Asked) else one.started
             limit_s = times * self._patience_s(first)
-            if now < one.started + limit_s:
-                self.look_at = min(self.look_at, one.started + limit_s)
+            if now < since + limit_s:
+                self.look_at = min(self.look_at, since + limit_s)
                 continue
             others = [p for p in self._book.peers.values() if p is not first and not p.slow]
             # By then any of them will do, wherever it is; what is slow across a boundary is mostly the boundary.
             # (Of ten twins that bridges asked for there sooner, seven came after the first or with it.)
-            far = now >= one.started + 2 * limit_s
-            peer, retry_at, _ = selection.choose_peer(
+            far = now >= since + 2 * limit_s
+            peer, retry_at = selection.choose_peer(
                 others, 1 << one.run, now, self._per_peer, self._dice, EVERYWHERE if far else WITHIN
             )
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
                 if self._book.bounded and not far:
-                    self.look_at = min(self.look_at, one.started + 2 * limit_s)
+                    self.look_at = min(self.look_at, since + 2 * limit_s)
                 self._overdue |= 1 << one.run
                 continue
             one.twin = True
@@ -286,25 +323,22 @@ class PeerSide:
         if not self._book.bounded or not self._mine.needed:
             return math.inf
         # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
-        pause_s = self._cross_after_s(max(self._typical_s))
+        least_s = self._settings.cross_after_s
+        pause_s = self._timing.look_away_s(least_s)
         if now >= self._looked_at + pause_s:
             ages = [now - a.started for a in self._requests.values() if a.live and a.peer.distance]
-            pause_s = max(pause_s, self._cross_after_s(median([*ages, *self._durations[1]])))
+            pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
         if now >= self._looked_at + pause_s:
             self._looked_at = now
             self._book.look_beyond(self._mine.needed)
         # By then more may be known of how long a request takes.
-        return min(self._looked_at + pause_s, now + self._settings.cross_after_s)
-
-    def _cross_after_s(self, typical_s: float) -> float:
-        """How long to look away, if a request across a boundary takes so long."""
-        return min(max(self._settings.cross_after_s, _CROSS_AFTER * typical_s), _CROSS_MAX_S)
+        return min(self._looked_at + pause_s, now + least_s)
 
     def _patience_s(self, peer: Peer | None) -> float:
         """How long a request to this peer, or to the origin, may take in the endgame before it gets a twin."""
         settings = self._settings
-        across = peer is not None and peer.distance > 0
-        return max(settings.duplicate_min_s, settings.duplicate_after * self._typical_s[across])
+        typical_s = self._timing.typical_s(across=peer is not None and peer.distance > 0)
+        return max(settings.duplicate_min_s, settings.duplicate_after * typical_s)
 
     @property
     def idle(self) -> bool:
@@ -320,13 +354,15 @@ class PeerSide:
     def check(self) -> None:
         """Assert the invariants."""
         live = [a for a in self._requests.values() if a.live]
-        assert len(live) == self._live
+        assert sum(a.since < math.inf for a in live) == self._live
         assert sum(self._run_bytes[a.run] for a in live) == self._live_bytes
         assert chunkset.of(a.run for a in live) == self._mine.asked
         for asked in live:
             assert self._book.peers.get(asked.peer.node) is asked.peer
         for peer in self._book.peers.values():
             assert peer.asked == sum(a.peer is peer for a in live)
+            behind = sum(a.peer is peer and a.since == math.inf for a in live)
+            assert behind <= min(1, peer.asked - 1) or not peer.asked
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
         book, free = self._book, self._mine.free
@@ -347,13 +383,15 @@ class PeerSide:
         return selection.choose_run(self._mine, offered, self._book.scarcity, window, self._dice)
 
     def _ask(
-        self, peer: Peer, run: int, now: float, out: list[Command], *, twin: bool = False
-    ) -> None:
+        self, peer: Peer, run: int, now: float, out: list[Command],
+        *, twin: bool = False, behind: bool = False,
+    ) -> None:  # fmt: skip
         number = self._next_request
         self._next_request += 1
-        self._requests[number] = Asked(peer, run, now, twin=twin)
+        since = math.inf if behind else now
+        self._requests[number] = Asked(peer, run, now, since, twin=twin)
         self._mine.asked |= 1 << run
-        self._live += 1
+        self._live += not behind
         self._live_bytes += self._run_bytes[run]
         self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)

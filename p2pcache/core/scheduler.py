@@ -218,6 +218,9 @@ class Scheduler:
         if peer is None:
             return  # barred, or the news overtook the end of its connection
         peer.load = event.load
+        if not event.runs:
+            self._peers.has_room(peer, now)
+            return
         news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
         if news:
             self._progress_at = now
@@ -226,7 +229,7 @@ class Scheduler:
             self._peers.offer(peer, news, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
-        run = self._peers.ended(event.request, event.outcome, now, self._out)
+        run = self._peers.ended(event.request, event.outcome, now, self._out, event.waited_s)
         for command in self._out:
             if isinstance(command, Blame):
                 self._origin.owners.failed(command.peer)

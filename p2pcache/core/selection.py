@@ -19,7 +19,6 @@ class Choice(NamedTuple):
 
     peer: Peer | None  # whom to ask
     retry_at: float  # earliest end of a rest of a neighbour that has something; inf if none
-    useful: int  # neighbours that have something wanted
 
 
 def choose_run(mine: RunBook, offered: int, rarity: Rarity, window: int, dice: Random) -> int:
@@ -60,19 +59,18 @@ def choose_peer(
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
-    best_asked = best_load = ties = useful = 0
+    best_asked = best_load = ties = 0
     retry_at = math.inf
     good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
     for peer in peers:
         offered = peer.have & within[peer.distance]
         if not offered:
             continue
-        useful += 1
         if peer.rest_until > now:
             retry_at = min(retry_at, peer.rest_until)
             continue
         asked = peer.asked
-        if asked >= per_peer + peer.way.runs:
+        if asked >= per_peer + peer.ahead:
             continue
         if peer.slow:
             # passed over unless nobody else has it, and then never more than one at a time
@@ -86,7 +84,7 @@ def choose_peer(
             ties += 1
             if dice.random() * ties < 1:
                 best = peer
-    return Choice(best, retry_at, useful)
+    return Choice(best, retry_at)
 
 
 def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> int:

@@ -3,12 +3,14 @@
 Pure: the daemon and the simulator run this same code.
 
 A peer's requests are served one after the other (they share one connection, so two at once would
-only delay the first), and slots go round the peers that wait. What is admitted at once is slots +
-queue over all peers: a short queue and an early BUSY let the requester find a peer with a free
-slot, where a long queue would hold it.
+only delay the first), and slots go round the peers that wait. As many peers are admitted at once as there
+are slots: an early BUSY lets the requester find somebody with a free slot, where a queue would
+hold it, and who was told BUSY is told when there is room again. Who is being served may have its next
+request wait here, so that no slot stands empty for as long as a question takes (decision 0024). A peer whose
+link is far slower than the others' takes no slot from them: it would hold it for ten of their turns.
 
 How many flow at once follows how long they take beside the tempo of the swarm: a node with a slow uplink
-that sends a rare run to fourteen peers in parallel keeps everybody waiting, while two at a time are soon many
+that sends a rare run to seven peers in parallel keeps everybody waiting, while two at a time are soon many
 holders.
 """
 
@@ -24,6 +26,10 @@ _FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
 _FEWEST_SLOTS = 2  # one sends while the other starts or ends
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
+_KNOWN = 8  # uploads below which nobody is called slow
+_DURATIONS = 31  # the last uploads
+_SLOW = 3.0  # median uploads that one takes to a slow peer
+_OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
 # cost 8 real nodes 0.02 of eta (decision 0018).
 _LATELY = 32
@@ -48,29 +54,35 @@ class UploadQueue(Generic[Item]):
 
     What is asked for across the boundary of a rack or site comes before everything else, because a whole
     rack waits for it, and finds a place when the others don't. What warms a cache waits behind all that,
-    what is asked for in the background behind everything; neither takes a place that is for waiting.
+    what is asked for in the background behind everything; neither takes a place from what comes before it,
+    nor has its next request wait here: the slot is for whoever is more in need.
 
-    Invariants (`check`): at most `slots` active; active + waiting never above slots + queue + _ACROSS
-    (or `few_askers_places`, if that is more); a peer has at most one active upload; the rotation holds
-    all and only peers that wait; a peer's requests wait in the order of their turns.
+    Invariants (`check`): at most `slots` active, and as many to slow peers; a peer has at most one active upload; the
+    rotation holds all and only peers that wait; a peer's requests wait in the order of their turns.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
         """Start empty and open."""
         self._settings = settings
-        self._active: dict[int, Item] = {}  # peer -> what is being sent to it
+        self._active: dict[int, tuple[Turn, Item]] = {}  # peer -> what is being sent to it
         self._waiting: dict[int, deque[tuple[Turn, Item]]] = {}  # peer -> its requests, in order
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._waiting_count = 0
         self._slots = settings.slots
         self._lately: deque[int] = deque(maxlen=_LATELY)  # the peers that asked last
+        # Peer -> what it was told BUSY for, all places being taken; the longest ago first.
+        self._refused: dict[int, Item] = {}
+        self._took_s: deque[float] = deque(maxlen=_DURATIONS)
+        self._slow: set[int] = (
+            set()
+        )  # peers beside whom a slot is kept for the others; as many as slots at most
         self._open = True
         self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
 
     @property
     def load(self) -> int:
-        """Uploads active and waiting: what is piggybacked to peers."""
-        return len(self._active) + self._waiting_count
+        """Peers that are served or wait: what is piggybacked to peers."""
+        return len(self._active.keys() | self._waiting.keys())
 
     @property
     def active(self) -> int:
@@ -93,11 +105,14 @@ class UploadQueue(Generic[Item]):
         """
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
-        places, few_places = self._places[turn], self._few_places
-        if turn < Turn.WARM:
-            places = max(places, few_places)
-        if not self._open or self.load >= places or mine >= self._share(peer, few_places):
+        few_places = self._few_places if turn < Turn.WARM else 0
+        next_waits = mine and turn < Turn.WARM
+        full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
+        if not self._open or full or mine >= self._share(peer, turn, few_places):
+            if full and turn < Turn.WARM:
+                self._refused.setdefault(peer, item)
             return False
+        self._refused.pop(peer, None)
         if peer not in self._waiting:
             self._waiting[peer] = deque()
             self._rotation.append(peer)
@@ -109,10 +124,21 @@ class UploadQueue(Generic[Item]):
 
     def start(self) -> tuple[int, Item] | None:
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
-        if len(self._active) >= min(self._slots, int(self._paced)):
+        if len(self._active.keys() - self._slow) >= min(self._slots, int(self._paced)):
             return None
         turns = sorted({line[0][0] for line in self._waiting.values()})
         return next((begun for turn in turns if (begun := self._next(turn))), None)
+
+    def vacant(self) -> list[Item]:
+        """Refused requests, the oldest first, whose askers should hear that there is room now; each is named once.
+
+        As many as there are free slots: an asker may have found somebody else meanwhile, but
+        calling more than one for each sends most of them away again.
+        """
+        room = min(self._slots, int(self._paced)) - self._taken(Turn.USUAL)
+        if room <= 0 or not self._open:
+            return []
+        return [self._refused.pop(peer) for peer in list(self._refused)[:room]]
 
     def _next(self, turn: Turn) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
@@ -120,14 +146,14 @@ class UploadQueue(Generic[Item]):
             if peer in self._active or self._waiting[peer][0][0] != turn:
                 self._rotation.append(peer)
                 continue
-            _, item = self._waiting[peer].popleft()
+            began = self._waiting[peer].popleft()
             self._waiting_count -= 1
             if self._waiting[peer]:
                 self._rotation.append(peer)
             else:
                 del self._waiting[peer]
-            self._active[peer] = item
-            return peer, item
+            self._active[peer] = began
+            return peer, began[1]
         return None
 
     def ended(
@@ -144,11 +170,12 @@ class UploadQueue(Generic[Item]):
         Raises:
             LocalProtocolError: it wasn't active.
         """
-        if self._active.get(peer) != item:
+        if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
         if took_s is None:
             return
+        self._judge(peer, took_s)
         settings = self._settings
         pace_s = settings.pace * settings.slots * tempo_s
         if 0 < pace_s < took_s:
@@ -156,6 +183,15 @@ class UploadQueue(Generic[Item]):
             self._paced = max(_FEWEST_SLOTS, min(self._paced - 1, slower))
         elif not pace_s or took_s < _HURRY * pace_s:
             self._paced = min(max(settings.slots, _FIRST_SLOTS), self._paced + 1)
+
+    def _judge(self, peer: int, took_s: float) -> None:
+        self._took_s.append(took_s)
+        usual_s = sorted(self._took_s)[len(self._took_s) // 2]
+        known = len(self._took_s) >= _KNOWN and len(self._slow) < self._settings.slots
+        if known and took_s > _SLOW * usual_s:
+            self._slow.add(peer)
+        else:
+            self._slow.discard(peer)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
@@ -173,6 +209,8 @@ class UploadQueue(Generic[Item]):
     def leave(self, peer: int) -> list[Item]:
         """A peer is gone: its waiting requests, now removed. An active one still needs `ended`."""
         self._lately = deque((one for one in self._lately if one != peer), maxlen=_LATELY)
+        self._refused.pop(peer, None)
+        self._slow.discard(peer)
         waiting = self._waiting.pop(peer, None)
         if waiting is None:
             return []
@@ -182,9 +220,10 @@ class UploadQueue(Generic[Item]):
 
     def check(self) -> None:
         """Assert the invariants (tests and simulator)."""
-        assert len(self._active) <= self._settings.slots
+        assert len(self._slow) <= self._settings.slots
+        assert len(self._active) <= 2 * self._settings.slots
         most = self._settings.slots + self._settings.queue + _ACROSS
-        assert self.load <= max(most, self._settings.few_askers_places)
+        assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
@@ -196,14 +235,16 @@ class UploadQueue(Generic[Item]):
     def _capacity(self) -> int:
         return self._slots + self._settings.queue
 
-    @property
-    def _places(self) -> dict[Turn, int]:
-        """Active and waiting uploads below which one more is admitted."""
-        usual, none_to_wait = self._capacity, self._slots
-        return {
-            Turn.ACROSS: usual + _ACROSS, Turn.USUAL: usual,
-            Turn.WARM: none_to_wait, Turn.BACKGROUND: none_to_wait,
-        }  # fmt: skip
+    def _places(self, turn: Turn) -> int:
+        """Peers below which one more is admitted."""
+        to_wait = self._settings.queue if turn < Turn.WARM else 0
+        return self._slots + to_wait + (_ACROSS if turn is Turn.ACROSS else 0)
+
+    def _taken(self, turn: Turn) -> int:
+        """Peers that are served or wait, but for slow ones and those whose turn comes later than this."""
+        served = {peer for peer, (one, _) in self._active.items() if one <= turn}
+        served.update(peer for peer, line in self._waiting.items() if line[0][0] <= turn)
+        return len(served - self._slow)
 
     @property
     def _few_places(self) -> int:
@@ -211,7 +252,8 @@ class UploadQueue(Generic[Item]):
         few = len(set(self._lately)) <= _FEW_ASKERS and self._slots >= self._settings.slots
         return self._settings.few_askers_places if few else 0
 
-    def _share(self, peer: int, few_places: int) -> int:
+    def _share(self, peer: int, turn: Turn, few_places: int) -> int:
         askers = len(self._active.keys() | self._waiting.keys() | {peer})
-        usual = min(self._settings.per_peer, max(1, self._capacity // askers))
+        own = 1 if turn >= Turn.WARM else _OWN
+        usual = min(self._settings.per_peer, max(own, self._capacity // askers))
         return max(usual, few_places // askers)

@@ -132,8 +132,11 @@ class Cluster:
 
     def send(self, a: SimNode, b: SimNode, what: Callable[..., None], *args: Any) -> None:
         """A message from node to node, behind what waits at the uplink of one and the downlink of the other."""
-        queued_s = self._queued_s(a.up) + self._queued_s(b.down)
-        self.post(a.side, b.side, what, *args, queued_s=queued_s)
+        self.post(a.side, b.side, what, *args, queued_s=self.queued_s_between(a, b))
+
+    def queued_s_between(self, a: SimNode, b: SimNode) -> float:
+        """How long what is sent now from node to node lies before full links."""
+        return self._queued_s(a.up) + self._queued_s(b.down)
 
     def _queued_s(self, link: Link) -> float:
         return self.queue_s if self.queue_s and link.spare < FULL * link.rate else 0.0

@@ -66,7 +66,8 @@ class SimNode:
         self.members = NOBODY
         self.corrupt = False  # gave up: the origin's bytes are wrong
         self._dialling: set[int] = set()
-        self._asked: dict[int, tuple[SimNode, int]] = {}  # our requests in flight: server, run
+        # Our requests in flight: server, run, when they were sent.
+        self._asked: dict[int, tuple[SimNode, int, float]] = {}
         self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
         self._timer = float("inf")
         self._inbox: deque[events.Event] = deque()
@@ -172,7 +173,7 @@ class SimNode:
         if self.askable.pop(other.node, None) is None:
             return
         other.serving.dropped_by(self)
-        for number, (server, _run) in list(self._asked.items()):
+        for number, (server, _run, _at) in list(self._asked.items()):
             if server is other:
                 self.ended(number, outcome)
         self.post(events.PeerLeft(other.node))
@@ -181,21 +182,24 @@ class SimNode:
         """No bytes for too long: what was asked has ended, the connection is given up."""
         self.hang_up(other, Outcome.STALLED)
 
-    def ended(self, number: int, outcome: Outcome) -> None:
-        """The one end of a request of ours."""
-        if self._asked.pop(number, None) is None:
+    def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:
+        """The one end of a request of ours; its answer began then (0: there was none)."""
+        _, _, at = self._asked.pop(number, (None, 0, -1.0))
+        if at < 0:
             return
         self.world.trace(2, self.node, number, outcome)
-        self.post(events.RequestEnded(number, outcome))
+        if outcome is Outcome.BUSY:
+            began = self.world.now
+        self.post(events.RequestEnded(number, outcome, began - at if began else 0.0))
 
     def _on_request(self, command: commands.Request) -> None:
         server = self.askable.get(command.peer)
         self.world.trace(1, self.node, command.peer, command.run)
         if server is None:
-            self._asked[command.request] = (self, command.run)
+            self._asked[command.request] = (self, command.run, self.world.now)
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
-        self._asked[command.request] = (server, command.run)
+        self._asked[command.request] = (server, command.run, self.world.now)
         turn = Turn.ACROSS if command.across else Turn.USUAL
         self.cluster.send(
             self, server, server.serving.serve, self, command.request, command.run, turn
@@ -203,7 +207,7 @@ class SimNode:
 
     def _on_cancel(self, command: commands.Cancel) -> None:
         if command.request in self._asked:
-            server, _ = self._asked[command.request]
+            server = self._asked[command.request][0]
             self.cluster.send(self, server, server.serving.unserve, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:

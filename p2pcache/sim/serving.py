@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Upload:
     """One request at the node that serves it."""
 
-    __slots__ = ("asker", "flow", "number", "run", "started")
+    __slots__ = ("asker", "began", "flow", "number", "run", "started")
 
     def __init__(self, asker: "SimNode", number: int, run: int) -> None:
         self.asker = asker
@@ -23,6 +23,7 @@ class Upload:
         self.run = run
         self.flow: Flow | None = None
         self.started = 0.0
+        self.began = 0.0  # when its first byte came to the asker
 
 
 class Serving:
@@ -88,6 +89,10 @@ class Serving:
             upload = started[1]
             upload.started = node.world.now
             asker = upload.asker
+            cluster = node.cluster
+            upload.began = (
+                upload.started + cluster.latency_s + cluster.queued_s_between(node, asker)
+            )
             links = path(node.place, node.up, asker.place, asker.down)
             size = node.run_bytes[upload.run]
             upload.flow = node.net.start(links, size, self._sent, upload)
@@ -98,5 +103,9 @@ class Serving:
         took_s = node.world.now - upload.started
         self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
-        node.cluster.send(node, asker, asker.ended, upload.number, outcome)
+        node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
+        for refused in self.queue.vacant():
+            node.cluster.send(
+                node, refused.asker, refused.asker.told, node.node, 0, self.queue.load
+            )

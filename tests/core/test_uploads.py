@@ -26,7 +26,7 @@ def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
     assert queue.start() is None
     queue.ended(1, 10)
     assert queue.start() == (1, 11)
-    assert queue.load == 3
+    assert queue.load == 1, "peers"
 
 
 def test_slots_go_round_the_peers() -> None:
@@ -39,21 +39,48 @@ def test_slots_go_round_the_peers() -> None:
 
 
 def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
-    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13), (2, 20))
-    assert not queue.offer(3, 30)
+    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13), (2, 20), (3, 30), (4, 40), (5, 50))
+    assert not queue.offer(6, 60)
     assert queue.start() == (1, 10)
     queue.ended(1, 10)
-    assert not queue.offer(1, 14)  # its share is 2 with another peer present
-    assert queue.offer(3, 30)
+    assert not queue.offer(1, 14)  # its share is 3 with other peers present
+    assert queue.start() == (2, 20)
+    queue.ended(2, 20)
+    assert queue.offer(6, 60)
+    queue.check()
+
+
+def test_who_is_served_may_have_its_next_request_wait_here_when_all_places_are_taken() -> None:
+    queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+    assert [queue.start(), queue.start()] == [(1, 10), (2, 20)]
+    assert not queue.offer(6, 60)
+    assert queue.offer(1, 11)
+    assert queue.offer(1, 12), "it may have seen the end of its upload before we did"
+    assert not queue.offer(1, 13)
+    assert queue.load == 5
+    queue.check()
+
+
+def test_the_next_request_of_what_warms_a_cache_keeps_no_place_from_a_pull() -> None:
+    queue = queue_of()
+    assert queue.offer(1, 10, Turn.WARM)
+    assert queue.offer(2, 20, Turn.WARM)
+    assert [queue.start(), queue.start()] == [(1, 10), (2, 20)]
+    assert not queue.offer(3, 30, Turn.WARM)
+    assert not queue.offer(1, 11, Turn.WARM)
+    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), "as if nobody were here"
+    queue.ended(1, 10)
+    assert queue.start() == (4, 4)
+    queue.check()
 
 
 def test_who_asks_across_a_boundary_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
-    queue = queue_of((1, 10), (1, 11), (2, 20), (2, 21), (3, 30))
-    assert not queue.offer(4, 40)
-    assert queue.offer(4, 40, Turn.ACROSS)
-    assert queue.offer(5, 50, Turn.ACROSS)
-    assert [queue.start(), queue.start()] == [(4, 40), (5, 50)]
-    queue.ended(4, 40)
+    queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+    assert not queue.offer(6, 60)
+    assert queue.offer(6, 60, Turn.ACROSS)
+    assert queue.offer(7, 70, Turn.ACROSS)
+    assert [queue.start(), queue.start()] == [(6, 60), (7, 70)]
+    queue.ended(6, 60)
     assert queue.start() == (1, 10)
     queue.check()
 
@@ -87,8 +114,10 @@ def test_what_warms_a_cache_waits_behind_pulls_and_before_the_background() -> No
     )
     for peer, turn in enumerate((Turn.BACKGROUND, Turn.WARM, Turn.USUAL, Turn.ACROSS)):
         assert queue.offer(peer, peer, turn)
-    assert not queue.offer(9, 9, Turn.WARM), "the places to wait are for others"
-    assert [queue.start() for _ in range(4)] == [(3, 3), (2, 2), (1, 1), (0, 0)]
+    assert queue.offer(9, 9, Turn.WARM), "it comes before the background"
+    assert not queue.offer(10, 10, Turn.WARM), "the places to wait are for others"
+    assert [queue.start(), queue.start()] == [(3, 3), (2, 2)]
+    assert {queue.start(), queue.start()} == {(1, 1), (9, 9)}
     queue.check()
 
 
@@ -193,7 +222,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.queue.check()
-        assert self.queue.load == len(self.waiting) + len(self.active)
+        assert self.queue.load == len({peer for peer, _ in self.waiting | self.active})
         assert self.queue.active == len(self.active)
 
 
@@ -209,9 +238,9 @@ def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() ->
     def active_after(took_s: float, tempo_s: float) -> int:
         for peer in range(100, 116):
             queue.offer(peer, 1)
-        while queue.start() is not None:
-            pass
-        active = [peer for peer in range(100, 116) if queue._active.get(peer) == 1]
+        active = list[int]()
+        while (begun := queue.start()) is not None:
+            active.append(begun[0])
         for peer in active:
             queue.ended(peer, 1, took_s, tempo_s)
         for peer in range(100, 116):
@@ -236,7 +265,7 @@ def test_many_that_ask_in_turn_are_not_few() -> None:
         assert queue.start() == (peer, peer)
         queue.ended(peer, peer)
     admitted = sum(queue.offer(1, 100 + number) for number in range(20))
-    assert admitted == UploadSettings().per_peer
+    assert admitted == UploadSettings().slots
 
 
 def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
@@ -246,9 +275,110 @@ def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -
     assert all(queue.offer(2, places + number) for number in range(places // 2))
     queue.check()
     assert not queue.offer(1, 999)
-    assert not queue.offer(3, 1000)  # BUSY while so much waits: it asks somebody else
-    queue.leave(2)
+    assert [queue.start(), queue.start()] == [(1, 0), (2, places)]
     assert queue.offer(3, 1000)
+    assert queue.start() == (3, 1000), "it has a slot of its own"
     queue.check()
+    queue.leave(2)
     queue.limit(1)  # we are to give way: no long queues then
-    assert not queue.offer(3, 1001)
+    assert not queue.offer(4, 1001)
+
+
+def crowded(*peers: int) -> UploadQueue[int]:
+    """Two slots are taken, and these peers were told BUSY."""
+    queue: UploadQueue[int] = UploadQueue(
+        UploadSettings(slots=2, queue=0, per_peer=4, few_askers_places=0)
+    )
+    for peer in (101, 102):
+        assert queue.offer(peer, peer)
+        assert queue.start() == (peer, peer)
+    for peer in peers:
+        assert not queue.offer(peer, 10 * peer)
+    assert queue.vacant() == []
+    return queue
+
+
+def test_who_was_told_busy_hears_of_a_free_slot_once_and_in_turn() -> None:
+    queue = crowded(1, 2, 1, 3)
+    queue.ended(101, 101)
+    assert queue.vacant() == [10]
+    assert queue.offer(101, 103)
+    queue.start()
+    queue.ended(101, 103)
+    queue.ended(102, 102)
+    assert queue.vacant() == [20, 30], "one for each slot"
+    assert queue.vacant() == []
+
+
+def test_nobody_is_called_for_a_slot_whose_next_request_is_here() -> None:
+    queue = crowded(1)
+    assert queue.offer(101, 103)
+    queue.ended(101, 101)
+    assert queue.vacant() == []
+    assert queue.start() == (101, 103)
+
+
+def test_who_got_a_slot_meanwhile_or_left_is_not_called() -> None:
+    queue = crowded(1, 2, 3)
+    queue.ended(101, 101)
+    assert queue.offer(1, 11)
+    assert queue.start() == (1, 11)
+    queue.leave(2)
+    queue.ended(102, 102)
+    assert queue.vacant() == [30]
+
+
+def test_what_waits_behind_others_or_at_a_node_that_ends_is_not_called() -> None:
+    queue = crowded()
+    assert not queue.offer(4, 40, Turn.WARM)
+    assert not queue.offer(5, 50, Turn.BACKGROUND)
+    queue.ended(101, 101)
+    assert queue.vacant() == []
+    queue = crowded(1)
+    queue.close()
+    queue.ended(101, 101)
+    assert queue.vacant() == [], "nothing is admitted any more"
+
+
+def test_a_slow_peer_takes_no_slot_from_the_others() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
+
+    def served(peer: int, took_s: float) -> None:
+        assert queue.offer(peer, 1)
+        assert queue.start() == (peer, 1)
+        queue.ended(peer, 1, took_s)
+        queue.check()
+
+    for peer in (1, 2) * 5:
+        served(peer, 1.0)
+    served(3, 10.0)
+    for peer in (3, 1, 2):
+        assert queue.offer(peer, 10)
+        assert queue.start() == (peer, 10), "two and the slow one"
+    assert not queue.offer(4, 10)
+    queue.check()
+    queue.ended(3, 10, 1.0)  # it has recovered
+    assert not queue.offer(3, 11)
+    queue.ended(1, 10, 1.0)
+    assert queue.offer(3, 11)
+    queue.check()
+
+
+def test_slow_peers_are_so_beside_others_and_no_more_than_there_are_slots() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
+    for peer in range(10):
+        assert queue.offer(peer, 1)
+        queue.start()
+        queue.ended(peer, 1, 10.0)
+    assert not queue._slow, "all take as long"
+    for _ in range(20):
+        assert queue.offer(1, 1)
+        queue.start()
+        queue.ended(1, 1, 1.0)
+    for peer in range(10, 15):
+        assert queue.offer(peer, 1)
+        assert queue.start() == (peer, 1)
+        queue.ended(peer, 1, 10.0)
+    assert queue._slow == {10, 11}
+    queue.leave(10)
+    assert queue._slow == {11}

@@ -92,8 +92,10 @@ class SwarmPort(Protocol):
     def peer_has(self, node: int, runs: int, load: int) -> None:
         """A node proved more runs (also of one that only requests from us)."""
 
-    def request_ended(self, request: int, outcome: Outcome, nbytes: int) -> None:
-        """The one end of a request; `nbytes` of payload came for it."""
+    def request_ended(
+        self, request: int, outcome: Outcome, nbytes: int, waited_s: float = 0.0
+    ) -> None:
+        """The one end of a request; `nbytes` of payload came for it, the answer after `waited_s` (0: not known)."""
 
     def dial_failed(self, node: int) -> None:
         """The bad end of a dial."""

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Incoming:
     """One REQUEST on the wire, as the receiving thread sees it."""
 
-    __slots__ = ("dropped", "end", "layout", "next", "on_chunk", "store", "stream")
+    __slots__ = ("began", "dropped", "end", "layout", "next", "on_chunk", "store", "stream")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Incoming:
         self.layout = layout
         self.store = store
         self.on_chunk = on_chunk
+        self.began = 0.0  # when the first answer came; of the monotonic clock
         self.dropped = False  # cancelled: what still comes is read and forgotten
 
 
@@ -76,6 +78,8 @@ class Reception:
         self._shares = 1  # the receiving thread's own, and one while `_working`
         self._verdict = Outcome.DONE
         self._writer: ChunkWriter | None = None
+        if not incoming.began:
+            incoming.began = time.monotonic()
         if incoming.dropped:
             return
         try:

@@ -286,6 +286,7 @@ class Requester:
         incoming = connection.expected.pop(frame.a, None) if connection is not None else None
         if incoming is None or incoming.stream != frame.stream:
             raise RemoteProtocolError(f"{outcome.name} for a request that isn't")
+        incoming.began = time.monotonic()
         stream = self._by_number.get(frame.stream)
         for asked in list(stream.asked.values()) if stream is not None else ():
             if stream is not None and asked.number == frame.a:
@@ -355,7 +356,11 @@ class Requester:
     def _end(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:
         asked.ended = True
         del stream.asked[asked.request]
-        self._hub.inbox.post(asked.port.request_ended, asked.request, outcome, asked.nbytes)
+        began = asked.incoming.began if asked.incoming is not None else 0.0
+        waited_s = began - asked.since if began else 0.0
+        self._hub.inbox.post(
+            asked.port.request_ended, asked.request, outcome, asked.nbytes, waited_s
+        )
 
     # -- the end ---------------------------------------------------------------------------------
 

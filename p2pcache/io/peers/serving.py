@@ -152,7 +152,7 @@ class Serving:
             return
         upload = Upload(
             self.connection, session.number, number, chunks, port.store, self._upload_ended,
-            port.tempo_s,
+            self._room, port.tempo_s,
         )  # fmt: skip
         self._uploads[number] = upload
         if not self._hub.uploads.offer(upload, wire.turn_of(frame)):
@@ -197,6 +197,13 @@ class Serving:
         # Served requests are paid for with the time their bytes take; these others cost nothing.
         if not self._unserved.allow():
             raise RemoteProtocolError("too many requests that can't be served")
+
+    def _room(self, refused: Upload) -> None:
+        """It was told BUSY, and a slot is free: it hears that before the others come for it."""
+        session = self._sessions.get(refused.stream)
+        if session is not None and session.port is not None:
+            load = self._hub.uploads.load
+            self.connection.send(wire.have(session.number, 0, session.run_count, load))
 
     def _upload_ended(self, upload: Upload, left: str) -> None:
         self._uploads.pop(upload.number, None)

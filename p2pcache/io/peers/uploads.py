@@ -27,6 +27,7 @@ class Upload:
         "connection",
         "number",
         "on_ended",
+        "on_room",
         "store",
         "stream",
         "tempo_s",
@@ -40,6 +41,7 @@ class Upload:
         chunks: range,
         store: ChunkStore,
         on_ended: Callable[["Upload", str], None],
+        on_room: Callable[["Upload"], None],
         tempo_s: Callable[[], float],
     ) -> None:
         """What to send where.
@@ -52,6 +54,7 @@ class Upload:
             store: where they lie.
             on_ended: told once on the loop's thread; the text says why something is left unsent,
                 "" if nothing is.
+            on_room: told on the loop's thread when it was answered BUSY and there is room now.
             tempo_s: how quickly new runs appear in its swarm, as `SwarmPort.tempo_s`.
         """
         self.connection = connection
@@ -60,6 +63,7 @@ class Upload:
         self.chunks = chunks
         self.store = store
         self.on_ended = on_ended
+        self.on_room = on_room
         self.tempo_s = tempo_s
         self.cancelled = False
 
@@ -91,6 +95,7 @@ class Uploads:
         """Send so many at once at most, and no more than the settings say."""
         self._queue.limit(slots)
         self._start()
+        self._call()
 
     def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
         """Admit a request, to be served in its turn; False: answer BUSY."""
@@ -134,6 +139,11 @@ class Uploads:
         if connection.backlog:
             connection.flush()  # what was queued while the thread held the write side
         self._start()
+        self._call()
+
+    def _call(self) -> None:
+        for refused in self._queue.vacant():
+            refused.on_room(refused)
 
     def _over(self, upload: Upload, left: str) -> None:
         if not self._queue.load:

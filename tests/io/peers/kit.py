@@ -134,6 +134,7 @@ class Port:
         self.store = FileStore(model, full=full, broken=broken)
         self.told: list[tuple[object, ...]] = []
         self.ends: dict[int, tuple[Outcome, int]] = {}
+        self.waited_s: dict[int, float] = {}
         self._changed = asyncio.Event()
 
     def have_runs(self) -> int:
@@ -154,8 +155,11 @@ class Port:
     def peer_has(self, node: int, runs: int, load: int) -> None:
         self._note("has", node, runs)
 
-    def request_ended(self, request: int, outcome: Outcome, nbytes: int) -> None:
+    def request_ended(
+        self, request: int, outcome: Outcome, nbytes: int, waited_s: float = 0.0
+    ) -> None:
         assert request not in self.ends, "a request ended twice"
+        self.waited_s[request] = waited_s
         self.ends[request] = (outcome, nbytes)
         self._note("ended", request, outcome)
 

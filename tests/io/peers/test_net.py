@@ -156,6 +156,26 @@ async def test_busy_when_slots_and_queue_are_full() -> None:
         assert await port.end(runs[1]) is Outcome.CANCELLED
 
 
+async def test_who_was_told_busy_hears_when_there_is_room_again() -> None:
+    uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)
+    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
+        server.swarm(MODEL, full=True)
+        ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
+        await dialled(one, ours, server)
+        await dialled(other, theirs, server)
+        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+        one.net.request(DIGEST, 7, 1, first)
+        await uploading(server)
+        other.net.request(DIGEST, 8, 1, second)
+        assert await theirs.end(8) is Outcome.BUSY
+        assert 0 < theirs.waited_s[8] < 2, "what the question and its answer took"
+        assert await ours.end(7) is Outcome.DONE
+        assert 0 < ours.waited_s[7] < 2
+        await theirs.heard("has", 1, 0)
+        other.net.request(DIGEST, 9, 1, second)
+        assert await theirs.end(9) is Outcome.DONE
+
+
 async def test_a_model_that_is_not_there_fails_the_dial() -> None:
     async with node(1) as server, node(2) as client:
         port = client.swarm(MODEL)
