@@ -117,7 +117,7 @@ class AgentMetrics(Collector):
             ("pulls_running", "Pulls that run now.", len(running)),
             ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),
             ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
-            ("uploads", "Uploads active and queued.", net.load),
+            ("uploads", "Peers that are sent something, or wait for it.", net.load),
             ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
             ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
              self._serving.limits.share),

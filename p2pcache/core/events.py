@@ -48,7 +48,7 @@ class PeerLeft:
 
 @dataclass(slots=True)
 class PeerHas:
-    """A batched have-delta, with the peer's load (uploads active + queued).
+    """A batched have-delta, with the peer's load (peers that it serves, or that wait there).
 
     Without runs: it told us BUSY and has room again.
     """

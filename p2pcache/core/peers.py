@@ -33,7 +33,7 @@ class Peer:
         self.node = node
         self.distance = distance  # as `Boundaries` has it
         self.have = have  # bits over runs, as it told us
-        self.load = 0  # its uploads, active and queued, as it last said
+        self.load = 0  # peers that it serves or that wait there, as it last said
         self.asked = 0  # our requests that it hasn't answered
         self.rest_until = 0.0  # it was busy or stalled: not asked before this time
         self.clock = now  # last progress, or when it began to owe us something
