@@ -57,9 +57,9 @@ KNOBS: dict[str, Knob] = {
     "leases in flight": _knob("leases", "in_flight", 4, 8, 16, 32),
     "leases at the start": _knob("leases", "first_in_flight", 1, 4, 8, 16),
     "leases of one node": _knob("settings", "origin_fetches", 2, 4, 8, 16),
-    "window, runs": _knob("settings", "window_runs", 8, 32, 128, 512),
-    "requests outstanding": _knob("settings", "outstanding", 6, 10, 14, 20, 28),
-    "upload slots": _knob("uploads", "slots", 4, 8, 14, 20, 28),
+    "window, runs": _knob("settings", "window_runs", 8, 32, 64, 256, 1024),
+    "requests outstanding": _knob("settings", "outstanding", 3, 5, 7, 10, 14),
+    "upload slots": _knob("uploads", "slots", 3, 5, 7, 10, 14),
     "places behind the slots": _knob("uploads", "queue", 0, 2, 4, 8),
     "neighbours": _knob("members", "neighbours", 6, 12, 24, 40),
     "endgame: a second request after": _knob(
