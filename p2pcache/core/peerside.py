@@ -127,9 +127,8 @@ class PeerSide:
             peer.excused(now)
             if outcome is Outcome.BUSY:
                 counters.busy += 1
-                if (
-                    asked.since < math.inf
-                ):  # or it sends to us, and only keeps no place for the next run
+                # Or it sends to us, and only keeps no place for the next run.
+                if asked.since < math.inf:
                     jitter = 0.6 + 0.8 * self._dice.random()  # or all who were refused come back
                     settings = self._settings
                     pause_s, most_s = settings.busy_backoff_s, settings.busy_backoff_max_s

@@ -17,6 +17,7 @@ holders.
 from collections import deque
 from collections.abc import Hashable
 from enum import IntEnum
+from statistics import median_high
 from typing import Generic, TypeVar
 
 from p2pcache.core.settings import UploadSettings
@@ -25,11 +26,11 @@ from p2pcache.errors import LocalProtocolError
 _FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
 _FEWEST_SLOTS = 2  # one sends while the other starts or ends
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
-_FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
 _SLOW = 3.0  # median uploads that one takes to a slow peer
 _OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did
+_FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
 # cost 8 real nodes 0.02 of eta (decision 0018).
 _LATELY = 32
@@ -67,15 +68,13 @@ class UploadQueue(Generic[Item]):
         self._active: dict[int, tuple[Turn, Item]] = {}  # peer -> what is being sent to it
         self._waiting: dict[int, deque[tuple[Turn, Item]]] = {}  # peer -> its requests, in order
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
-        self._waiting_count = 0
         self._slots = settings.slots
         self._lately: deque[int] = deque(maxlen=_LATELY)  # the peers that asked last
         # Peer -> what it was told BUSY for, all places being taken; the longest ago first.
         self._refused: dict[int, Item] = {}
         self._took_s: deque[float] = deque(maxlen=_DURATIONS)
-        self._slow: set[int] = (
-            set()
-        )  # peers beside whom a slot is kept for the others; as many as slots at most
+        # Peers beside whom a slot is kept for the others; as many as slots at most.
+        self._slow: set[int] = set()
         self._open = True
         self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
 
@@ -119,12 +118,11 @@ class UploadQueue(Generic[Item]):
         waiting = self._waiting[peer]
         behind = sum(one > turn for one, _ in waiting)
         waiting.insert(len(waiting) - behind, (turn, item))
-        self._waiting_count += 1
         return True
 
     def start(self) -> tuple[int, Item] | None:
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
-        if len(self._active.keys() - self._slow) >= min(self._slots, int(self._paced)):
+        if len(self._active.keys() - self._slow) >= self._at_once:
             return None
         turns = sorted({line[0][0] for line in self._waiting.values()})
         return next((begun for turn in turns if (begun := self._next(turn))), None)
@@ -135,7 +133,7 @@ class UploadQueue(Generic[Item]):
         As many as there are free slots: an asker may have found somebody else meanwhile, but
         calling more than one for each sends most of them away again.
         """
-        room = min(self._slots, int(self._paced)) - self._taken(Turn.USUAL)
+        room = self._at_once - self._taken(Turn.USUAL)
         if room <= 0 or not self._open:
             return []
         return [self._refused.pop(peer) for peer in list(self._refused)[:room]]
@@ -147,7 +145,6 @@ class UploadQueue(Generic[Item]):
                 self._rotation.append(peer)
                 continue
             began = self._waiting[peer].popleft()
-            self._waiting_count -= 1
             if self._waiting[peer]:
                 self._rotation.append(peer)
             else:
@@ -186,7 +183,7 @@ class UploadQueue(Generic[Item]):
 
     def _judge(self, peer: int, took_s: float) -> None:
         self._took_s.append(took_s)
-        usual_s = sorted(self._took_s)[len(self._took_s) // 2]
+        usual_s = median_high(self._took_s)
         known = len(self._took_s) >= _KNOWN and len(self._slow) < self._settings.slots
         if known and took_s > _SLOW * usual_s:
             self._slow.add(peer)
@@ -200,7 +197,6 @@ class UploadQueue(Generic[Item]):
         if waiting is None or found is None:
             return False
         waiting.remove(found)
-        self._waiting_count -= 1
         if not waiting:
             del self._waiting[peer]
             self._rotation.remove(peer)
@@ -215,7 +211,6 @@ class UploadQueue(Generic[Item]):
         if waiting is None:
             return []
         self._rotation.remove(peer)
-        self._waiting_count -= len(waiting)
         return [item for _, item in waiting]
 
     def check(self) -> None:
@@ -227,9 +222,13 @@ class UploadQueue(Generic[Item]):
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
-        assert self._waiting_count == sum(map(len, self._waiting.values()))
         lines = [[turn for turn, _ in line] for line in self._waiting.values()]
         assert all(line == sorted(line) for line in lines)
+
+    @property
+    def _at_once(self) -> int:
+        """Uploads that may flow, beside those to slow peers."""
+        return min(self._slots, int(self._paced))
 
     @property
     def _capacity(self) -> int:
@@ -237,8 +236,8 @@ class UploadQueue(Generic[Item]):
 
     def _places(self, turn: Turn) -> int:
         """Peers below which one more is admitted."""
-        to_wait = self._settings.queue if turn < Turn.WARM else 0
-        return self._slots + to_wait + (_ACROSS if turn is Turn.ACROSS else 0)
+        places = self._capacity if turn < Turn.WARM else self._slots
+        return places + (_ACROSS if turn is Turn.ACROSS else 0)
 
     def _taken(self, turn: Turn) -> int:
         """Peers that are served or wait, but for slow ones and those whose turn comes later than this."""
