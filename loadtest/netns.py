@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import psutil
+
 from loadtest.delay import TUN, DelayLine, open_tun
 
 T = TypeVar("T")
@@ -281,7 +283,9 @@ def _clear(pid: int, work: Path | None) -> None:
 def remove_namespaces(prefix: str) -> None:
     """Kill every process in the namespaces with this prefix and delete them."""
     names = [p.name for p in NETNS_DIR.glob(f"{prefix}*")] if NETNS_DIR.is_dir() else []
-    pids = [int(p) for name in names for p in _run("ip", "netns", "pids", name).split()]
+    # Who is still on the way in isn't in any list of the namespace's, and would stay there for good.
+    pids = [p.pid for p in psutil.process_iter(["cmdline"]) if _entering(p.info["cmdline"], names)]
+    pids += [int(p) for name in names for p in _run("ip", "netns", "pids", name).split()]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -291,6 +295,13 @@ def remove_namespaces(prefix: str) -> None:
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{p}/exe").exists() for p in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def _entering(command: list[str] | None, names: list[str]) -> bool:
+    """Whether this is `Host.prefix` at work for one of these namespaces; None: a process that is gone."""
+    return command is not None and any(
+        command[:4] == ["ip", "netns", "exec", name] for name in names
+    )
 
 
 def mount_small_disk(path: Path, size_bytes: int) -> None:

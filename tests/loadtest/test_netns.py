@@ -112,6 +112,18 @@ def test_nothing_stays_after_an_exception() -> None:
 
 
 @needs_root
+def test_who_was_about_to_enter_a_namespace_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "netns").write_text("import time; time.sleep(600)")
+    with Fabric() as fabric:
+        host = fabric.add("n0")
+        # As `ip` looks until it is there: its name and arguments, and our namespace.
+        entering = subprocess.Popen(
+            [*host.prefix, "sleep", "600"], executable=sys.executable, cwd=tmp_path
+        )
+    assert entering.wait(30) == -signal.SIGKILL
+
+
+@needs_root
 def test_the_next_run_clears_up_after_a_killed_one() -> None:
     script = (
         "import time; from loadtest.netns import Fabric\n"
