@@ -328,11 +328,11 @@ class Swarm:
     def _perform(self, command: c.Command) -> None:
         net = self._parts.net
         match command:
-            case c.Request(number, peer, run, across):
+            case c.Request(number, peer, run, urgent):
                 wire, self._next_wire = self._next_wire, self._next_wire + 1
                 self._wire_of[number] = wire
                 self._asked[wire] = (number, peer)
-                net.request(self.digest, wire, peer, run, across=across)
+                net.request(self.digest, wire, peer, run, urgent=urgent)
             case c.Cancel(number):
                 if number in self._wire_of:
                     net.cancel(self.digest, self._wire_of[number])

@@ -17,7 +17,8 @@ class Request:
     request: int
     peer: int
     run: int
-    across: bool = False  # of a rack or site: many wait for it there, so it should be served first
+    # To be served first: it crosses a rack's or site's boundary and many wait for it there, or who asks is shut out.
+    urgent: bool = False
 
 
 @dataclass(slots=True)

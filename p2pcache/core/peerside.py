@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from p2pcache.core import chunkset, selection
-from p2pcache.core.asked import Asked
+from p2pcache.core.asked import Asked, Requests
 from p2pcache.core.boundaries import EVERYWHERE, WITHIN
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import Diary
@@ -17,7 +17,6 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.tempo import Tempo
 from p2pcache.core.timing import Timing
 from p2pcache.core.view import InFlight
-from p2pcache.errors import LocalProtocolError
 
 # Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
 _LEAD = 1.25
@@ -29,9 +28,7 @@ _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don'
 class PeerSide:
     """Decides what is asked of whom.
 
-    Invariants (`check`): `mine.asked` is exactly the runs of live requests; a live request's
-    peer is connected, and `Peer.asked` is the number of live requests to it; one of them at most waits for
-    the end of another; a request ends exactly once.
+    Invariants (`check`): what `Requests` states.
     """
 
     def __init__(
@@ -44,10 +41,7 @@ class PeerSide:
         self._settings = settings
         self._dice = dice
         self._diary = diary
-        self._requests: dict[int, Asked] = {}  # in the order in which they were sent
-        self._next_request = 1
-        self._live = 0  # live requests, but for those that wait for another's end
-        self._live_bytes = 0
+        self._requests = Requests(run_bytes, mine)
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._ahead = 0  # runs that the ways to all neighbours hold
         self._more = 0  # requests beyond `outstanding`
@@ -77,9 +71,7 @@ class PeerSide:
         Raises:
             LocalProtocolError: no such request is in flight.
         """
-        asked = self._requests.pop(request, None)
-        if asked is None:
-            raise LocalProtocolError(f"request {request} ended, but isn't in flight")
+        asked = self._requests.ended(request)
         self._diary.note(now, asked.run, outcome.name.lower(), asked.peer.node)
         if waited_s and asked.since == asked.started:
             self._timing.answered(waited_s)
@@ -95,7 +87,7 @@ class PeerSide:
         """These missing runs are about to be had: take other requests for them back."""
         if not runs & self._mine.asked:
             return
-        for number, asked in self._requests.items():
+        for number, asked in self._requests.by_number.items():
             if asked.live and runs >> asked.run & 1:
                 self._release(asked, now)
                 asked.peer.excused(now)
@@ -103,7 +95,7 @@ class PeerSide:
 
     def abandon(self, peer: Peer, now: float) -> None:
         """A peer is gone: its runs are free again at once, its ends are still awaited."""
-        for asked in self._requests.values() if peer.asked else ():
+        for asked in self._requests.by_number.values() if peer.asked else ():
             if asked.live and asked.peer is peer:
                 self._release(asked, now)
                 self._diary.note(now, asked.run, "left by", peer.node)
@@ -151,21 +143,7 @@ class PeerSide:
         out.append(Blame(node, asked.run))
 
     def _release(self, asked: Asked, now: float) -> None:
-        """Take a request out of the live ones; its peer's count is the caller's business."""
-        asked.live = False
-        self._live -= asked.since < math.inf
-        self._live_bytes -= self._run_bytes[asked.run]
-        alone = True
-        for other in self._requests.values():
-            if not other.live:
-                continue
-            if other.run == asked.run:
-                alone = other.twin = False  # it is alone now and may get a new twin
-            if other.peer is asked.peer and other.since == math.inf:
-                other.since = now - self._timing.trip_s
-                self._live += 1
-        if alone:
-            self._mine.asked &= ~(1 << asked.run)
+        self._requests.release(asked, now, self._timing.trip_s)
 
     # -- what to do -------------------------------------------------------------------------
 
@@ -173,10 +151,19 @@ class PeerSide:
     def _room(self) -> bool:
         settings = self._settings
         return (
-            self._live < settings.outstanding + self._more + self._ahead
-            and self._live_bytes < settings.outstanding_bytes
+            self._requests.flowing < settings.outstanding + self._more + self._ahead
+            and self._requests.live_bytes < settings.outstanding_bytes
             and not self.halted
         )
+
+    @property
+    def _shut_out(self) -> bool:
+        """Whether others have our places: much is in reach, and less than half of what we may ask for at once is asked.
+
+        Who is served stays where it is (`_stay`), so whoever lost its places would find none for long (decision 0025).
+        """
+        at_once, in_reach = self._settings.outstanding, self._mine.free & self._book.rarity.held
+        return 2 * self._requests.flowing < at_once and in_reach.bit_count() >= 2 * at_once
 
     @property
     def _per_peer(self) -> int:
@@ -251,9 +238,9 @@ class PeerSide:
         Not sooner than that: what was asked for is not to be had from anybody else, and the rarest
         run of now is not the rarest of later (decision 0024).
         """
-        if self.halted or self._live_bytes >= self._settings.outstanding_bytes:
+        if self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes:
             return
-        for asked in list(self._requests.values()):
+        for asked in list(self._requests.by_number.values()):
             peer = asked.peer
             if not asked.live or asked.followed or peer.asked != 1 or peer.slow or peer.ahead:
                 continue
@@ -286,7 +273,7 @@ class PeerSide:
         self._overdue = 0
         # Not the endgame: what is missing will come into reach soon.
         times = 2 if self._mine.free else 1
-        slow_ones: list[Asked | Reading] = [*self._requests.values()]
+        slow_ones: list[Asked | Reading] = [*self._requests.by_number.values()]
         if self._mine.fetching & self._book.rarity.held:
             slow_ones += readings
         for one in slow_ones:
@@ -325,7 +312,11 @@ class PeerSide:
         least_s = self._settings.cross_after_s
         pause_s = self._timing.look_away_s(least_s)
         if now >= self._looked_at + pause_s:
-            ages = [now - a.started for a in self._requests.values() if a.live and a.peer.distance]
+            ages = [
+                now - a.started
+                for a in self._requests.by_number.values()
+                if a.live and a.peer.distance
+            ]
             pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
         if now >= self._looked_at + pause_s:
             self._looked_at = now
@@ -346,22 +337,11 @@ class PeerSide:
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live requests, the oldest first, for people."""
-        for asked in self._requests.values():
-            if asked.live:
-                yield InFlight(asked.run, now - asked.started, asked.peer.node)
+        return self._requests.views(now)
 
     def check(self) -> None:
         """Assert the invariants."""
-        live = [a for a in self._requests.values() if a.live]
-        assert sum(a.since < math.inf for a in live) == self._live
-        assert sum(self._run_bytes[a.run] for a in live) == self._live_bytes
-        assert chunkset.of(a.run for a in live) == self._mine.asked
-        for asked in live:
-            assert self._book.peers.get(asked.peer.node) is asked.peer
-        for peer in self._book.peers.values():
-            assert peer.asked == sum(a.peer is peer for a in live)
-            behind = sum(a.peer is peer and a.since == math.inf for a in live)
-            assert behind <= min(1, peer.asked - 1) or not peer.asked
+        self._requests.check(self._book.peers)
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
         book, free = self._book, self._mine.free
@@ -385,15 +365,9 @@ class PeerSide:
         self, peer: Peer, run: int, now: float, out: list[Command],
         *, twin: bool = False, behind: bool = False,
     ) -> None:  # fmt: skip
-        number = self._next_request
-        self._next_request += 1
-        since = math.inf if behind else now
-        self._requests[number] = Asked(peer, run, now, since, twin=twin)
-        self._mine.asked |= 1 << run
-        self._live += not behind
-        self._live_bytes += self._run_bytes[run]
+        number = self._requests.sent(peer, run, now, behind=behind, twin=twin)
         self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)
         self._diary.counters.requests += 1
         self._diary.note(now, run, "asked of", peer.node)
-        out.append(Request(number, peer.node, run, peer.distance > 0))
+        out.append(Request(number, peer.node, run, peer.distance > 0 or self._shut_out))

@@ -254,17 +254,16 @@ class Readers:
             room = len(self.runs_of(node)) < min(share, self._credit.get(node, 0))
             if room and node not in self._verdicts and self._may_read(node, barred, run, have):
                 return node
+        # On parole: taken when all others are full, or the last run of all may be one that it sits on.
+        spare: int | None = None
         for bag in self._ready[:share]:
-            spare: int | None = None  # on parole: or the last run of all may be one that it sits on
             for node in bag.draw(self._rng, SAMPLE):
                 if not self._may_read(node, barred, run, have, everybody=everybody):
                     continue
                 if node not in self._verdicts:
                     return node
                 spare = node if spare is None else spare
-            if spare is not None:
-                return spare
-        return None
+        return spare
 
     def _may_read(
         self,
@@ -306,9 +305,10 @@ class Readers:
 
     def _share(self) -> int:
         """How many leases at once are one node's fair share."""
-        # What the slow ones don't read falls to the others: with a share over all, three slow nodes
-        # of eight left the origin's link idle for a third of a measured storm.
-        fit = len(self._credit) - len(self._slow)
+        # What slow ones don't read falls to the others: with a share over all, three slow nodes of eight left the
+        # origin's link idle for a third of a measured storm. Nor does one on parole count, or it would have a
+        # share for which all others are full.
+        fit = len(self._credit) - len(self._verdicts.keys() & self._credit.keys())
         return ceil(self.at_once / (fit or len(self._credit) or 1))
 
     def _beyond(self, node: int) -> int:

@@ -23,8 +23,9 @@ from typing import Generic, TypeVar
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
 
-_FIRST_SLOTS = 4.0  # until it is known how fast the uplink is
-_FEWEST_SLOTS = 2  # one sends while the other starts or ends
+_FEWEST_SLOTS = (
+    2.0  # one sends while the other starts or ends; until more is known of the uplink, too
+)
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
@@ -34,8 +35,8 @@ _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
 # cost 8 real nodes 0.02 of eta (decision 0018).
 _LATELY = 32
-_ACROSS = (
-    8  # more places for requests across a boundary: who is turned away there keeps a rack waiting
+_URGENT = (
+    8  # more places for what is urgent: who is turned away across a boundary keeps a rack waiting
 )
 
 Item = TypeVar("Item", bound=Hashable)
@@ -44,7 +45,7 @@ Item = TypeVar("Item", bound=Hashable)
 class Turn(IntEnum):
     """Whose requests are served first."""
 
-    ACROSS = 0  # a boundary of racks or sites
+    URGENT = 0  # across a boundary of racks or sites, or who asks is shut out by the others
     USUAL = 1
     WARM = 2  # somebody will want it
     BACKGROUND = 3  # nobody waits for it
@@ -54,9 +55,10 @@ class UploadQueue(Generic[Item]):
     """Admission and order of uploads.
 
     What is asked for across the boundary of a rack or site comes before everything else, because a whole
-    rack waits for it, and finds a place when the others don't. What warms a cache waits behind all that,
-    what is asked for in the background behind everything; neither takes a place from what comes before it,
-    nor has its next request wait here: the slot is for whoever is more in need.
+    rack waits for it, and so does what somebody asks for who is shut out; both find a place when the others
+    don't. What warms a cache waits behind all that, what is asked for in the background behind everything;
+    neither takes a place from what comes before it, nor has its next request wait here: the slot is for
+    whoever is more in need.
 
     Invariants (`check`): at most `slots` active, and as many to slow peers; a peer has at most one active upload; the
     rotation holds all and only peers that wait; a peer's requests wait in the order of their turns.
@@ -76,7 +78,8 @@ class UploadQueue(Generic[Item]):
         # Peers beside whom a slot is kept for the others; as many as slots at most.
         self._slow: set[int] = set()
         self._open = True
-        self._paced = _FIRST_SLOTS  # as many flow at once at most, within `slots`
+        self._served: int | None = None  # whose upload ended last, if it hasn't given way since
+        self._paced = _FEWEST_SLOTS  # as many flow at once at most, within `slots`
 
     @property
     def load(self) -> int:
@@ -105,8 +108,10 @@ class UploadQueue(Generic[Item]):
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
         few_places = self._few_places if turn < Turn.WARM else 0
-        next_waits = mine and turn < Turn.WARM
+        next_waits = mine and turn < Turn.WARM and not self._others_turn(peer)
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
+        if peer == self._served and turn < Turn.WARM and self._others_turn(peer):
+            self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
             if full and turn < Turn.WARM:
                 self._refused.setdefault(peer, item)
@@ -170,6 +175,7 @@ class UploadQueue(Generic[Item]):
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
+        self._served = peer
         if took_s is None:
             return
         self._judge(peer, took_s)
@@ -179,7 +185,7 @@ class UploadQueue(Generic[Item]):
             slower = self._paced * max(0.5, pace_s / took_s)
             self._paced = max(_FEWEST_SLOTS, min(self._paced - 1, slower))
         elif not pace_s or took_s < _HURRY * pace_s:
-            self._paced = min(max(settings.slots, _FIRST_SLOTS), self._paced + 1)
+            self._paced = min(settings.slots, self._paced + 1)
 
     def _judge(self, peer: int, took_s: float) -> None:
         self._took_s.append(took_s)
@@ -217,7 +223,7 @@ class UploadQueue(Generic[Item]):
         """Assert the invariants (tests and simulator)."""
         assert len(self._slow) <= self._settings.slots
         assert len(self._active) <= 2 * self._settings.slots
-        most = self._settings.slots + self._settings.queue + _ACROSS
+        most = self._settings.slots + self._settings.queue + _URGENT
         assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
@@ -232,12 +238,16 @@ class UploadQueue(Generic[Item]):
 
     @property
     def _capacity(self) -> int:
-        return self._slots + self._settings.queue
+        return self._at_once + self._settings.queue
+
+    def _others_turn(self, peer: int) -> bool:
+        """Whether few are served at once here and others than this one were turned away."""
+        return self._at_once < self._settings.slots and bool(self._refused.keys() - {peer})
 
     def _places(self, turn: Turn) -> int:
         """Peers below which one more is admitted."""
-        places = self._capacity if turn < Turn.WARM else self._slots
-        return places + (_ACROSS if turn is Turn.ACROSS else 0)
+        places = self._capacity if turn < Turn.WARM else self._at_once
+        return places + (_URGENT if turn is Turn.URGENT else 0)
 
     def _taken(self, turn: Turn) -> int:
         """Peers that are served or wait, but for slow ones and those whose turn comes later than this."""

@@ -200,7 +200,7 @@ class SimNode:
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run, self.world.now)
-        turn = Turn.ACROSS if command.across else Turn.USUAL
+        turn = Turn.URGENT if command.urgent else Turn.USUAL
         self.cluster.send(
             self, server, server.serving.serve, self, command.request, command.run, turn
         )

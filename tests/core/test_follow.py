@@ -62,9 +62,9 @@ def test_what_waits_takes_the_place_of_a_request_that_ends_badly(outcome: Outcom
     desk, sent = busy_desk()
     assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
     assert end(desk, sent[2], outcome) == [], "as many flow as may"
-    assert desk.s._peers._live == SETTINGS.outstanding
+    assert desk.s._peers._requests.flowing == SETTINGS.outstanding
     desk.do(PeerLeft(2))
-    assert desk.s._peers._live == SETTINGS.outstanding - 1
+    assert desk.s._peers._requests.flowing == SETTINGS.outstanding - 1
 
 
 def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
@@ -113,3 +113,25 @@ def test_room_at_who_never_refused_is_news_of_its_load_only() -> None:
     desk.meet({2: 1})
     assert desk.do(PeerHas(2, 0, 3)) == []
     assert desk.s._book.peers[2].load == 3
+
+
+def test_who_finds_places_nowhere_asks_urgently() -> None:
+    desk = Desk(runs=1000)
+    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    half = SETTINGS.outstanding // 2
+    assert [one.urgent for one in first] == [n < half for n in range(SETTINGS.outstanding)]
+    for one in first[half:]:
+        end(desk, one, Outcome.BUSY)
+    asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    assert len(asked) == SETTINGS.outstanding - half
+    assert not any(one.urgent for one in asked), "it has half of what it may ask for"
+    for one in (*asked, *first[:half]):
+        end(desk, one, Outcome.BUSY)
+    assert any(one.urgent for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s)))
+
+
+def test_where_little_is_in_reach_nobody_is_shut_out() -> None:
+    desk = Desk(runs=1000)
+    asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
+    assert asked
+    assert not any(one.urgent for one in asked)

@@ -47,6 +47,24 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
+def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
+    """Or the last run of all may be one that it sits on: all others waited two seconds for it."""
+    book, have = make(2000, in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
+    now = 1000.0  # its rest is over
+    book.expire(now)
+    for node in (A, B, C, D):
+        book.want(node, 8)
+    given = book.grants(now)
+    assert sum(map(len, given.values())) == 4
+    assert D not in given
+    for run, lease in list(book.leases.items()):
+        finish(book, have, lease.node, run, now + 1)
+    for node in (A, B, C):
+        book.want(node, 1)
+    assert D in book.grants(now + 1)
+
+
 def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
     book, have = make(2000, in_flight=4)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)

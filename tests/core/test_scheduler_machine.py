@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
         # what a connection refused that is gone says nothing about the next one
-        if outcome is Outcome.REFUSED and self.s._peers._requests[number].live:
+        if outcome is Outcome.REFUSED and self.s._peers._requests.by_number[number].live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:

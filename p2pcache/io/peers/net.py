@@ -206,11 +206,11 @@ class PeerNet:
             self._turns[digest] = turn
 
     def request(
-        self, digest: str, request: int, node: int, run: int, *, across: bool = False
+        self, digest: str, request: int, node: int, run: int, *, urgent: bool = False
     ) -> None:
         """Ask a joined node for what is missing of a run; ends in one `request_ended`.
 
-        With `across` it is to be served first: a whole rack waits for it.
+        With `urgent` it is to be served first: a whole rack waits for it, or we are shut out.
         """
         hub = self._live
         port = self._port(digest)
@@ -224,7 +224,7 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         requester = hub.requesters.get(node)
-        turn = Turn.ACROSS if across else Turn.USUAL
+        turn = Turn.URGENT if urgent else Turn.USUAL
         turn = self._turns.get(digest, turn)
         if requester is None or not requester.ask(digest, request, spans, turn):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
