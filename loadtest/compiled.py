@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "audit", "bag", "boundaries", "chunkset", "commands", "diary", "events", "leases", "originside", "owners",
-    "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler", "selection", "tempo", "uploads",
+    "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases", "originside", "owners",
+    "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler", "selection", "tempo", "timing", "uploads",
     "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "serving", "world")
