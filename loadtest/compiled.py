@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases", "originside", "owners",
-    "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler", "selection", "tempo", "timing", "uploads",
-    "way",
+    "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases",
+    "originside", "owners", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
+    "selection", "tempo", "timing", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")
