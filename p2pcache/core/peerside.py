@@ -162,8 +162,10 @@ class PeerSide:
 
         Who is served stays where it is (`_stay`), so whoever lost its places would find none for long (decision 0025).
         """
-        at_once, in_reach = self._settings.outstanding, self._mine.free & self._book.rarity.held
-        return 2 * self._requests.flowing < at_once and in_reach.bit_count() >= 2 * at_once
+        at_once = self._settings.outstanding
+        if 2 * self._requests.flowing >= at_once:
+            return False
+        return (self._mine.free & self._book.rarity.held).bit_count() >= 2 * at_once
 
     @property
     def _per_peer(self) -> int:

@@ -108,9 +108,10 @@ class UploadQueue(Generic[Item]):
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
         few_places = self._few_places if turn < Turn.WARM else 0
-        next_waits = mine and turn < Turn.WARM and not self._others_turn(peer)
+        yields = turn is Turn.USUAL and self._others_turn(peer)
+        next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
-        if peer == self._served and turn < Turn.WARM and self._others_turn(peer):
+        if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
             if full and turn < Turn.WARM:
@@ -190,8 +191,8 @@ class UploadQueue(Generic[Item]):
     def _judge(self, peer: int, took_s: float) -> None:
         self._took_s.append(took_s)
         usual_s = median_high(self._took_s)
-        known = len(self._took_s) >= _KNOWN and len(self._slow) < self._settings.slots
-        if known and took_s > _SLOW * usual_s:
+        room = peer in self._slow or len(self._slow) < self._settings.slots
+        if room and len(self._took_s) >= _KNOWN and took_s > _SLOW * usual_s:
             self._slow.add(peer)
         else:
             self._slow.discard(peer)

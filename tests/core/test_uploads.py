@@ -392,6 +392,10 @@ def test_slow_peers_are_so_beside_others_and_no_more_than_there_are_slots() -> N
         assert queue.start() == (peer, 1)
         queue.ended(peer, 1, 10.0)
     assert queue._slow == {10, 11}
+    assert queue.offer(10, 2)
+    assert queue.start() == (10, 2)
+    queue.ended(10, 2, 10.0)
+    assert queue._slow == {10, 11}, "as slow as before"
     queue.leave(10)
     assert queue._slow == {11}
 
@@ -421,6 +425,15 @@ def test_where_few_are_served_who_was_served_last_gives_way_once() -> None:
     assert queue.vacant() == [20]
     assert not queue.offer(102, 105)
     assert queue.offer(102, 106), "nobody else has come meanwhile"
+    queue.check()
+
+
+def test_where_few_are_served_what_is_urgent_gives_way_to_nobody() -> None:
+    queue = little_flows_at()
+    queue.ended(101, 101)
+    assert queue.offer(101, 103, Turn.URGENT)
+    assert queue.start() == (101, 103)
+    assert queue.offer(101, 104, Turn.URGENT)
     queue.check()
 
 
