@@ -61,8 +61,10 @@ class Boundaries:
 
     def told(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
         """The member list, and who of them shares our rack and our site; nobody: no labels are known."""
-        groups = frozenset(rack), frozenset(site)
-        active = bool(rack) and not groups[0].issuperset(nodes)
+        ours: frozenset[int] = frozenset(rack)
+        active = bool(rack) and not ours.issuperset(nodes)
+        # Without boundaries nobody asks who they are, and a site may be 10,000.
+        groups = (ours, frozenset(site)) if active else (frozenset[int](), frozenset[int]())
         if active == self.active and groups == (self._rack, self._site):
             return
         self.active, (self._rack, self._site) = active, groups

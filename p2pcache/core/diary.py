@@ -3,7 +3,10 @@
 from collections import deque
 from dataclasses import dataclass
 
-_LINES = 4096  # over all runs of a model; about half a megabyte
+from p2pcache.core.events import Outcome
+
+LINES = 4096  # over all runs of a model; about half a megabyte
+WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story says them often
 
 
 @dataclass(slots=True)
@@ -28,9 +31,14 @@ class Diary:
 
     __slots__ = ("_lines", "counters")
 
-    def __init__(self) -> None:
+    def __init__(self, lines: int = LINES) -> None:
+        """Nothing happened yet.
+
+        Args:
+            lines: of the log that are kept.
+        """
         self.counters = Counters()
-        self._lines: deque[tuple[float, int, str, int]] = deque(maxlen=_LINES)
+        self._lines: deque[tuple[float, int, str, int]] = deque(maxlen=lines)
 
     def note(self, now: float, run: int, word: str, node: int = -1) -> None:
         """Something happened to a run; `node` is who was involved."""

@@ -17,7 +17,7 @@ from p2pcache.core.commands import (
     OriginCorrupt,
 )  # fmt: skip
 from p2pcache.core.depth import Depth
-from p2pcache.core.diary import Diary
+from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.owners import LEAST_AHEAD, LOOK_AHEAD, Owners
 from p2pcache.core.peers import PeerBook
@@ -174,7 +174,7 @@ class OriginSide:
             raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
         bit = 1 << reading.run
         self._depth.answered(waited_s, alone=not self._book.peers)
-        self._diary.note(now, reading.run, f"origin: {outcome.name.lower()}")
+        self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
             self._failures = 0
             self._reads_done += 1

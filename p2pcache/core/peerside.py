@@ -8,7 +8,7 @@ from p2pcache.core import chunkset, selection
 from p2pcache.core.asked import Asked, Requests
 from p2pcache.core.boundaries import EVERYWHERE, WITHIN
 from p2pcache.core.commands import Blame, Cancel, Command, Request
-from p2pcache.core.diary import Diary
+from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.originside import Reading
 from p2pcache.core.peers import Peer, PeerBook
@@ -72,7 +72,7 @@ class PeerSide:
             LocalProtocolError: no such request is in flight.
         """
         asked = self._requests.ended(request)
-        self._diary.note(now, asked.run, outcome.name.lower(), asked.peer.node)
+        self._diary.note(now, asked.run, WORDS[outcome], asked.peer.node)
         if waited_s and asked.since == asked.started:
             self._timing.answered(waited_s)
         if asked.live:

@@ -12,7 +12,7 @@ from typing import Any
 from p2pcache.core import chunkset, events, view
 from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.commands import Announce, Blame, Command, Dial, Finished, Stuck, WantedDone
-from p2pcache.core.diary import Counters, Diary
+from p2pcache.core.diary import LINES, Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
@@ -32,7 +32,7 @@ class Scheduler:
 
     def __init__(
         self, *, node: int, run_bytes: Sequence[int], have: int, settings: SwarmSettings,
-        seed: int, tracker: bool, now: float,
+        seed: int, tracker: bool, now: float, story_lines: int = LINES,
     ) -> None:  # fmt: skip
         """Start from what is had already.
 
@@ -48,12 +48,13 @@ class Scheduler:
                 is read before it has granted it or is gone, and then only if
                 `Members` were told: a dead tracker must not become an origin storm.
             now: seconds, of the clock that `handle` is called with.
+            story_lines: of `story` that are kept, over all runs.
         """
         dice = Random(seed)
         self._run_bytes = run_bytes
         self._settings = settings
         self._node = node
-        self._diary = diary = Diary()
+        self._diary = diary = Diary(story_lines)
         self._mine = mine = RunBook(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)

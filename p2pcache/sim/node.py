@@ -50,7 +50,7 @@ class SimNode:
         self.serving = Serving(self, uploads)
         self.scheduler = Scheduler(
             node=node, run_bytes=run_bytes, have=have, settings=settings,
-            seed=cluster.seed * 1_000_003 + node, tracker=tracker, now=self.world.now,
+            seed=cluster.seed * 1_000_003 + node, tracker=tracker, now=self.world.now, story_lines=0,
         )  # fmt: skip
         self.link = AgentLink(self)
         self.alive = True

@@ -21,7 +21,7 @@ class Upload:
         self.asker = asker
         self.number = number  # the asker's
         self.run = run
-        self.flow: Flow | None = None
+        self.flow: Flow | None = None  # while it flows; it knows us, too
         self.started = 0.0
         self.began = 0.0  # when its first byte came to the asker
 
@@ -67,8 +67,7 @@ class Serving:
             del self._uploads[asker.node, upload.number]
         for key, upload in list(self._uploads.items()):
             if upload.asker is asker:
-                if upload.flow is not None:
-                    self._node.net.cancel(upload.flow)
+                self._stop(upload)
                 del self._uploads[key]
                 self.queue.ended(asker.node, upload)
         self._start()
@@ -76,8 +75,12 @@ class Serving:
     def stop(self) -> None:
         """The node is dead: nothing more flows."""
         for upload in self._uploads.values():
-            if upload.flow is not None:
-                self._node.net.cancel(upload.flow)
+            self._stop(upload)
+
+    def _stop(self, upload: Upload) -> None:
+        if upload.flow is not None:
+            self._node.net.cancel(upload.flow)
+            upload.flow = None
 
     def check(self) -> None:
         """Assert the queue's invariants."""
@@ -99,6 +102,7 @@ class Serving:
 
     def _sent(self, upload: Upload) -> None:
         node, asker = self._node, upload.asker
+        upload.flow = None
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
         self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
