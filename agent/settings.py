@@ -82,7 +82,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     engine_latency_s: float = 1.0
     """The latency that is just good enough: the governor keeps it below this."""
     upload_slots: int = UploadSettings().slots
-    """Peers served at once where the uplink is quick, two at first; others are told BUSY, and when there is room again."""
+    """Peers served at once where the uplink is quick, two at first; others hear BUSY, and when there is room again."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""
     recycle_bytes: int = 8 << 30
