@@ -4,6 +4,7 @@ A peer is judged by progress: bytes proved over the time in which it owed us som
 spent in its upload queue counts, on purpose: a crowded peer is a slow peer.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from p2pcache.core.boundaries import Boundaries, Reach
@@ -16,7 +17,8 @@ _FADE = 0.8  # weight of the past per ended request: the last five or so request
 _MEDIAN_OF = 3  # peers that must have been measured before one of them can be called slow
 _LEAST_REST_S = 0.01  # after a BUSY, whoever has room again: a hundred refusals a second, half of what the wire allows
 _MOST_MORE = 2  # requests of who is behind: enough to catch up, and no burden where a slow link is the reason
-_LITTLE = 4  # times what it asks for at once: who is farther behind came late, or has a slow link
+_MOST = 0.75  # of the neighbours: what so many have is old
+_FAR = 8  # times what it asks for at once in reach: such a one came late, or has a slow link
 _STALL_PAUSE_S = 1.0  # doubled with every stall in a row
 _STALL_PAUSE_MAX_S = 30.0
 
@@ -221,15 +223,19 @@ class PeerBook:
             for peer in self.peers.values():
                 self._noted(peer, peer.have)
 
-    def lag_requests(self, count: int) -> int:
-        """How many requests more to have out than the others, if we have so many runs; O(neighbours).
+    def lag_requests(self, lacking: int) -> int:
+        """How many requests more to have out than the others, if we lack these runs (bits).
 
         Links are shared by flows, and a flow more is a share more. Without this whoever loses a second
-        somewhere stays a second behind to the end, and the last node is what counts.
+        somewhere stays a second behind to the end, and the last node is what counts. We are behind by what most
+        neighbours have and we don't: how many runs they have isn't known, as they tell us only of those that we lack.
         """
-        usual = median(p.have.bit_count() for p in self.peers.values() if not p.slow)
-        lost = int(usual - count) // self._settings.outstanding
-        return min(lost, _MOST_MORE) if 0 < lost <= _LITTLE else 0
+        usual = self._settings.outstanding
+        most = math.ceil(_MOST * len(self.peers))
+        if not most or (lacking & self.rarity.held).bit_count() > _FAR * usual:
+            return 0
+        behind = (lacking & self.rarity.at_least(most)).bit_count()
+        return min(behind // usual, _MOST_MORE)
 
     def review(self, now: float) -> None:
         """Judge everybody's speed anew; O(neighbours)."""

@@ -212,7 +212,7 @@ class PeerSide:
             self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
             self._ahead = sum(p.ahead for p in self._book.peers.values())
             self._timing.review()
-            self._more = self._book.lag_requests(self._mine.have.bit_count())
+            self._more = self._book.lag_requests(self._mine.missing)
         self._stay(now, out)
         self._follow(now, out)
         while self._room:

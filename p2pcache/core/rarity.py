@@ -43,6 +43,20 @@ class Rarity:
                 runs = fewer
         return runs
 
+    def at_least(self, count: int) -> int:
+        """Runs that have so many holders (one or more)."""
+        planes = self.planes
+        if count >> len(planes):
+            return 0
+        more, equal = 0, self.held  # in the planes that were looked at, the highest first
+        for i in reversed(range(len(planes))):
+            if count >> i & 1:
+                equal &= planes[i]
+            else:
+                more |= equal & planes[i]
+                equal &= ~planes[i]
+        return more | equal
+
     @property
     def held(self) -> int:
         """Runs that have a holder at all."""

@@ -31,6 +31,9 @@ def test_rarity_counts_like_a_list(sets: list[int], wanted: int, dice: Random) -
     plain = Counter(r for s in left.elements() for r in chunkset.members(s))
     assert [rarity.count(r) for r in range(RUNS)] == [plain[r] for r in range(RUNS)]
     assert rarity.held == chunkset.of(plain)
+    for holders in range(1, len(sets) + 2):
+        many = [run for run, count in plain.items() if count >= holders]
+        assert rarity.at_least(holders) == chunkset.of(many)
     if wanted:
         fewest = min(plain[r] for r in chunkset.members(wanted))
         expected = chunkset.of(r for r in chunkset.members(wanted) if plain[r] == fewest)
@@ -213,3 +216,31 @@ def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None
         book.review(float(second))
         slow = [p.node for p in book.peers.values() if p.slow]
         assert slow == ([3] if second > 6 else []), second
+
+
+def book_of(*haves: int, runs: int = 1000) -> PeerBook:
+    book = PeerBook(SETTINGS, Boundaries(1, runs))
+    for number, have in enumerate(haves):
+        book.join(2 + number, have, 0.0)
+    return book
+
+
+def test_who_lacks_what_most_neighbours_have_asks_for_more() -> None:
+    one = SETTINGS.outstanding
+    old = chunkset.full(3 * one)
+    book = book_of(*[old] * 6, 0, 0)
+    assert book.lag_requests(chunkset.full(one - 1)) == 0
+    assert book.lag_requests(chunkset.full(one)) == 1
+    assert book.lag_requests(chunkset.full(2 * one)) == 2
+    assert book.lag_requests(chunkset.full(3 * one)) == 2, "and no more than that"
+    assert book.lag_requests(0) == 0
+    assert book_of(*[old] * 5, 0, 0, 0).lag_requests(old) == 0, "it is new to many"
+    assert book_of().lag_requests(old) == 0
+
+
+def test_who_lacks_very_much_asks_for_no_more_than_the_others() -> None:
+    """It came late or has a slow link: more for it is less for all who came in time."""
+    runs = 9 * SETTINGS.outstanding
+    book = book_of(*[chunkset.full(runs)] * 8)
+    assert book.lag_requests(chunkset.full(runs)) == 0
+    assert book.lag_requests(chunkset.full(SETTINGS.outstanding)) == 1
