@@ -18,6 +18,7 @@ _MEDIAN_OF = 3  # peers that must have been measured before one of them can be c
 _LEAST_REST_S = 0.01  # after a BUSY, whoever has room again: a hundred refusals a second, half of what the wire allows
 _MOST_MORE = 2  # requests of who is behind: enough to catch up, and no burden where a slow link is the reason
 _MOST = 0.75  # of the neighbours: what so many have is old
+_OLD = 0.4  # of what is in reach: in a gust of new runs everybody lacks some that many have, a tenth of all
 _FAR = 8  # times what it asks for at once in reach: such a one came late, or has a slow link
 _STALL_PAUSE_S = 1.0  # doubled with every stall in a row
 _STALL_PAUSE_MAX_S = 30.0
@@ -232,10 +233,11 @@ class PeerBook:
         """
         usual = self._settings.outstanding
         most = math.ceil(_MOST * len(self.peers))
-        if not most or (lacking & self.rarity.held).bit_count() > _FAR * usual:
+        in_reach = (lacking & self.rarity.held).bit_count()
+        if not most or in_reach > _FAR * usual:
             return 0
         behind = (lacking & self.rarity.at_least(most)).bit_count()
-        return min(behind // usual, _MOST_MORE)
+        return min(behind // usual, _MOST_MORE) if behind >= _OLD * in_reach else 0
 
     def review(self, now: float) -> None:
         """Judge everybody's speed anew; O(neighbours)."""

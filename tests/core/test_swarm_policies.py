@@ -236,6 +236,10 @@ def test_who_lacks_what_most_neighbours_have_asks_for_more() -> None:
     assert book.lag_requests(0) == 0
     assert book_of(*[old] * 5, 0, 0, 0).lag_requests(old) == 0, "it is new to many"
     assert book_of().lag_requests(old) == 0
+    new = chunkset.full(5 * one) & ~old
+    assert book_of(*[old] * 7, old | new).lag_requests(new | chunkset.full(one)) == 0, (
+        "all lack that much"
+    )
 
 
 def test_who_lacks_very_much_asks_for_no_more_than_the_others() -> None:
