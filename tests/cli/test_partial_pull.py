@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.daemons import wait_until
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import NotFound, Unreachable
@@ -70,8 +71,10 @@ def test_tensors_by_pattern(address: str, run: Run) -> None:
     assert (done.exit_code, done.stdout) == (0, ""), done.output
     assert "2 of 8 tensors" in done.stderr
     assert "isn't complete" in done.stderr
+    # The last chunk is here before the agent has counted the read that brought it.
+    wait_until(lambda: AgentClient(address).status()["bytes"]["origin"] >= 2 * 512 * 1024, 30)
     fetched = AgentClient(address).status()["bytes"]["origin"]
-    assert 2 * 512 * 1024 <= fetched < 4 * 512 * 1024
+    assert fetched < 4 * 512 * 1024
     told = run("pull", REF, "--agent", address, "--tensors", "layers.2.w", "--json")
     last = json.loads(told.stdout.splitlines()[-1])
     assert (last["event"], last["tensors"], last["bytes"]) == ("done", 1, 512 * 1024)

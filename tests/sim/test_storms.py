@@ -194,7 +194,7 @@ def test_without_the_garbage_collector_nothing_stays_of_what_was_sent() -> None:
     gc.disable()
     try:
         storm.go()
-        left = sum(isinstance(one, Upload) for one in gc.get_objects())
+        left = sum(type(one) is Upload for one in gc.get_objects())
     finally:
         gc.enable()
     waiting = sum(node.serving.queue.load for node in storm.cluster.nodes.values())
