@@ -11,7 +11,8 @@ link is far slower than the others' takes no slot from them: it would hold it fo
 
 How many flow at once follows how long they take beside the tempo of the swarm: a node with a slow uplink
 that sends a rare run to seven peers in parallel keeps everybody waiting, while two at a time are soon many
-holders.
+holders. It admits no more than flow: who waited there would wait for long. And there who was served last gives
+way once to those that were turned away, or one that is slow itself would keep its slot to the end (decision 0025).
 """
 
 from collections import deque
@@ -23,9 +24,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
 
-_FEWEST_SLOTS = (
-    2.0  # one sends while the other starts or ends; until more is known of the uplink, too
-)
+_FEWEST_SLOTS = 2.0  # one sends while the other starts or ends; also until the uplink is known
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
@@ -35,9 +34,7 @@ _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
 # cost 8 real nodes 0.02 of eta (decision 0018).
 _LATELY = 32
-_URGENT = (
-    8  # more places for what is urgent: who is turned away across a boundary keeps a rack waiting
-)
+_URGENT = 8  # more places for what is urgent: a rack waits for who is turned away at its boundary
 
 Item = TypeVar("Item", bound=Hashable)
 
