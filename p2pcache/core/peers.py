@@ -118,7 +118,6 @@ class PeerBook:
         self.rarity = Rarity()
         self._in_rack = self.rarity
         self.barred: dict[int, int] = {}  # sent us wrong bytes, of which run: never asked again
-        self.slow_count = 0
 
     def join(self, node: int, have: int, now: float, rtt_s: float = 0.0) -> Peer | None:
         """A neighbour connected (again), a round trip of so many seconds away; None if it is barred."""
@@ -135,7 +134,6 @@ class PeerBook:
         peer = self.peers.pop(node, None)
         if peer is not None:
             self._discount(peer, peer.have)
-            self.slow_count -= peer.slow
             self._survey()
         return peer
 
@@ -250,10 +248,8 @@ class PeerBook:
             if rate is not None:
                 rates[peer.node] = rate
         limit = settings.slow_peer_ratio * median(rates.values()) if len(rates) >= _MEDIAN_OF else 0
-        self.slow_count = 0
         for peer in self.peers.values():
             peer.slow = rates.get(peer.node, limit) < limit
-            self.slow_count += peer.slow
         self._survey()
 
     def good_holders(self) -> int:
@@ -284,7 +280,6 @@ class PeerBook:
         for kept, seen in ((self.rarity, counted), (self._in_rack, near)):
             assert kept.planes[: len(seen.planes)] == seen.planes, "counts differ from have-sets"
             assert not any(kept.planes[len(seen.planes) :])
-        assert self.slow_count == sum(p.slow for p in self.peers.values())
         for peer in self.peers.values() if self.bounded else ():
             assert peer.distance == self._boundaries.distance(peer.node)
 
