@@ -13,11 +13,15 @@ How many flow at once follows how long they take beside the tempo of the swarm: 
 that sends a rare run to seven peers in parallel keeps everybody waiting, while two at a time are soon many
 holders. It admits no more than flow: who waited there would wait for long. And there who was served last gives
 way once to those that were turned away, or one that is slow itself would keep its slot to the end (decision 0025).
+
+Where all slots are open who is served stays, for a call and a new question cost time; but whoever was turned away
+two rounds ago comes next, or what this node alone has would reach those that it serves and nobody else (decision 0026).
 """
 
 from collections import deque
 from collections.abc import Hashable
 from enum import IntEnum
+from itertools import takewhile
 from statistics import median_high
 from typing import Generic, TypeVar
 
@@ -34,6 +38,9 @@ _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
 # cost 8 real nodes 0.02 of eta (decision 0018).
 _LATELY = 32
+# Uploads that end, for each slot, until somebody gives way to who was turned away before them: three or four cure as
+# much where many come late, and less where some are slow (decision 0026).
+_ROUNDS = 2
 _URGENT = 8  # more places for what is urgent: a rack waits for who is turned away at its boundary
 
 Item = TypeVar("Item", bound=Hashable)
@@ -58,7 +65,8 @@ class UploadQueue(Generic[Item]):
     whoever is more in need.
 
     Invariants (`check`): at most `slots` active, and as many to slow peers; a peer has at most one active upload; the
-    rotation holds all and only peers that wait; a peer's requests wait in the order of their turns.
+    rotation holds all and only peers that wait; a peer's requests wait in the order of their turns; who gives way is
+    being served.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
@@ -69,8 +77,10 @@ class UploadQueue(Generic[Item]):
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._slots = settings.slots
         self._lately: deque[int] = deque(maxlen=_LATELY)  # the peers that asked last
-        # Peer -> what it was told BUSY for, all places being taken; the longest ago first.
-        self._refused: dict[int, Item] = {}
+        # Peer -> what it was told BUSY for, all places being taken, and after how many uploads; the longest ago first.
+        self._refused: dict[int, tuple[Item, int]] = {}
+        self._ends = 0  # uploads so far
+        self._giving_way: set[int] = set()  # served still, its next request was told BUSY
         self._took_s: deque[float] = deque(maxlen=_DURATIONS)
         # Peers beside whom a slot is kept for the others; as many as slots at most.
         self._slow: set[int] = set()
@@ -105,14 +115,14 @@ class UploadQueue(Generic[Item]):
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
         few_places = self._few_places if turn < Turn.WARM else 0
-        yields = turn is Turn.USUAL and self._others_turn(peer)
+        yields = turn is Turn.USUAL and (self._others_turn(peer) or self._gives_way(peer))
         next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
         if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
             if full and turn < Turn.WARM:
-                self._refused.setdefault(peer, item)
+                self._refused.setdefault(peer, (item, self._ends))
             return False
         self._refused.pop(peer, None)
         if peer not in self._waiting:
@@ -139,7 +149,7 @@ class UploadQueue(Generic[Item]):
         room = self._at_once - self._taken(Turn.USUAL)
         if room <= 0 or not self._open:
             return []
-        return [self._refused.pop(peer) for peer in list(self._refused)[:room]]
+        return [self._refused.pop(peer)[0] for peer in list(self._refused)[:room]]
 
     def _next(self, turn: Turn) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
@@ -173,7 +183,9 @@ class UploadQueue(Generic[Item]):
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
+        self._giving_way.discard(peer)
         self._served = peer
+        self._ends += 1
         if took_s is None:
             return
         self._judge(peer, took_s)
@@ -221,6 +233,7 @@ class UploadQueue(Generic[Item]):
         """Assert the invariants (tests and simulator)."""
         assert len(self._slow) <= self._settings.slots
         assert len(self._active) <= 2 * self._settings.slots
+        assert self._giving_way <= self._active.keys()
         most = self._settings.slots + self._settings.queue + _URGENT
         assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
@@ -241,6 +254,18 @@ class UploadQueue(Generic[Item]):
     def _others_turn(self, peer: int) -> bool:
         """Whether few are served at once here and others than this one were turned away."""
         return self._at_once < self._settings.slots and bool(self._refused.keys() - {peer})
+
+    def _gives_way(self, peer: int) -> bool:
+        """Whether its slot is for one that was turned away long ago; one slot for each of those."""
+        if self._at_once < self._settings.slots or peer not in self._active:
+            return False
+        if peer not in self._giving_way:
+            before = self._ends - _ROUNDS * self._settings.slots
+            refused = (at for _, at in self._refused.values())
+            if sum(1 for _ in takewhile(lambda at: at <= before, refused)) <= len(self._giving_way):
+                return False
+            self._giving_way.add(peer)
+        return True
 
     def _places(self, turn: Turn) -> int:
         """Peers below which one more is admitted."""

@@ -114,14 +114,16 @@ def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(see
     """Decision 0025: 0.81 and 0.75 when it sent each run to four at once."""
     report = run(Storm(nodes=16, runs=128, slow=1 / 16, seed=seed))
     all_complete(report)
-    assert report.eta >= 0.85
+    assert report.eta_median >= 0.87
+    assert report.eta >= 0.84, "one that asked the slow node last waits a second before it asks again"
 
 
 @pytest.mark.slow
-def test_half_who_come_late_do_not_take_the_others_places() -> None:
-    """Decision 0025: 0.91 in the mean when somebody could be shut out for long."""
+@pytest.mark.parametrize("seed", [2, 11, 14])
+def test_half_who_come_late_do_not_take_the_others_places(seed: int) -> None:
+    """Decision 0026: 0.85 and 0.86 (11 and 14) when one's slots could stay with eight who came late."""
     fabric = Storm(nodes=16, rate=3e6, origin_rate=3e6, queue_s=0.1, late=0.5)
-    report = run(fabric, seed=2)
+    report = run(fabric, seed=seed)
     all_complete(report)
     assert report.eta >= 0.92
 
