@@ -20,7 +20,7 @@ from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.limits import Both, TokenBucket
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.store import Store
-from p2pcache.io.tasks import Tasks, Threads
+from p2pcache.io.tasks import THREAD_IDLE_S, Tasks, Threads
 from p2pcache.io.tls import Tls
 
 OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
@@ -44,6 +44,7 @@ class OriginReads:
         self._limiter = Both(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
+        self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
         self._wrong: dict[tuple[str, int], str] = {}
 
     async def fetch(
@@ -71,16 +72,33 @@ class OriginReads:
                 on_answer=answers.append, on_wrong=wrong.append,
             )  # fmt: skip
 
-        self._reading += 1
+        self._begin()
         try:
             return await self._threads.run(read), min(answers, default=0.0)
         finally:
-            self._reading -= 1
+            self._end()
             self._note(layout.digest, run, wrong)
 
     def wrong(self, digest: str, run: int) -> str:
         """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
         return self._wrong.get((digest, run), "")
+
+    def _begin(self) -> None:
+        self._reading += 1
+        if self._at_rest is not None:
+            self._at_rest.cancel()
+            self._at_rest = None
+
+    def _end(self) -> None:
+        self._reading -= 1
+        if not self._reading:
+            # With the threads: a deep read leaves 40 connections, which storage gives up before long and nobody
+            # else would.
+            self._at_rest = asyncio.get_running_loop().call_later(THREAD_IDLE_S, self._rest)
+
+    def _rest(self) -> None:
+        if self.repo is not None:
+            self.repo.origin.rest()
 
     def _note(self, digest: str, run: int, wrong: list[str]) -> None:
         self._wrong.pop((digest, run), None)

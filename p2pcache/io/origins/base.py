@@ -158,6 +158,10 @@ class Origin(ABC):
         """Remove an object; one that isn't there is fine."""
 
     @abstractmethod
+    def rest(self) -> None:
+        """Drop pooled connections that nobody uses now; the next request makes new ones."""
+
+    @abstractmethod
     def close(self) -> None:
         """Drop pooled connections and threads. The origin can't be used afterwards."""
 

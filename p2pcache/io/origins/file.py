@@ -154,6 +154,9 @@ class FileOrigin(Origin):
             os.unlink(segments[-1], dir_fd=parent)
             os.fsync(parent)
 
+    def rest(self) -> None:
+        """Nothing is held open."""
+
     def close(self) -> None:
         """Nothing is held open."""
 

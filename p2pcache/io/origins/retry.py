@@ -164,6 +164,10 @@ class Retrying(Origin):
         """As `Origin.delete`."""
         self._policy.call(lambda: self.inner.delete(key))
 
+    def rest(self) -> None:
+        """As `Origin.rest`."""
+        self.inner.rest()
+
     def close(self) -> None:
         """As `Origin.close`."""
         self.inner.close()

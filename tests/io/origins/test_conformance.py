@@ -274,3 +274,14 @@ def test_readers_see_old_or_new_never_a_mixture(origin: Retrying) -> None:
         while not stop.is_set():
             assert origin.get("tag", limit=1000)[0] in (b"a" * 1000, b"b" * 1000)
         writer.result()
+
+
+def test_what_is_being_read_goes_on_when_the_origin_rests(origin: Retrying) -> None:
+    data = random.Random(3).randbytes(PART)
+    origin.put("blob", data)
+    body = origin.open("blob", 0, len(data))
+    head = memoryview(bytearray(1000))
+    count = body.readinto(head)
+    origin.rest()
+    assert bytes(head[:count]) + read_all(body, len(data), 100_000) == data
+    assert origin.get("blob", limit=len(data))[0] == data, "the next request connects anew"

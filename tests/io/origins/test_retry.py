@@ -80,6 +80,9 @@ class Scripted(Origin):
     def delete(self, key: str) -> None:
         self._step()
 
+    def rest(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import botocore.exceptions
+import psutil
 import pytest
 
 from loadtest.seaweed import Seaweed
@@ -339,3 +340,27 @@ def test_create_only_on_a_real_server(s3_env: pytest.MonkeyPatch, seaweed: Seawe
     origin.put("x", b"1", expect=ABSENT)
     with pytest.raises(Conflict, match="somebody else"):
         origin.put("x", b"2", expect=ABSENT)
+
+
+def test_connections_that_nobody_uses_end_when_the_origin_rests(
+    s3_env: pytest.MonkeyPatch, seaweed: Seaweed
+) -> None:
+    def connected() -> int:
+        here = psutil.Process().net_connections("tcp")
+        return sum(one.raddr[1:] == (seaweed.port,) for one in here)
+
+    before = connected()
+    origin = open_origin(seaweed.url(prefix="rest"), QUICK)
+    origin.put("blob", b"x" * 100_000)
+    bodies = [origin.open("blob", 0, 100_000) for _ in range(8)]
+    buffer = memoryview(bytearray(100_000))
+    for body in bodies:
+        while body.readinto(buffer):
+            pass
+        body.close()
+    assert connected() >= before + 8
+    origin.rest()
+    assert connected() == before
+    assert origin.get("blob", limit=100_000)[0] == b"x" * 100_000
+    origin.close()
+    assert connected() == before
