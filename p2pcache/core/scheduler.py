@@ -67,6 +67,7 @@ class Scheduler:
         self._told_at = -math.inf
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
+        self._reached = 0  # all runs that anybody had then are below
         self._watch_at = now + settings.stuck_after_s
         self._wish_open = False  # a `Wanted` that is still to be answered
         self._out: list[Command] = []
@@ -360,9 +361,10 @@ class Scheduler:
         orphans = mine.free & ~mine.leased & mine.window(self._settings.window_runs) & ~held
         stuck = self._suspects & orphans
         if now < self._progress_at + interval:
-            # Leases go out in order: runs above all that anybody has simply aren't read yet.
-            stuck &= chunkset.full(held.bit_length())
+            # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
+            stuck &= chunkset.full(self._reached)
         self._suspects = orphans
+        self._reached = held.bit_length()
         if stuck:
             self._blame_again()
             self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE)))

@@ -142,3 +142,27 @@ def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> N
         desk.do(RequestEnded(asked.request, Outcome.DONE))
         desk.sleep(2)
     assert of(Stuck, desk.out) == []
+
+
+def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
+    """Or every node of a storm says so every four seconds, and reads are taken from whoever is at it."""
+    desk = Desk(runs=200)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(0, 200, 2):
+        for one in (run + 1, run):
+            (asked,) = of(Request, desk.do(PeerHas(2, 1 << one, 0)))
+            desk.do(RequestEnded(asked.request, Outcome.DONE))
+            desk.sleep(0.13)
+    assert of(Stuck, desk.out) == []
+
+
+def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes() -> None:
+    desk = Desk(runs=64)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in (0, 1, 3, 4, 5, 6, 7, 8):
+        (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
+        desk.do(RequestEnded(asked.request, Outcome.DONE))
+        desk.sleep(2)
+    assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}
