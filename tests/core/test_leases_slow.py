@@ -91,6 +91,26 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
     assert worst <= 4
 
 
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: int) -> None:
+    """Compared with the median, the mean of one was far above it every now and then, and that node was left out."""
+    book, have = make(4000, in_flight=16)
+    dice = random.Random(seed)
+    count = dict.fromkeys(range(1, 9), 0)
+    for node in count:
+        book.want(node, 8)
+    ends: list[tuple[float, int, int]] = []
+    now = 0.0
+    for _ in range(1500):
+        for node, runs in book.grants(now).items():
+            ends += [(now + 0.6 * dice.lognormvariate(0, 0.5), node, run) for run in runs]
+        ends.sort()
+        now, node, run = ends.pop(0)
+        count[node] += 1
+        finish(book, have, node, run, now)
+    assert min(count.values()) > 150
+
+
 def test_noise_is_not_slowness() -> None:
     book, have = make(2000, in_flight=4)
     count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
