@@ -115,7 +115,7 @@ def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(see
     report = run(Storm(nodes=16, runs=128, slow=1 / 16, seed=seed))
     all_complete(report)
     assert report.eta_median >= 0.87
-    assert report.eta >= 0.84, (
+    assert report.eta >= 0.82, (
         "one that asked the slow node last waits a second before it asks again"
     )
 
