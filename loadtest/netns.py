@@ -38,6 +38,7 @@ TUN_PACKETS = (
 )
 _IN_USE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+EXEC_S = 1.0  # a process that has no command line for longer has wiped it; 11 of 400 just started had none yet
 QUEUE_S = 0.1  # of the shaper: a switch port's buffer, as in the measurements of the design
 
 
@@ -284,7 +285,7 @@ def remove_namespaces(prefix: str) -> None:
     """Kill every process in the namespaces with this prefix and delete them."""
     names = [p.name for p in NETNS_DIR.glob(f"{prefix}*")] if NETNS_DIR.is_dir() else []
     # Who is still on the way in isn't in any list of the namespace's, and would stay there for good.
-    pids = [p.pid for p in psutil.process_iter(["cmdline"]) if _entering(p.info["cmdline"], names)]
+    pids = [p.pid for p in psutil.process_iter() if _entering(command_of(p), names)]
     pids += [int(p) for name in names for p in _run("ip", "netns", "pids", name).split()]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -297,11 +298,24 @@ def remove_namespaces(prefix: str) -> None:
         time.sleep(0.02)
 
 
-def _entering(command: list[str] | None, names: list[str]) -> bool:
-    """Whether this is `Host.prefix` at work for one of these namespaces; None: a process that is gone."""
-    return command is not None and any(
-        command[:4] == ["ip", "netns", "exec", name] for name in names
-    )
+def command_of(process: psutil.Process) -> list[str]:
+    """A process's command line; of one that is just becoming another program, that program's.
+
+    Empty for one that is gone, and for the kernel's own, which have no program.
+    """
+    deadline = time.monotonic() + EXEC_S
+    with contextlib.suppress(psutil.Error):
+        while not (command := process.cmdline()):
+            if not process.exe() or time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        return command
+    return []
+
+
+def _entering(command: list[str], names: list[str]) -> bool:
+    """Whether this is `Host.prefix` at work for one of these namespaces."""
+    return any(command[:4] == ["ip", "netns", "exec", name] for name in names)
 
 
 def mount_small_disk(path: Path, size_bytes: int) -> None:

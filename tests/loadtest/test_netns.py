@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadtest.daemons import wait_until
@@ -20,6 +21,7 @@ from loadtest.netns import (
     Fabric,
     FabricError,
     Host,
+    command_of,
     in_namespace,
     remove_leftovers,
 )
@@ -121,6 +123,25 @@ def test_who_was_about_to_enter_a_namespace_does_not_stay(tmp_path: Path) -> Non
             [*host.prefix, "sleep", "600"], executable=sys.executable, cwd=tmp_path
         )
     assert entering.wait(30) == -signal.SIGKILL
+
+
+def test_a_process_that_is_being_replaced_is_known_by_its_new_command(tmp_path: Path) -> None:
+    """Between two programs a process has none of its arguments, though `Popen` has returned."""
+    (tmp_path / "netns").write_text("import time; time.sleep(600)")
+    command = ["ip", "netns", "exec", "nobody-s", "sleep", "600"]
+    for _ in range(100):  # seen 11 times of 400
+        with subprocess.Popen(command, executable=sys.executable, cwd=tmp_path) as entering:
+            found = command_of(psutil.Process(entering.pid))
+            entering.kill()
+        assert found == command
+
+
+def test_who_has_no_program_has_no_command() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        process = psutil.Process(gone.pid)
+        os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+        assert command_of(process) == []
+    assert command_of(process) == []
 
 
 @needs_root
