@@ -167,12 +167,12 @@ class Readers:
         count, total_s = self._paces[node] = FADE * count + 1, FADE * total_s + took_s
         # A mean is compared with the mean: where some reads take much longer by chance, whoever reads, anybody's mean
         # is above the median, and one node after the other was left out (decision 0026).
-        usual = max(LEAST_USUAL_S, fmean(self._recent))
-        pace = (total_s + PRIOR * usual) / (count + PRIOR)
+        mean_s = max(LEAST_USUAL_S, fmean(self._recent))
+        pace = (total_s + PRIOR * mean_s) / (count + PRIOR)
         enough = len(self._recent) >= MIN_SAMPLES and node in self._credit
         others = len(self._slow.keys() - {node})
         rare = others < max(1, int(MOST_SLOW * len(self._credit)))
-        if enough and rare and pace > self._settings.slow_node_ratio * usual:
+        if enough and rare and pace > self._settings.slow_node_ratio * mean_s:
             self._convict(node, now)
         else:
             self._slow.pop(node, None)

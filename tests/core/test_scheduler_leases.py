@@ -23,6 +23,12 @@ from p2pcache.core.events import (
 from tests.core.scheduler_kit import MB, SETTINGS, Desk, of
 
 
+def bring(desk: Desk, run: int) -> None:
+    """Node 2 has a run now, and it comes from there."""
+    (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
+    desk.do(RequestEnded(asked.request, Outcome.DONE))
+
+
 def test_a_granted_lease_is_read_at_once_and_reported_at_once() -> None:
     desk = Desk()
     desk.up()
@@ -138,8 +144,7 @@ def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> N
     desk.up()
     desk.do(PeerJoined(2, 0))
     for run in range(10):
-        (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
-        desk.do(RequestEnded(asked.request, Outcome.DONE))
+        bring(desk, run)
         desk.sleep(2)
     assert of(Stuck, desk.out) == []
 
@@ -151,8 +156,7 @@ def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
     desk.do(PeerJoined(2, 0))
     for run in range(0, 200, 2):
         for one in (run + 1, run):
-            (asked,) = of(Request, desk.do(PeerHas(2, 1 << one, 0)))
-            desk.do(RequestEnded(asked.request, Outcome.DONE))
+            bring(desk, one)
             desk.sleep(0.13)
     assert of(Stuck, desk.out) == []
 
@@ -162,7 +166,6 @@ def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes()
     desk.up()
     desk.do(PeerJoined(2, 0))
     for run in (0, 1, 3, 4, 5, 6, 7, 8):
-        (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
-        desk.do(RequestEnded(asked.request, Outcome.DONE))
+        bring(desk, run)
         desk.sleep(2)
     assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}

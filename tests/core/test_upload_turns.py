@@ -2,7 +2,7 @@
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.uploads import Turn, UploadQueue
-from tests.core.uploads_kit import opened
+from tests.core.uploads_kit import opened, served
 
 
 def crowded(*peers: int) -> UploadQueue[int]:
@@ -10,9 +10,7 @@ def crowded(*peers: int) -> UploadQueue[int]:
     queue: UploadQueue[int] = UploadQueue(
         UploadSettings(slots=2, queue=0, per_peer=4, few_askers_places=0)
     )
-    for peer in (101, 102):
-        assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+    served(queue, 101, 102)
     for peer in peers:
         assert not queue.offer(peer, 10 * peer)
     assert queue.vacant() == []
@@ -66,9 +64,7 @@ def little_flows_at() -> UploadQueue[int]:
     queue: UploadQueue[int] = UploadQueue(
         UploadSettings(slots=4, queue=0, per_peer=4, few_askers_places=0)
     )
-    for peer in (101, 102):
-        assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+    served(queue, 101, 102)
     for peer in (1, 2):
         assert not queue.offer(peer, 10 * peer), "it would wait for long here"
     return queue
@@ -111,9 +107,7 @@ def test_where_few_are_served_who_is_served_stays_if_nobody_was_turned_away() ->
 
 def test_where_all_slots_are_open_who_is_served_stays_though_others_were_turned_away() -> None:
     queue = opened(2)
-    for peer in (101, 102):
-        assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+    served(queue, 101, 102)
     assert not queue.offer(1, 10)
     assert not queue.offer(2, 20)
     assert queue.offer(101, 103)
@@ -134,9 +128,7 @@ def rounds(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
 
 def test_who_was_turned_away_two_rounds_ago_comes_next_one_for_each_slot_that_is_given_up() -> None:
     queue = opened(2)
-    for peer in (101, 102):
-        assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+    served(queue, 101, 102)
     assert not queue.offer(1, 10)
     rounds(queue, (101, 102), 2)
     assert not queue.offer(2, 20), "turned away just now"
@@ -156,9 +148,7 @@ def test_who_was_turned_away_two_rounds_ago_comes_next_one_for_each_slot_that_is
 
 def test_what_is_urgent_gives_way_to_nobody_who_waits_for_long() -> None:
     queue = opened(2)
-    for peer in (101, 102):
-        assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+    served(queue, 101, 102)
     assert not queue.offer(1, 10)
     rounds(queue, (101, 102), 2)
     assert queue.offer(101, 103, Turn.URGENT)

@@ -13,3 +13,10 @@ def opened(slots: int, queue: int = 0, places: int = 0) -> UploadQueue[int]:
         assert queued.start() == (peer, peer)
         queued.ended(peer, peer, 1.0)
     return queued
+
+
+def served(queue: UploadQueue[int], *peers: int) -> None:
+    """Each of these has a slot now, for the request that has its number."""
+    for peer in peers:
+        assert queue.offer(peer, peer)
+        assert queue.start() == (peer, peer)

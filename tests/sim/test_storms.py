@@ -109,13 +109,15 @@ def test_one_node_at_a_tenth_of_the_speed_does_not_slow_the_others() -> None:
     assert report.eta >= 0.8
 
 
-@pytest.mark.parametrize("seed", [2, 4])
-def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "least"), [(2, 0.85), (4, 0.82)])
+def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
+    seed: int, least: float
+) -> None:
     """Decision 0025: 0.81 and 0.75 when it sent each run to four at once."""
     report = run(Storm(nodes=16, runs=128, slow=1 / 16, seed=seed))
     all_complete(report)
     assert report.eta_median >= 0.87
-    assert report.eta >= 0.82, (
+    assert report.eta >= least, (
         "one that asked the slow node last waits a second before it asks again"
     )
 

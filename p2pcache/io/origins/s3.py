@@ -190,7 +190,7 @@ class S3Origin(Origin):
     def close(self) -> None:
         """Drop pooled connections and the upload threads."""
         self._uploader.close()
-        self._client.close()
+        self.rest()
 
     def failure(self, key: str, error: Exception) -> P2PCacheError:
         """What a foreign error about `key` ("": the whole origin) means to a caller."""
