@@ -199,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m loadtest.replay", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("file", type=Path, help="DIGEST-MILLISECONDS.events.jsonl")
+    parser.add_argument("file", type=Path, help="DIGEST-NODE-MILLISECONDS.events.jsonl")
     parser.add_argument("--run", type=int, help="also tell this run's story")
     options = parser.parse_args(argv)
     try:

@@ -22,7 +22,7 @@ class Recorder:
     """One scheduler's recording. On the loop's thread; a disk that refuses ends it, never the pull."""
 
     def __init__(self, folder: Path, limit_bytes: int, head: recording.Head) -> None:
-        """Open `FOLDER/DIGEST-MILLISECONDS.events.jsonl`.
+        """Open `FOLDER/DIGEST-NODE-MILLISECONDS.events.jsonl`.
 
         Args:
             folder: made if need be, for our eyes only.
@@ -31,7 +31,8 @@ class Recorder:
         """
         self._left = limit_bytes // 2
         self._file: BinaryIO | None = None
-        name = f"{head.digest[:12]}-{time.time_ns() // 1_000_000}{SUFFIX}"
+        begun_ms = time.time_ns() // 1_000_000
+        name = f"{head.digest[:12]}-{head.node[:8]}-{begun_ms}{SUFFIX}"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_room(folder, limit_bytes - self._left)

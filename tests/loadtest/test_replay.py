@@ -103,6 +103,17 @@ def test_recordings_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert not replay(recordings(tmp_path / "r")[-1]).cut
 
 
+def test_agents_that_begin_at_once_have_recordings_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 1_800_000_000_000_000_000)
+    for node in ("1d", "1e"):
+        head = msgspec.structs.replace(make_head(), node=node)
+        Recorder(tmp_path, 20_000, head).close()
+    assert len(recordings(tmp_path)) == 2
+    assert not caplog.text
+
+
 def test_a_disk_that_refuses_ends_the_recording_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
