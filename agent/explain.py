@@ -13,7 +13,7 @@ from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.view import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.facts import untold
+from p2pcache.io.facts import here, untold
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
@@ -42,8 +42,10 @@ class Explainer:
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | told_last(rows, str(ref), digest)
+        models = await asyncio.to_thread(self._parts.store.models)
         if running is None and found["last"] is None:
-            raise NotFound(untold(ref, await asyncio.to_thread(self._parts.store.models)))
+            raise NotFound(untold(ref, models))
+        found["here"] = here(str(found["digest"]), models)
         if running is None:
             return {"ref": str(ref), "state": "idle", "now": None, **found}
         report = self._downloads.report(running)

@@ -44,11 +44,25 @@ def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
     if found.get("now"):
         lines += _running(found["now"])
     elif found.get("last"):
-        lines += [f"the last pull: {result(found['last'])}"]
+        lines += [f"the last pull that ended: {result(found['last'])}", *_here(found)]
     if found.get("report"):
         lines += ["", *_report(found["report"])]
     for line in lines:
         emit(clean(line))
+
+
+def _here(found: dict[str, Any]) -> list[str]:
+    """What there is now, if that isn't all of it: a process that was killed wrote no end down."""
+    kept = found.get("here")
+    if not kept:
+        gone = "here" in found and not found["last"]["code"]
+        return ["none of it is in this cache any more"] if gone else []
+    if kept["complete"]:
+        return []
+    done, total = format_bytes(kept["bytes_done"]), format_bytes(kept["bytes_total"])
+    return [
+        f"now: {done} of {total} are here, and nothing fetches the rest; run: p2pcache pull {found['ref']}"
+    ]
 
 
 def _running(now: dict[str, Any]) -> list[str]:

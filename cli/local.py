@@ -15,7 +15,7 @@ from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.client import Events, Json
 from p2pcache.io.disk import disk_errors, translate
-from p2pcache.io.facts import ModelInfo, untold
+from p2pcache.io.facts import ModelInfo, here, untold
 from p2pcache.io.records import HISTORY_ROWS, told_last
 
 if TYPE_CHECKING:
@@ -135,13 +135,15 @@ class LocalCache:
     def explain(self, ref: str) -> Json:
         """Where the time of the last pull went; without an agent nothing runs."""
         wanted = Ref.parse(ref)
+        models = self._store.models() if self._store else []
         if self._store:
             tag = None if wanted.digest else self._store.tag_of(wanted)
             digest = wanted.digest or (tag.digest if tag else "")
             last = told_last(self._store.history(HISTORY_ROWS), str(wanted), digest)
             if last:
-                return {"ref": str(wanted), "state": "idle", "now": None, **last}
-        raise NotFound(untold(wanted, self._store.models() if self._store else ()))
+                kept = here(str(last["digest"]), models)
+                return {"ref": str(wanted), "state": "idle", "now": None, **last, "here": kept}
+        raise NotFound(untold(wanted, models))
 
     def verify(self, ref: str) -> Events:
         """Events while every chunk is proved again, `done` last."""

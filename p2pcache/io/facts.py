@@ -58,6 +58,22 @@ class Usage(NamedTuple):
     free_bytes: int
 
 
+def here(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:
+    """How much of a model is in the cache, as JSON; None: nothing is.
+
+    Args:
+        digest: of its manifest.
+        models: of the cache.
+    """
+    for known in models:
+        if known.digest == digest:
+            return {
+                "bytes_done": known.bytes_done, "bytes_total": known.bytes_total,
+                "complete": known.complete,
+            }  # fmt: skip
+    return None
+
+
 def untold(ref: Ref, models: Iterable[ModelInfo]) -> str:
     """Why the history has no pull of a model, and what to do, for people.
 

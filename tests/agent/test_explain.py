@@ -117,10 +117,39 @@ def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> N
     assert run.exit_code == 0, run.output
     told = CliRunner().invoke(cli, ["explain", "team/m:v1", *own])
     assert told.exit_code == 0, told.output
-    assert "the last pull: done" in told.output
+    assert "the last pull that ended: done" in told.output
+    assert "are here" not in told.output
     assert "time to ready: " in told.output
     none = CliRunner().invoke(cli, ["explain", "team/none:v1", *own])
     assert "nothing is known" in str(none.exception)
+
+
+async def test_what_is_left_of_a_model_is_told_beside_its_last_pull(
+    tmp_path: Path, origin: Path
+) -> None:
+    """After a pull that was killed, the last one that ended was another; after `rm`, so it was, too."""
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        await pull(app, "team/m:v1")
+        kept = {"bytes_done": SIZE, "bytes_total": SIZE, "complete": True}
+        assert (await explain(app))[1]["here"] == kept
+        (weights,) = (Path(app.settings.cache_dir) / "blobs").iterdir()
+        with weights.open("r+b") as file:
+            file.write(b"rot")
+        await asyncio.to_thread(
+            CliRunner().invoke,
+            cli,
+            ["verify", "team/m:v1", "--agent", f"unix://{app.settings.socket}"],
+        )
+        kept = (await explain(app))[1]["here"]
+        assert (kept["bytes_done"] < SIZE, kept["complete"]) == (True, False)
+        text = await said(app)
+        assert "the last pull that ended: done" in text
+        assert " of 8.00 MB are here, and nothing fetches the rest" in text
+        assert "run: p2pcache pull team/m:v1" in text
+        async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 200
+        assert (await explain(app))[1]["here"] is None
+        assert "none of it is in this cache any more" in await said(app)
 
 
 async def test_a_model_whose_pull_nobody_wrote_down(tmp_path: Path, origin: Path) -> None:
