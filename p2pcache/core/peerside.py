@@ -242,12 +242,12 @@ class PeerSide:
         """
         if self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes:
             return
+        lead_s = _LEAD * self._timing.trip_s
         for asked in list(self._requests.by_number.values()):
             peer = asked.peer
-            if not asked.live or asked.followed or peer.asked != 1 or peer.slow or peer.ahead:
+            if asked.followed or not asked.live or peer.asked != 1 or peer.slow or peer.ahead:
                 continue
-            typical_s = self._timing.typical_s(across=peer.distance > 0)
-            due = asked.since + typical_s - _LEAD * self._timing.trip_s
+            due = asked.since + self._timing.typical_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.look_at = min(self.look_at, due)
                 continue

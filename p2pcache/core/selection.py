@@ -63,14 +63,14 @@ def choose_peer(
     retry_at = math.inf
     good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
     for peer in peers:
+        asked = peer.asked
+        if asked >= per_peer and asked >= per_peer + peer.ahead:
+            continue
         offered = peer.have & within[peer.distance]
         if not offered:
             continue
         if peer.rest_until > now:
             retry_at = min(retry_at, peer.rest_until)
-            continue
-        asked = peer.asked
-        if asked >= per_peer + peer.ahead:
             continue
         if peer.slow:
             # passed over unless nobody else has it, and then never more than one at a time
