@@ -392,9 +392,9 @@ class LeaseBook:
         self._story.note(now, run, why, lease.node)
 
     def _give_up(self, run: int, now: float, why: str) -> None:
-        """Somebody else should read it, unless somebody else came to have it already."""
+        """Somebody else should read it, unless somebody else came to have it, hasn't left since and didn't lie."""
         lease = self.leases[run]
         self._drop(run, now, why)
-        if not lease.others:
+        if not lease.others or not any(have >> run & 1 for have in self._have.values()):
             self.release(1 << run, now)
         self._avoid.setdefault(run, set()).add(lease.node)

@@ -19,10 +19,11 @@ from p2pcache.core.commands import (
 from p2pcache.core.depth import Depth
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
-from p2pcache.core.owners import LEAST_AHEAD, LOOK_AHEAD, Owners
+from p2pcache.core.owners import LEAST_AHEAD, LOOK_AHEAD, Owners, patience_s
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.tempo import Tempo
 from p2pcache.core.view import InFlight
 from p2pcache.errors import LocalProtocolError
 
@@ -33,6 +34,7 @@ _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always stream
 # Leases go out in file order: what lies so far above all that we know of when the tracker dies was
 # leased to nobody. 16 are in flight, and as many more may have been read without our hearing of it.
 _BEYOND_LEASES = 48
+_LEASED = 16  # runs that it has granted at one moment, where storage is near
 _SPREAD = 32  # runs by which two nodes' knowledge differs at that moment
 _RETURN_S = 0.5  # for a broken connection to be made again before the owners begin
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
@@ -61,7 +63,7 @@ class OriginSide:
 
     def __init__(
         self, node: int, run_bytes: Sequence[int], mine: RunBook, book: PeerBook,
-        settings: SwarmSettings, dice: Random, diary: Diary, *, tracker: bool, now: float,
+        settings: SwarmSettings, dice: Random, diary: Diary, tempo: Tempo, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         self._depth = Depth(run_bytes, settings, now)
         self._mine = mine
@@ -69,6 +71,7 @@ class OriginSide:
         self._settings = settings
         self._dice = dice
         self._diary = diary
+        self._tempo, self._tempo_s = tempo, 0.0  # the latter as the tracker was lost
         self._up = False
         self._down_since = now if tracker else -math.inf
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
@@ -109,6 +112,7 @@ class OriginSide:
             self._up = False
             self._down_since = self._look_at = now
             self._met = True
+            self._tempo_s = self._tempo.mean_s  # of now: silence is longer for some than for others
             self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
             mine = self._mine
             known = mine.have | mine.leased | self._book.rarity.held
@@ -288,10 +292,12 @@ class OriginSide:
 
     def _over_at(self) -> float:
         """When what the tracker granted was read, or won't be."""
-        settings = self._settings
         if self._met:  # our neighbours have told us what came of it
-            return self._down_since + settings.owner_patience_s
-        return self._down_since + settings.lease_ttl_s + settings.fallback_grace_s
+            return self._down_since + self._patience_s(_LEASED)
+        return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
+
+    def _patience_s(self, reads: int) -> float:
+        return patience_s(self._settings, reads, self._tempo_s)
 
     @property
     def _untold(self) -> int:
@@ -325,7 +331,8 @@ class OriginSide:
             return
         nearest = self._nearest(now)
         quiet_s = min(quiet_s, now - self._alone_at())
-        plan = self.owners.plan(self._in_order(nearest), self._book.peers, quiet_s, now)
+        runs, peers = list(self._in_order(nearest)), self._book.peers
+        plan = self.owners.plan(runs, peers, quiet_s, now, self._patience_s(len(runs)))
         out += [Dial(node) for node in plan.dial]
         room = max(_MIN_SHARE, self._depth.reads // max(1, self.owners.share))
         for run in plan.read[: max(0, room - len(self.readings))]:

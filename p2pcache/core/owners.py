@@ -18,6 +18,7 @@ from p2pcache.core.settings import SwarmSettings
 # with 48 from the first on; by count 0.872 with 20, 0.889 with 28, 0.895 with 40, 0.878 with 64).
 LOOK_AHEAD = 40
 LEAST_AHEAD = 24  # of them, however many others may be left alone by their owners
+_PATIENT = 2.0  # times what reads at once take: the uplink isn't shared evenly
 _DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
 
 
@@ -27,6 +28,22 @@ class Plan(NamedTuple):
     read: list[int]  # we may read these, in order
     dial: list[int]  # members to connect to
     wake_at: float  # look again then
+
+
+def patience_s(settings: SwarmSettings, reads: int, tempo_s: float) -> float:
+    """How long an owner may let everybody wait, in seconds.
+
+    What the owners read at once shares the origin's uplink and ends together, and meanwhile nothing comes from
+    anybody: where that takes longer than the usual patience all would be passed over, everybody would read
+    everything, and the slower it became the more (12 nodes, 2 MB/s for runs of 1 MiB, tracker lost at 30 %: 4.0
+    copies left the origin).
+
+    Args:
+        settings: the usual patience.
+        reads: how many runs may be read at once now, by all.
+        tempo_s: from one new run to the next, as it was of late; 0: not known.
+    """
+    return max(settings.owner_patience_s, _PATIENT * reads * tempo_s)
 
 
 class Owners:
@@ -91,8 +108,9 @@ class Owners:
         return self._live
 
     def plan(
-        self, orphans: Iterable[int], neighbours: Collection[int], quiet_s: float, now: float
-    ) -> Plan:
+        self, orphans: Iterable[int], neighbours: Collection[int], quiet_s: float, now: float,
+        patience_s: float,
+    ) -> Plan:  # fmt: skip
         """Decide about runs without a holder.
 
         Args:
@@ -100,12 +118,12 @@ class Owners:
             neighbours: nodes connected to us.
             quiet_s: for how long nothing has come our way from anybody.
             now: seconds.
+            patience_s: how long an owner may let everybody wait.
         """
         read: list[int] = []
         dial: list[int] = []
         since: dict[int, float] = {}
         wake_at = math.inf
-        patience_s = self._settings.owner_patience_s
         orphans = list(orphans)
         if quiet_s >= patience_s:
             waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)

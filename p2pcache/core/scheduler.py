@@ -59,7 +59,7 @@ class Scheduler:
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
         self._origin = OriginSide(
-            node, run_bytes, mine, book, settings, dice, diary, tracker=tracker, now=now
+            node, run_bytes, mine, book, settings, dice, diary, self._peers.tempo, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
@@ -336,6 +336,7 @@ class Scheduler:
         self._origin.look_again(now)
         self._book.placed(event.nodes, event.rack, event.site)
         if self._book.bounded and self._mine.needed:
+            self._peers.look_at = now  # what we may ask for, and of whom, is another matter now
             beyond = (
                 (event.rack, event.racks),
                 (event.rack, (event.site,)),

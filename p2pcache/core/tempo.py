@@ -12,13 +12,17 @@ class Tempo:
 
     def __init__(self) -> None:
         self._steps: deque[float] = deque(maxlen=_STEPS)
+        self._came: deque[tuple[float, int]] = deque(maxlen=_STEPS)  # seconds, and runs in them
         self._count = 0
         self._at = 0.0
 
     def look(self, count: int, now: float) -> None:
         """So many runs are to be had by now."""
         if count > self._count:
-            self._steps.append((now - self._at) / (count - self._count))
+            runs = count - self._count
+            if self._steps:
+                self._came.append((now - self._at, runs))
+            self._steps.append((now - self._at) / runs)
             self._at = now
         self._count = count
 
@@ -26,3 +30,9 @@ class Tempo:
     def seconds(self) -> float:
         """The median of late; 0.0: not known."""
         return median_high(self._steps) if len(self._steps) >= _KNOWN else 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of late, which gusts don't change but pauses do; 0.0: not known."""
+        runs = sum(count for _, count in self._came)
+        return sum(seconds for seconds, _ in self._came) / runs if runs >= _KNOWN else 0.0

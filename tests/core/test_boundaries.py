@@ -254,6 +254,20 @@ def test_who_has_the_same_seat_in_another_rack_is_dialled() -> None:
     assert not desk.scheduler.handle(event, 0.0), "nothing is missing"
 
 
+def test_what_is_beyond_is_looked_at_though_the_boundary_was_told_of_last() -> None:
+    """A node that had nothing to ask for when it heard of racks slept for ever (nobody in its rack could dial it)."""
+    scheduler = Scheduler(
+        node=1, run_bytes=[100], have=0, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
+    )  # fmt: skip
+    scheduler.handle(PeerJoined(9, 0), 0.0)
+    members = (1, 2, 9)
+    scheduler.handle(Members(members, (1, 2), members), 0.1)
+    commands = scheduler.handle(PeerHas(9, 1, 0), 0.2)
+    while not commands and (wake := scheduler.next_wakeup()) is not None and wake < 120:
+        commands = [c for c in scheduler.handle(Tick(), wake) if isinstance(c, Request)]
+    assert commands
+
+
 def test_a_dead_bridge_stops_nobody() -> None:
     desk = Desk()
     share = desk.asked_of(9)

@@ -206,6 +206,21 @@ def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:
     assert book.done == 1
 
 
+@pytest.mark.parametrize("others", [{}, {B: 0}])
+def test_a_failed_lease_is_free_if_who_had_its_run_has_left_or_lied(others: dict[int, int]) -> None:
+    book, have = make()
+    book.want(A, 1)
+    book.grants(0.0)
+    have[B] = 1
+    book.claim(B, 1, 1.0)
+    have.clear()
+    have |= others
+    book.failed(A, 1, 2.0)
+    book.check()
+    assert book.done == 0
+    assert book.free & 1
+
+
 def test_a_gone_nodes_runs_wait_for_the_audit() -> None:
     book, _ = make()
     book.want(A, 2)

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from p2pcache.core import chunkset, fallback, selection
 from p2pcache.core.boundaries import Boundaries
-from p2pcache.core.owners import Owners
+from p2pcache.core.owners import Owners, patience_s
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
 
 SETTINGS = SwarmSettings()
+PATIENCE_S = SETTINGS.owner_patience_s
 RUNS = 40
 bitsets = st.integers(0, (1 << RUNS) - 1)
 
@@ -129,7 +130,7 @@ def test_rendezvous_is_the_same_in_every_process_and_fair() -> None:
 def test_rendezvous_of_nobody_is_nobody() -> None:
     assert fallback.owner(3, ()) is None
     owners = Owners(1, SETTINGS)
-    assert owners.plan([1, 2], (), 100.0, 5.0).read == []
+    assert owners.plan([1, 2], (), 100.0, 5.0, PATIENCE_S).read == []
 
 
 @given(st.integers(1, 8), st.integers(0, 31))
@@ -139,7 +140,7 @@ def test_each_run_has_one_reader_however_the_members_look_at_it(count: int, run:
     for node in nodes:
         owners = Owners(node, SETTINGS)
         owners.told(nodes)
-        readers += owners.plan([run], set(nodes) - {node}, 0.0, 0.0).read
+        readers += owners.plan([run], set(nodes) - {node}, 0.0, 0.0, PATIENCE_S).read
     assert readers == [run]
 
 
@@ -148,15 +149,15 @@ def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
     run = next(r for r in range(100) if fallback.owner(r, nodes) == 2)
     owners = Owners(1, SETTINGS)
     owners.told(nodes)
-    plan = owners.plan([run], (), 0.0, 0.0)
+    plan = owners.plan([run], (), 0.0, 0.0, PATIENCE_S)
     assert (plan.read, plan.dial) == ([], [])  # it may well come through a neighbour
     assert plan.wake_at <= SETTINGS.stuck_after_s
-    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s).dial == [2]
-    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s + 1).dial == []
+    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s, PATIENCE_S).dial == [2]
+    assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s + 1, PATIENCE_S).dial == []
     owners.failed(2)
-    assert owners.plan([run], (), 0.0, 6.0).read == [run]
+    assert owners.plan([run], (), 0.0, 6.0, PATIENCE_S).read == [run]
     owners.joined(2)
-    assert owners.plan([run], (2,), 0.0, 7.0).read == []
+    assert owners.plan([run], (2,), 0.0, 7.0, PATIENCE_S).read == []
 
 
 def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
@@ -164,13 +165,23 @@ def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
     theirs = [r for r in range(100) if fallback.owner(r, nodes) == 2][:20]
     owners = Owners(1, SETTINGS)
     owners.told(nodes)
-    wait = SETTINGS.owner_patience_s
-    assert owners.plan(theirs, {2}, 0.0, 0.0).read == []
-    assert owners.plan(theirs, {2}, 1.0, wait).read == [], "something came from somebody lately"
-    assert owners.plan(theirs, {2}, wait, wait).read == theirs
+    assert owners.plan(theirs, {2}, 0.0, 0.0, PATIENCE_S).read == []
+    assert owners.plan(theirs, {2}, 1.0, PATIENCE_S, PATIENCE_S).read == [], (
+        "something came from somebody lately"
+    )
+    assert owners.plan(theirs, {2}, PATIENCE_S, PATIENCE_S, PATIENCE_S).read == theirs
     owners.told(nodes)
     owners.failed(2)
-    assert owners.plan(theirs, {2}, 0.0, wait).read == theirs, "a liar owns nothing"
+    assert owners.plan(theirs, {2}, 0.0, PATIENCE_S, PATIENCE_S).read == theirs, (
+        "a liar owns nothing"
+    )
+
+
+def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
+    assert patience_s(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
+    assert patience_s(SETTINGS, 40, 0.05) == PATIENCE_S
+    assert patience_s(SETTINGS, 40, 0.5) == 40.0
+    assert patience_s(SETTINGS, 3, 0.5) == PATIENCE_S
 
 
 def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> None:
@@ -180,11 +191,13 @@ def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> N
         owners.told({1, node})  # each was told another list
         for other in {1, 2, 3} - {node}:
             owners.joined(other)
-        readers += owners.plan(range(32), {1, 2, 3}, 0.0, 0.0).read
+        readers += owners.plan(range(32), {1, 2, 3}, 0.0, 0.0, PATIENCE_S).read
     assert sorted(readers) == list(range(32))
     owners = Owners(1, SETTINGS)
     owners.joined(2)
-    assert owners.plan([0, 1, 2], {2}, 0.0, 0.0).read == [], "never told anything: reads nothing"
+    assert owners.plan([0, 1, 2], {2}, 0.0, 0.0, PATIENCE_S).read == [], (
+        "never told anything: reads nothing"
+    )
 
 
 def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:

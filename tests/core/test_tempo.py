@@ -14,6 +14,16 @@ def test_what_was_there_when_we_came_says_nothing() -> None:
     assert tempo.seconds == pytest.approx(0.5)
 
 
+def test_gusts_do_not_change_the_mean() -> None:
+    gusts = Tempo()
+    gusts.look(500, 10.0)
+    assert gusts.mean_s == 0.0
+    for second in range(4, 40, 4):
+        gusts.look(501 + 8 * (second // 4 - 1), 10.0 + second)
+        gusts.look(500 + 8 * (second // 4), 10.1 + second)
+    assert gusts.mean_s == pytest.approx(0.5, rel=0.2)
+
+
 def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
     tempo = Tempo()
     for second in range(8):

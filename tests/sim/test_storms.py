@@ -83,6 +83,18 @@ def test_a_tracker_lost_for_good() -> None:
     assert report.t_last < WAIT_S + 1.5 * report.t_lb
 
 
+@pytest.mark.parametrize("origin_rate", [2e6, 1e6])
+def test_a_tracker_lost_for_good_before_storage_that_is_slow(origin_rate: float) -> None:
+    """Decision 0027: 4.0 and 4.6 copies left it when owners were given 8 s for reads that took 20 and 40."""
+    storm = Storm(
+        nodes=12, runs=64, run_bytes=1 << 20, rate=6e6, origin_rate=origin_rate, slow_disk=1 / 12
+    )
+    report = run(storm, no_tracker_after=0.3)
+    all_complete(report)
+    assert report.alpha <= 1.02
+    assert report.t_last <= 1.5 * report.t_lb
+
+
 def test_a_tracker_lost_for_good_and_a_node_with_it() -> None:
     report = run(SMALL, no_tracker_after=0.3, crash=1 / 16)
     all_complete(report)
