@@ -71,7 +71,7 @@ class OriginSide:
         self._settings = settings
         self._dice = dice
         self._diary = diary
-        self._tempo, self._tempo_s = tempo, 0.0  # the latter as the tracker was lost
+        self._tempo, self._tempo_s = tempo, 0.0  # the latter when the tracker was lost
         self._up = False
         self._down_since = now if tracker else -math.inf
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
@@ -93,8 +93,9 @@ class OriginSide:
         self._failures = 0  # in a row, without a tracker
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
-        self._looked = now  # when we last looked at the runs that nobody has
-        self._look_at = now  # ... and when to look again
+        self._looked = self._look_at = (
+            now  # when we looked at the runs that nobody has, and will again
+        )
         self.halted = False
 
     # -- what happened ----------------------------------------------------------------------
@@ -293,11 +294,12 @@ class OriginSide:
     def _over_at(self) -> float:
         """When what the tracker granted was read, or won't be."""
         if self._met:  # our neighbours have told us what came of it
-            return self._down_since + self._patience_s(_LEASED)
+            return self._down_since + self._patience_s(_LEASED, self._down_since)
         return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
 
-    def _patience_s(self, reads: int) -> float:
-        return patience_s(self._settings, reads, self._tempo_s)
+    def _patience_s(self, reads: int, now: float) -> float:
+        live_s = self._tempo.mean_s if self._reads_done else self._tempo.at_least_s(now)
+        return patience_s(self._settings, reads, self._tempo_s or live_s)
 
     @property
     def _untold(self) -> int:
@@ -329,10 +331,10 @@ class OriginSide:
     def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
         if not self.alone(now) or now < max(self._look_at, self._rest_until):
             return
-        nearest = self._nearest(now)
+        runs = list(self._in_order(self._nearest(now)))
         quiet_s = min(quiet_s, now - self._alone_at())
-        runs, peers = list(self._in_order(nearest)), self._book.peers
-        plan = self.owners.plan(runs, peers, quiet_s, now, self._patience_s(len(runs)))
+        peers, patience_s = self._book.peers, self._patience_s(len(runs), now)
+        plan = self.owners.plan(runs, peers, quiet_s, now, patience_s)
         out += [Dial(node) for node in plan.dial]
         room = max(_MIN_SHARE, self._depth.reads // max(1, self.owners.share))
         for run in plan.read[: max(0, room - len(self.readings))]:

@@ -48,7 +48,7 @@ class PeerSide:
         self._timing = Timing()
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._freed: Peer | None = None  # whose upload to us has just ended: it has a slot free
-        self.tempo = Tempo()
+        self.tempo = Tempo(now)
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
         self.look_at = math.inf  # when a full look at all neighbours is due

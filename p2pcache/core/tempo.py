@@ -6,15 +6,20 @@ from statistics import median_high
 _STEPS = 15  # the last few seconds of a storm
 _KNOWN = 4  # steps below which nothing is said: the first is what was there when we came
 
+# In which the first few may not come, or who has nothing to learn it from (a model of three runs) would wait for ever.
+_MOST_S = 6.0
+
 
 class Tempo:
     """Seconds from one new run to the next, among us and our neighbours."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        """Nothing has come yet."""
         self._steps: deque[float] = deque(maxlen=_STEPS)
         self._came: deque[tuple[float, int]] = deque(maxlen=_STEPS)  # seconds, and runs in them
         self._count = 0
         self._at = 0.0
+        self._began = now
 
     def look(self, count: int, now: float) -> None:
         """So many runs are to be had by now."""
@@ -36,3 +41,7 @@ class Tempo:
         """The mean of late, which gusts don't change but pauses do; 0.0: not known."""
         runs = sum(count for _, count in self._came)
         return sum(seconds for seconds, _ in self._came) / runs if runs >= _KNOWN else 0.0
+
+    def at_least_s(self, now: float) -> float:
+        """The mean, or while it isn't known the time in which the first few haven't come, up to a limit."""
+        return self.mean_s or min(_MOST_S, now - self._began) / _KNOWN

@@ -173,6 +173,18 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
     assert {f.run for f in late} <= theirs
 
 
+def test_a_silent_owner_of_a_model_of_three_runs_is_overtaken_too() -> None:
+    nodes = next(
+        pair for n in range(2, 99) if all(order(r, pair := (1, n))[0] == n for r in range(3))
+    )
+    desk = Desk(runs=3)
+    desk.do(Members(nodes))
+    desk.up()
+    desk.do(PeerJoined(nodes[1], 0))
+    desk.do(TrackerDown())
+    assert len(of(Fetch, desk.sleep(4 * SETTINGS.owner_patience_s))) == 3
+
+
 def test_a_corrupt_origin_is_found_out_without_a_tracker() -> None:
     desk = Desk(runs=1, tracker=False)
     fetches = of(Fetch, desk.do(Tick()))

@@ -6,7 +6,7 @@ from p2pcache.core.tempo import Tempo
 
 
 def test_what_was_there_when_we_came_says_nothing() -> None:
-    tempo = Tempo()
+    tempo = Tempo(0.0)
     tempo.look(500, 10.0)
     assert tempo.seconds == 0.0
     for step in range(1, 10):
@@ -15,17 +15,19 @@ def test_what_was_there_when_we_came_says_nothing() -> None:
 
 
 def test_gusts_do_not_change_the_mean() -> None:
-    gusts = Tempo()
+    gusts = Tempo(0.0)
+    assert gusts.at_least_s(2.0) == 0.5, "four would be known"
+    assert gusts.at_least_s(40.0) == gusts.at_least_s(4000.0), "a model may have less than that"
     gusts.look(500, 10.0)
     assert gusts.mean_s == 0.0
     for second in range(4, 40, 4):
         gusts.look(501 + 8 * (second // 4 - 1), 10.0 + second)
         gusts.look(500 + 8 * (second // 4), 10.1 + second)
-    assert gusts.mean_s == pytest.approx(0.5, rel=0.2)
+    assert gusts.at_least_s(100.0) == gusts.mean_s == pytest.approx(0.5, rel=0.2)
 
 
 def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
-    tempo = Tempo()
+    tempo = Tempo(0.0)
     for second in range(8):
         tempo.look(4 * second, float(second))
     tempo.look(20, 8.0)  # who had some of them left
