@@ -19,7 +19,7 @@ from p2pcache.core.commands import (
 from p2pcache.core.depth import Depth
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
-from p2pcache.core.owners import LEAST_AHEAD, LOOK_AHEAD, Owners, patience_s
+from p2pcache.core.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, patience_s
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
@@ -34,7 +34,6 @@ _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always stream
 # Leases go out in file order: what lies so far above all that we know of when the tracker dies was
 # leased to nobody. 16 are in flight, and as many more may have been read without our hearing of it.
 _BEYOND_LEASES = 48
-_LEASED = 16  # runs that it has granted at one moment, where storage is near
 _SPREAD = 32  # runs by which two nodes' knowledge differs at that moment
 _RETURN_S = 0.5  # for a broken connection to be made again before the owners begin
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
@@ -93,9 +92,8 @@ class OriginSide:
         self._failures = 0  # in a row, without a tracker
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
-        self._looked = self._look_at = (
-            now  # when we looked at the runs that nobody has, and will again
-        )
+        self._looked = now  # when we last looked at the runs that nobody has
+        self._look_at = now  # ... and when to look again
         self.halted = False
 
     # -- what happened ----------------------------------------------------------------------
@@ -294,7 +292,7 @@ class OriginSide:
     def _over_at(self) -> float:
         """When what the tracker granted was read, or won't be."""
         if self._met:  # our neighbours have told us what came of it
-            return self._down_since + self._patience_s(_LEASED, self._down_since)
+            return self._down_since + self._patience_s(LEASED, self._down_since)
         return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
 
     def _patience_s(self, reads: int, now: float) -> float:

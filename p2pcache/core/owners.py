@@ -17,6 +17,7 @@ from p2pcache.core.settings import SwarmSettings
 # was late stopped the rest, then all began at once (50 nodes, 512 runs, tracker lost at 30 %: 0.854 of the bound
 # with 48 from the first on; by count 0.872 with 20, 0.889 with 28, 0.895 with 40, 0.878 with 64).
 LOOK_AHEAD = 40
+LEASED = 16  # runs that a tracker which is lost has granted at that moment, where storage is near
 LEAST_AHEAD = 24  # of them, however many others may be left alone by their owners
 _PATIENT = 2.0  # times what reads at once take: the uplink isn't shared evenly
 _DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
