@@ -19,7 +19,7 @@ from p2pcache.core.commands import (
 from p2pcache.core.depth import Depth
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
-from p2pcache.core.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, patience_s
+from p2pcache.core.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, patience
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
@@ -297,7 +297,7 @@ class OriginSide:
 
     def _patience_s(self, reads: int, now: float) -> float:
         live_s = self._tempo.mean_s if self._reads_done else self._tempo.at_least_s(now)
-        return patience_s(self._settings, reads, self._tempo_s or live_s)
+        return patience(self._settings, reads, self._tempo_s or live_s)
 
     @property
     def _untold(self) -> int:

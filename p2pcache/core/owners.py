@@ -7,7 +7,7 @@ swarm.
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import fallback
@@ -17,8 +17,8 @@ from p2pcache.core.settings import SwarmSettings
 # was late stopped the rest, then all began at once (50 nodes, 512 runs, tracker lost at 30 %: 0.854 of the bound
 # with 48 from the first on; by count 0.872 with 20, 0.889 with 28, 0.895 with 40, 0.878 with 64).
 LOOK_AHEAD = 40
-LEASED = 16  # runs that a tracker which is lost has granted at that moment, where storage is near
 LEAST_AHEAD = 24  # of them, however many others may be left alone by their owners
+LEASED = 16  # runs that a tracker which is lost has granted at that moment, where storage is near
 _PATIENT = 2.0  # times what reads at once take: the uplink isn't shared evenly
 _DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
 
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     wake_at: float  # look again then
 
 
-def patience_s(settings: SwarmSettings, reads: int, tempo_s: float) -> float:
+def patience(settings: SwarmSettings, reads: int, tempo_s: float) -> float:
     """How long an owner may let everybody wait, in seconds.
 
     What the owners read at once shares the origin's uplink and ends together, and meanwhile nothing comes from
@@ -109,7 +109,7 @@ class Owners:
         return self._live
 
     def plan(
-        self, orphans: Iterable[int], neighbours: Collection[int], quiet_s: float, now: float,
+        self, orphans: Sequence[int], neighbours: Collection[int], quiet_s: float, now: float,
         patience_s: float,
     ) -> Plan:  # fmt: skip
         """Decide about runs without a holder.
@@ -125,7 +125,6 @@ class Owners:
         dial: list[int] = []
         since: dict[int, float] = {}
         wake_at = math.inf
-        orphans = list(orphans)
         if quiet_s >= patience_s:
             waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
             self._pass_over({self._owner(run) for run in waited} - {self._node, None})

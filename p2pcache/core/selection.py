@@ -63,7 +63,7 @@ def choose_peer(
     retry_at = math.inf
     good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
     for peer in peers:
-        asked = peer.asked
+        asked = peer.asked  # first, as it costs least: this loop is a tenth of a storm's work
         if asked >= per_peer and asked >= per_peer + peer.ahead:
             continue
         offered = peer.have & within[peer.distance]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pcache.core import chunkset, fallback, selection
 from p2pcache.core.boundaries import Boundaries
-from p2pcache.core.owners import Owners, patience_s
+from p2pcache.core.owners import Owners, patience
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.runbook import RunBook
@@ -178,10 +178,10 @@ def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
 
 
 def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
-    assert patience_s(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
-    assert patience_s(SETTINGS, 40, 0.05) == PATIENCE_S
-    assert patience_s(SETTINGS, 40, 0.5) == 40.0
-    assert patience_s(SETTINGS, 3, 0.5) == PATIENCE_S
+    assert patience(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
+    assert patience(SETTINGS, 40, 0.05) == PATIENCE_S
+    assert patience(SETTINGS, 40, 0.5) == 40.0
+    assert patience(SETTINGS, 3, 0.5) == PATIENCE_S
 
 
 def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> None:

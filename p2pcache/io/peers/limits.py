@@ -23,9 +23,7 @@ class PeerLimits:
     half_open: int = 128  # inbound without a handshake; above it the oldest one goes
     streams: int = 256  # models per connection
     requests: int = 64  # waiting per connection
-    frames_per_s: float = (
-        200.0  # control frames, on average; a neighbour sends 50 HAVEs at most, and 100 calls
-    )
+    frames_per_s: float = 200.0  # control ones, on average; a neighbour sends 50 HAVEs, 100 calls
     frames_burst: float = 1000.0
     outbox_bytes: int = 4 << 20  # control bytes that a peer doesn't read: a 1 M run HAVE is 125 KB
 
