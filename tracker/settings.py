@@ -25,8 +25,8 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     insecure: bool = False
     """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
     leases_in_flight: int = 16
-    """Chunks of one model that are read from the origin at once, over all nodes; where its first byte is far away,
-    nodes that need more for that get more, up to eight times as many."""
+    """Chunks of one model that are read from the origin at once, over all nodes; where that doesn't keep the way to
+    it full, because its first byte is far away, as many as do, up to eight times this."""
     neighbours: int = 24
     """Peers that each node of a large swarm is told to dial."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

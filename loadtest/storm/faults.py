@@ -12,6 +12,7 @@ from p2pcache.io.hashing import index_directory
 ORIGIN_FAULT_S = 5.0
 SPLIT_S = 10.0
 SLOW_FACTOR = 10
+FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 25 ms are for 4 MiB at 25 Gbit/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ def _slow(arena: Arena) -> None:
     arena.fabric.shape(arena.node_hosts[-1], arena.plan.rate / SLOW_FACTOR)
 
 
+def _far_origin(arena: Arena, _t_lb: float) -> list[Act]:
+    return [Act(0.0, "the origin is far away", lambda: arena.origin.fault("latency", delay=FAR_S))]
+
+
 def _small_disk(arena: Arena) -> None:
     arena.small_disk(len(arena.agents) - 1, arena.plan.size_bytes // 2)
 
@@ -106,6 +111,7 @@ FAULTS: dict[str, Fault] = {
     "origin-stall": Fault("the origin accepts and says nothing for 5 s", proxy=True, acts=_origin_fault("stall")),
     "origin-truncate": Fault("the origin ends bodies early for 5 s", proxy=True, acts=_origin_fault("truncate")),
     "origin-freeze": Fault("the origin falls silent in mid-body for 5 s", proxy=True, acts=_origin_fault("freeze")),
+    "far-origin": Fault(f"the origin's first byte takes {FAR_S:g} s longer", proxy=True, acts=_far_origin),
     "liar": Fault("one node serves corrupt chunks, over the whole storm", unlucky=True, expect=None, liar=True),
     "corrupt-origin": Fault(
         "the largest object is corrupt: exit 6 everywhere", everywhere=6, proxy=True, corrupt=_corrupt_origin

@@ -63,10 +63,12 @@ class OriginServer:
             return int(self._proxy.counters()["blob_bytes"])
         return self._s3.counters().sent
 
-    def fault(self, kind: str, *, seconds: float | None = None, key: str = "") -> None:
+    def fault(
+        self, kind: str, *, seconds: float | None = None, key: str = "", delay: float = 0.0
+    ) -> None:
         """Begin to fail (see loadtest/faultproxy.py for the kinds)."""
         assert self._proxy is not None, "this origin has no fault proxy"
-        self._proxy.fault(kind, seconds=seconds, key=key)
+        self._proxy.fault(kind, seconds=seconds, key=key, delay=delay)
 
     def cpu_s(self) -> float:
         """CPU seconds of the server so far."""

@@ -7,14 +7,21 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.way import Way
 
 # Times what the way holds: reads that begin together end together, and most of them would only wait.
-_TIMES = 3
-_TRIPS = (
-    4  # ... and so what comes within one says little (2 nodes, 50 Mbit/s, 40 ms: eta -0.01 with 1)
-)
+TIMES = 3
+# ... and so what comes within one round trip says little (2 nodes, 50 Mbit/s, 40 ms: eta -0.01 with 1).
+TRIPS = 4
 # Storage on another continent, and nobody's gusts to add to: each read begins with a slow start of its own,
 # so what came says too little for too long.
 _FAR_S = 0.1
 _FAR_BYTES = 32 * MiB  # more would only put off the first runs, which a loader waits for
+
+
+def settled(before: int, beyond: int) -> int:
+    """How many reads beyond the usual ones from now on: down only when half of them are too many.
+
+    Each change of a node's is a message to the tracker, and what is measured swings.
+    """
+    return beyond if beyond > before or 2 * beyond < before else before
 
 
 class Depth:
@@ -29,7 +36,7 @@ class Depth:
         self._run_bytes = run_bytes
         self._settings = settings
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
-        self._way = Way(0.0, now, trips=_TRIPS)
+        self._way = Way(0.0, now, trips=TRIPS)
         room = int(_FAR_BYTES / max(1.0, self._usual_bytes)) - settings.origin_fetches
         self._far_ahead = max(0, min(settings.origin_ahead, room))
         self._floor = 0  # as many ahead at least
@@ -58,8 +65,6 @@ class Depth:
         """A run has come."""
         way = self._way
         way.carried(self._run_bytes[run], now)
-        way.measure(self._usual_bytes / _TIMES, self.most)
-        # Down only when half of it is gone: each change is a message to the tracker.
+        way.measure(self._usual_bytes / TIMES, self.most)
         beyond = max(self._floor, way.runs - self._settings.origin_fetches)
-        if beyond > self.ahead or 2 * beyond < self.ahead:
-            self.ahead = beyond
+        self.ahead = settled(self.ahead, beyond)

@@ -1,9 +1,8 @@
 """Who may read which run from the origin: one book per model. Pure.
 
-A run is in exactly one of three states: *free* (nobody known has it and nobody reads it),
-*leased* (one node reads it), or *done* (a node said that it proved it). Grants go out in file
-order, so that loaders get their bytes early and neighbours always want the same region; each
-goes to the agent with the fewest in flight, which keeps every uplink of the swarm fed.
+A run is in exactly one of three states: *free* (nobody known has it and nobody reads it), *leased* (one node reads
+it), or *done* (a node said that it proved it). Grants go out in file order, so that loaders get their bytes early and
+neighbours always want the same region; each goes to whom the fewest are in flight to: all uplinks are fed.
 """
 
 import random
@@ -119,7 +118,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(node, lease.since, now)
+                self._readers.succeeded(node, lease.since, now, whole=lease.whole)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -376,12 +375,13 @@ class LeaseBook:
         return set() if avoid and self._readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
-        self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
+        whole = why == "granted" and not self._again >> run & 1
+        self.leases[run] = Lease(node, now, now + self._settings.ttl_s, whole)
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)
-        self._readers.took(node, run)
+        self._readers.took(node, run, now)
         self._story.note(now, run, why, node)
 
     def _drop(self, run: int, now: float, why: str) -> None:

@@ -24,7 +24,7 @@ class Cluster:
         latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
         members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0,
-        check_every: int = 0,
+        origin_jitter: float = 0.0, check_every: int = 0,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
 
@@ -41,6 +41,7 @@ class Cluster:
             members: of the tracker.
             tracker: whether there is one.
             queue_s: what a full link adds to each message between nodes: the bytes that wait before it.
+            origin_jitter: the origin's first byte takes this share more or less time, by the dice.
             check_every: invariants are checked after every so many events of a node; 0: never.
         """
         self.seed = seed
@@ -51,6 +52,7 @@ class Cluster:
         self.latency_s = latency_s
         self.queue_s = queue_s
         self.origin_latency_s = origin_latency_s
+        self._origin_jitter = origin_jitter
         self.digest = "ab" * 32
         self.settings = settings or SwarmSettings()
         self.uploads = uploads or UploadSettings()
@@ -69,6 +71,11 @@ class Cluster:
         self.tracker = SimTracker(self, leases or LeaseSettings(), check_every=check_every)
         if tracker:
             self.tracker.start()
+
+    def first_byte_s(self) -> float:
+        """How long a read waits that begins now."""
+        usual_s, share = 2 * self.origin_latency_s, self._origin_jitter
+        return usual_s * self.world.dice.uniform(1 - share, 1 + share) if share else usual_s
 
     def add(
         self, *, rate: float | None = None, have: int = 0, liar: bool = False,

@@ -232,10 +232,10 @@ class SimNode:
     def _on_fetch(self, command: commands.Fetch) -> None:
         self.world.trace(3, self.node, command.fetch, command.run)
         self._fetches[command.fetch] = None
-        delay = 2 * self.cluster.origin_latency_s
-        self.world.after(delay, self._origin_answers, command.fetch, command.run)
+        waits_s = self.cluster.first_byte_s()
+        self.world.after(waits_s, self._origin_answers, command.fetch, command.run, waits_s)
 
-    def _origin_answers(self, fetch: int, run: int) -> None:
+    def _origin_answers(self, fetch: int, run: int, waited_s: float) -> None:
         if not self.alive or fetch not in self._fetches:
             return
         if not self.cluster.origin_up:
@@ -247,7 +247,7 @@ class SimNode:
             self._fetched,
             fetch,
             Outcome.DONE,
-            2 * self.cluster.origin_latency_s,
+            waited_s,
         )
 
     def _fetched(self, fetch: int, outcome: Outcome, waited_s: float = 0.0) -> None:
