@@ -70,7 +70,7 @@ class OriginSide:
         self._settings = settings
         self._dice = dice
         self._diary = diary
-        self._tempo, self._tempo_s = tempo, 0.0  # the latter when the tracker was lost
+        self._tempo = tempo
         self._up = False
         self._down_since = now if tracker else -math.inf
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
@@ -111,7 +111,7 @@ class OriginSide:
             self._up = False
             self._down_since = self._look_at = now
             self._met = True
-            self._tempo_s = self._tempo.mean_s  # of now: silence is longer for some than for others
+            self._tempo.lost()
             self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
             mine = self._mine
             known = mine.have | mine.leased | self._book.rarity.held
@@ -296,8 +296,8 @@ class OriginSide:
         return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
 
     def _patience_s(self, reads: int, now: float) -> float:
-        live_s = self._tempo.mean_s if self._reads_done else self._tempo.at_least_s(now)
-        return patience(self._settings, reads, self._tempo_s or live_s)
+        tempo_s = self._tempo.least_s if self._reads_done else self._tempo.at_least_s(now)
+        return patience(self._settings, reads, tempo_s)
 
     @property
     def _untold(self) -> int:

@@ -20,6 +20,7 @@ class Tempo:
         self._count = 0
         self._at = 0.0
         self._began = now
+        self.least_s = 0.0  # mean since the tracker was lost; 0.0: not known
 
     def look(self, count: int, now: float) -> None:
         """So many runs are to be had by now."""
@@ -29,7 +30,18 @@ class Tempo:
                 self._came.append((now - self._at, runs))
             self._steps.append((now - self._at) / runs)
             self._at = now
+            self._note()
         self._count = count
+
+    def lost(self) -> None:
+        """The tracker is gone: what is known of the swarm's mean tempo is known now."""
+        self.least_s = self.mean_s
+
+    def _note(self) -> None:
+        # Never more than it was: the pauses in which everybody waits for an owner would make them wait longer for
+        # the next (and silence is longer for some than for others).
+        if mean_s := self.mean_s:
+            self.least_s = min(self.least_s or mean_s, mean_s)
 
     @property
     def seconds(self) -> float:
@@ -43,5 +55,5 @@ class Tempo:
         return sum(seconds for seconds, _ in self._came) / runs if runs >= _KNOWN else 0.0
 
     def at_least_s(self, now: float) -> float:
-        """The mean, or while it isn't known the time in which the first few haven't come, up to a limit."""
-        return self.mean_s or min(_MOST_S, now - self._began) / _KNOWN
+        """The least mean, or while none is known the time in which the first few haven't come, up to a limit."""
+        return self.least_s or min(_MOST_S, now - self._began) / _KNOWN

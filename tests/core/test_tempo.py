@@ -36,3 +36,21 @@ def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
     assert tempo.seconds == pytest.approx(0.25)
     tempo.look(28, 62.0)
     assert tempo.seconds == pytest.approx(0.25)
+
+
+def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:
+    tempo = Tempo(0.0)
+    for step in range(1, 11):
+        tempo.look(step, step * 2.0)
+    tempo.look(20, 21.0)  # quicker at the end
+    assert tempo.least_s < 2.0
+    tempo.lost()
+    assert tempo.least_s == tempo.mean_s
+    known_s = tempo.least_s
+    for step in range(1, 20):  # everybody waits for one owner after the other
+        tempo.look(20 + step, 21.0 + 100.0 * step)
+    assert tempo.mean_s > 10 * known_s
+    assert tempo.least_s == tempo.at_least_s(5000.0) == known_s
+    for step in range(1, 40):
+        tempo.look(40 + step, 2000.0 + 0.1 * step)
+    assert tempo.least_s == pytest.approx(0.1)
