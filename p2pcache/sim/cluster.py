@@ -24,7 +24,7 @@ class Cluster:
         latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
         members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0,
-        origin_jitter: float = 0.0, check_every: int = 0,
+        origin_jitter: float = 0.0, origin_stream: float = 0.0, check_every: int = 0,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
 
@@ -42,6 +42,7 @@ class Cluster:
             tracker: whether there is one.
             queue_s: what a full link adds to each message between nodes: the bytes that wait before it.
             origin_jitter: the origin's first byte takes this share more or less time, by the dice.
+            origin_stream: bytes per second of one read of the origin at most; 0: what its links carry.
             check_every: invariants are checked after every so many events of a node; 0: never.
         """
         self.seed = seed
@@ -53,6 +54,7 @@ class Cluster:
         self.queue_s = queue_s
         self.origin_latency_s = origin_latency_s
         self._origin_jitter = origin_jitter
+        self.origin_stream = origin_stream
         self.digest = "ab" * 32
         self.settings = settings or SwarmSettings()
         self.uploads = uploads or UploadSettings()

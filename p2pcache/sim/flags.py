@@ -45,7 +45,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, latency_s=args.latency,
         origin_latency_s=args.origin_latency, origin_jitter=args.origin_jitter,
-        queue_s=args.queue, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
+        origin_stream=args.origin_stream, queue_s=args.queue, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
@@ -83,6 +83,12 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add(
         "--origin-jitter", type=_share, default=0.0, help="share by which the wait for its first byte varies"
     )  # fmt: skip
+    add(
+        "--origin-stream",
+        type=_rate,
+        default=0.0,
+        help="of one connection to it at most (S3: 90MB/s)",
+    )
     add(
         "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
     )  # fmt: skip

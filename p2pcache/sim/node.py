@@ -17,7 +17,7 @@ from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.core.uploads import Turn
 from p2pcache.sim.agentlink import AgentLink
 from p2pcache.sim.memberlist import NOBODY
-from p2pcache.sim.network import Flow, Network
+from p2pcache.sim.network import Flow, Link, Network
 from p2pcache.sim.place import Place
 from p2pcache.sim.serving import Serving
 from p2pcache.sim.world import World
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
 DIAL_TIMEOUT_S = 3.0  # of a dial into the void
+STREAMS = 64  # connections of one node to the origin: more than it ever uses
 STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 
 
@@ -68,6 +69,7 @@ class SimNode:
         self._dialling: set[int] = set()
         # Our requests in flight: server, run, when they were sent.
         self._asked: dict[int, tuple[SimNode, int, float]] = {}
+        self._streams: list[Link] = []
         self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
         self._timer = float("inf")
         self._inbox: deque[events.Event] = deque()
@@ -242,13 +244,20 @@ class SimNode:
             self._fetched(fetch, Outcome.UNAVAILABLE)
             return
         self._fetches[fetch] = self.net.start(
-            [self.cluster.origin, *self.way_in],
+            [self.cluster.origin, *self._stream(fetch), *self.way_in],
             self.run_bytes[run],
             self._fetched,
             fetch,
             Outcome.DONE,
             waited_s,
         )
+
+    def _stream(self, fetch: int) -> list[Link]:
+        """What one connection to the origin carries, if that is limited."""
+        rate, number = self.cluster.origin_stream, fetch % STREAMS
+        while rate and len(self._streams) <= number:
+            self._streams.append(self.net.link(rate))
+        return self._streams[number : number + 1]
 
     def _fetched(self, fetch: int, outcome: Outcome, waited_s: float = 0.0) -> None:
         if self._fetches.pop(fetch, 0) == 0:

@@ -33,6 +33,9 @@ class Storm:
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # share by which the wait for its first byte varies
+    origin_stream: float = (
+        0.0  # bytes per second of one connection to it at most; 0: what the links carry
+    )
     queue_s: float = 0.0  # what a full link adds to each message between nodes
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
@@ -75,7 +78,8 @@ class Run:
             origin_rate=storm.origin_rate, latency_s=storm.latency_s,
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
             uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
-            queue_s=storm.queue_s, origin_jitter=storm.origin_jitter, check_every=storm.check_every,
+            queue_s=storm.queue_s, origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream,
+            check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []

@@ -50,16 +50,20 @@ def test_small_swarms_come_near_the_bound(nodes: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("stream", "eta"), [(0.0, 0.8), (90e6, 0.6)])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_storage_with_a_far_first_byte_is_kept_busy(seed: int) -> None:
-    """25 Gbit/s and 25 ms: 19 runs of 4 MiB are on their way, and no node sees more than one of them (0.66 before)."""
+def test_storage_with_a_far_first_byte_is_kept_busy(seed: int, stream: float, eta: float) -> None:
+    """25 Gbit/s and 25 ms: 19 runs of 4 MiB are on their way, and no node sees more than one or two of them.
+
+    Where one connection carries 90 MB/s only, they are 53. Sixteen at once reached 0.52 and 0.29 of the bound.
+    """
     report = run(Storm(
         nodes=16, runs=768, run_bytes=4 << 20, rate=25e9 / 8, origin_rate=25e9 / 8, latency_s=0.00005,
-        origin_latency_s=0.0125, origin_jitter=0.5, seed=seed,
+        origin_latency_s=0.0125, origin_jitter=0.5, origin_stream=stream, seed=seed,
     ))  # fmt: skip
     all_complete(report)
     assert report.alpha == pytest.approx(1.0, abs=1e-9)
-    assert report.eta >= 0.8
+    assert report.eta >= eta
 
 
 def test_many_nodes_with_every_invariant_checked() -> None:
