@@ -12,7 +12,7 @@ from p2pcache.io.hashing import index_directory
 ORIGIN_FAULT_S = 5.0
 SPLIT_S = 10.0
 SLOW_FACTOR = 10
-FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 25 ms are for 4 MiB at 25 Gbit/s
+FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 32 ms are for 4 MiB at 25 Gbit/s
 
 
 @dataclass(frozen=True, slots=True)

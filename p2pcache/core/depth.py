@@ -4,24 +4,12 @@ from collections.abc import Sequence
 
 from p2pcache.core.chunking import MiB
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.way import Way
+from p2pcache.core.way import TIMES, TRIPS, Way, settled
 
-# Times what the way holds: reads that begin together end together, and most of them would only wait.
-TIMES = 3
-# ... and so what comes within one round trip says little (2 nodes, 50 Mbit/s, 40 ms: eta -0.01 with 1).
-TRIPS = 4
 # Storage on another continent, and nobody's gusts to add to: each read begins with a slow start of its own,
 # so what came says too little for too long.
 _FAR_S = 0.1
 _FAR_BYTES = 32 * MiB  # more would only put off the first runs, which a loader waits for
-
-
-def settled(before: int, beyond: int) -> int:
-    """How many reads beyond the usual ones from now on: down only when half of them are too many.
-
-    Each change of a node's is a message to the tracker, and what is measured swings.
-    """
-    return beyond if beyond > before or 2 * beyond < before else before
 
 
 class Depth:

@@ -13,7 +13,7 @@ class Lease:
     node: int
     since: float
     expires: float
-    whole: bool = True  # it began with the grant, and nobody else was known to have the run
+    whole: bool = True  # it began with the grant, and nobody else can have the run
     others: int = 0  # other nodes that came to have the run meanwhile
 
 

@@ -2,7 +2,7 @@
 
 A run is in exactly one of three states: *free* (nobody known has it and nobody reads it), *leased* (one node reads
 it), or *done* (a node said that it proved it). Grants go out in file order, so that loaders get their bytes early and
-neighbours always want the same region; each goes to whom the fewest are in flight to: all uplinks are fed.
+neighbours always want the same region; each goes to the agent with the fewest in flight, for all uplinks.
 """
 
 import random
@@ -118,7 +118,9 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(node, lease.since, now, whole=lease.whole)
+                self._readers.succeeded(
+                    node, lease.since, now, whole=lease.whole and not lease.others
+                )
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -375,13 +377,13 @@ class LeaseBook:
         return set() if avoid and self._readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
-        whole = why == "granted" and not self._again >> run & 1
+        whole = why == "granted" and not self._again >> run & 1 and run not in self._avoid
         self.leases[run] = Lease(node, now, now + self._settings.ttl_s, whole)
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)
-        self._readers.took(node, run, now)
+        self._readers.took(node, run, now, adopted=why == "adopted")
         self._story.note(now, run, why, node)
 
     def _drop(self, run: int, now: float, why: str) -> None:

@@ -31,8 +31,8 @@ from p2pcache.errors import LocalProtocolError
 # then be the only uploader (0.92 of the bound with 2 and 0.90 with 8 at 16 nodes, 256 runs).
 _FIRST_CREDIT = 2
 _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Leases go out in file order: what lies so far above all that we know of when the tracker dies was
-# leased to nobody. 16 are in flight, and as many more may have been read without our hearing of it.
+# Leases go out in file order: what lies so far above all that we know of when the tracker dies was leased to nobody.
+# 16 are in flight (far from storage 128, but some above most of them have ended), as many more may have been read.
 _BEYOND_LEASES = 48
 _SPREAD = 32  # runs by which two nodes' knowledge differs at that moment
 _RETURN_S = 0.5  # for a broken connection to be made again before the owners begin

@@ -1,6 +1,7 @@
 """Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
 
 import random
+from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -10,10 +11,9 @@ from statistics import fmean
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
-from p2pcache.core.depth import TIMES, TRIPS, settled
 from p2pcache.core.lease import Lease
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.way import Way
+from p2pcache.core.way import TIMES, TRIPS, Way, settled
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
 MEDIAN_OF = 64  # recent lease times that the median is taken of
@@ -31,8 +31,9 @@ LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of 
 PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doubled each time
 LAST_DOUBLING = 5  # of it
 # Leases beyond the usual ones come in steps: one or two more than the nodes share evenly only shift who reads, and
-# cost 8 nodes with 50 Mbit/s and 20 ms up to 0.015 (decision 0028).
+# cost 8 nodes with 50 Mbit/s and 20 ms up to 0.013 (decision 0028).
 STEP = 4
+QUICK = 3  # the quickest reads; the last of them counts: one that its node had from elsewhere says nothing
 HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
@@ -60,7 +61,9 @@ class Readers:
         self._credit: dict[int, int] = {}
         self._ahead = 0  # credit beyond the usual one, over all nodes
         self._way = Way(0.0, 0.0, trips=TRIPS)  # from the origin to all of them; counts reads
-        self._under_way = 0  # leases beyond the usual ones, for what it holds
+        self._quick_s: list[float] = []  # what the quickest reads took, in order
+        self._midway = False  # somebody read before we granted anything: what a read takes alone isn't to be seen
+        self._held_ahead = 0  # leases beyond the usual ones, for what it holds
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
@@ -112,7 +115,7 @@ class Readers:
         of them together do: 16 nodes at 25 Gbit/s, 25 ms from storage, had 0.66 of the bound (decision 0028).
         """
         usual = self._settings.in_flight
-        ahead = max(self._ahead, self._under_way)
+        ahead = max(self._ahead, self._held_ahead)
         return usual + min(ahead, usual * self._settings.ahead_ratio)
 
     def set_wanted(self, node: int, wanted: int) -> None:
@@ -148,10 +151,12 @@ class Readers:
         """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
         return self._done.get(lease.node, lease.since) > lease.since
 
-    def took(self, node: int, run: int, now: float) -> None:
-        """The node reads one more run."""
+    def took(self, node: int, run: int, now: float, *, adopted: bool = False) -> None:
+        """The node reads one more run; `adopted`: since before we knew of it."""
         if not self._runs:
             self._way.idle_until(now)
+            self._midway = False
+        self._midway = self._midway or adopted
         self._unready(node)
         self._runs.setdefault(node, set()).add(run)
         if self._dealer is not None:
@@ -170,7 +175,7 @@ class Readers:
         self._ready_again(node)
 
     def succeeded(self, node: int, since: float, now: float, *, whole: bool = True) -> None:
-        """The node read a run for which it has had the lease since then; `whole`: and that is when it began."""
+        """The node read a run for which it has had the lease since then; `whole`: it began then, and not in vain."""
         took_s = now - since
         self._measure(took_s if whole else 0.0, now)
         self._done[node] = max(since, self._done.get(node, since))
@@ -194,13 +199,21 @@ class Readers:
             self._verdicts.pop(node, None)
 
     def _measure(self, took_s: float, now: float) -> None:
-        """See how many reads the way holds: those that end in the time that the quickest one takes."""
+        """See how many reads the way holds: those that end in the time that the quickest ones take.
+
+        A storm's first few share the link, near as it may be, so it seems to hold as many.
+        """
         settings, way = self._settings, self._way
-        way.answered(took_s)
+        if self._midway:
+            return
+        if took_s:
+            insort(self._quick_s, took_s)
+            del self._quick_s[QUICK:]
+            way.rtt_s = self._quick_s[-1]
         way.carried(1, now)
         way.measure(1 / TIMES, settings.in_flight * (1 + settings.ahead_ratio))
-        beyond = max(0, way.runs - settings.in_flight)
-        self._under_way = settled(self._under_way, beyond - beyond % STEP)
+        beyond = max(0, way.runs - max(settings.in_flight, TIMES * settings.first_in_flight + STEP))
+        self._held_ahead = settled(self._held_ahead, beyond - beyond % STEP)
 
     def dragged(self, node: int, took_s: float, now: float) -> None:
         """A run was taken from the node after so many seconds: it is slow, whatever it was before."""

@@ -55,7 +55,7 @@ def test_small_swarms_come_near_the_bound(nodes: int) -> None:
 def test_storage_with_a_far_first_byte_is_kept_busy(seed: int, stream: float, eta: float) -> None:
     """25 Gbit/s and 25 ms: 19 runs of 4 MiB are on their way, and no node sees more than one or two of them.
 
-    Where one connection carries 90 MB/s only, they are 53. Sixteen at once reached 0.52 and 0.29 of the bound.
+    Where one connection carries 90 MB/s only, they are 53. Sixteen at once reached 0.6 and 0.3 of the bound.
     """
     report = run(Storm(
         nodes=16, runs=768, run_bytes=4 << 20, rate=25e9 / 8, origin_rate=25e9 / 8, latency_s=0.00005,
