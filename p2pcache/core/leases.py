@@ -118,9 +118,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(
-                    node, lease.since, now, whole=lease.whole and not lease.others
-                )
+                self._readers.succeeded(node, lease.since, now, whole=lease.whole)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -377,8 +375,8 @@ class LeaseBook:
         return set() if avoid and self._readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
-        whole = why == "granted" and not self._again >> run & 1 and run not in self._avoid
-        self.leases[run] = Lease(node, now, now + self._settings.ttl_s, whole)
+        fresh = why == "granted" and not self._again >> run & 1 and run not in self._avoid
+        self.leases[run] = Lease(node, now, now + self._settings.ttl_s, fresh)
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
