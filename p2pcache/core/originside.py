@@ -32,7 +32,7 @@ from p2pcache.errors import LocalProtocolError
 _FIRST_CREDIT = 2
 _MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
 # Leases go out in file order: what lies so far above all that we know of when the tracker dies was leased to nobody.
-# 16 are in flight (far from storage 128, but some above most of them have ended), as many more may have been read.
+# 16 are in flight (128 far from storage, but some above most of those have ended), as many more may be read unheard.
 _BEYOND_LEASES = 48
 _SPREAD = 32  # runs by which two nodes' knowledge differs at that moment
 _RETURN_S = 0.5  # for a broken connection to be made again before the owners begin

@@ -175,7 +175,7 @@ class Readers:
         self._ready_again(node)
 
     def succeeded(self, node: int, since: float, now: float, *, whole: bool = True) -> None:
-        """The node read a run for which it has had the lease since then; `whole`: it began then, and not in vain."""
+        """The node read a run for which it has had the lease since then; `whole`: as long as a read takes."""
         took_s = now - since
         self._measure(took_s if whole else 0.0, now)
         self._done[node] = max(since, self._done.get(node, since))

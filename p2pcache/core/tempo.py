@@ -20,7 +20,7 @@ class Tempo:
         self._count = 0
         self._at = 0.0
         self._began = now
-        self.least_s = 0.0  # mean since the tracker was lost; 0.0: not known
+        self.least_s = 0.0  # the least mean since the tracker was lost, or ever; 0.0: not known
 
     def look(self, count: int, now: float) -> None:
         """So many runs are to be had by now."""
