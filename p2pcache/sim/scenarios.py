@@ -33,7 +33,7 @@ class Storm:
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # share by which the wait for its first byte varies
-    origin_stream: float = 0.0  # bytes per second of one connection at most; 0: what the links carry
+    origin_stream: float = 0.0  # bytes per second of one connection; 0: what the links carry
     queue_s: float = 0.0  # what a full link adds to each message between nodes
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
