@@ -30,18 +30,15 @@ class Tempo:
                 self._came.append((now - self._at, runs))
             self._steps.append((now - self._at) / runs)
             self._at = now
-            self._note()
+            # Never more than it was: the pauses in which everybody waits for an owner would make them wait longer
+            # for the next (and silence is longer for some than for others).
+            if mean_s := self.mean_s:
+                self.least_s = min(self.least_s or mean_s, mean_s)
         self._count = count
 
     def lost(self) -> None:
         """The tracker is gone: what is known of the swarm's mean tempo is known now."""
         self.least_s = self.mean_s
-
-    def _note(self) -> None:
-        # Never more than it was: the pauses in which everybody waits for an owner would make them wait longer for
-        # the next (and silence is longer for some than for others).
-        if mean_s := self.mean_s:
-            self.least_s = min(self.least_s or mean_s, mean_s)
 
     @property
     def seconds(self) -> float:

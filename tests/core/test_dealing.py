@@ -27,8 +27,7 @@ class Storm:
             for _ in range(size):
                 self.enter(place)
         self.roster.flush(0.0)
-        # Each read takes as long, however many there are: that looks like a far origin, which isn't the matter here.
-        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=0)
+        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16)
         self.book = LeaseBook(
             run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
             dealer=Dealer(self.roster),
