@@ -49,32 +49,27 @@ class OriginReads:
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
-    ) -> tuple[Outcome, float]:
-        """Read, prove and store one run; never raises for what the origin does.
-
-        Returns:
-            How it ended, and how long the quickest answer took to its first byte (0: none came).
-        """
+    ) -> Outcome:
+        """Read, prove and store one run; never raises for what the origin does."""
         # A lease that comes while the origin is being opened must not be given back as failed.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self.settled.wait()
         repo = self.repo
         if repo is None:
-            return Outcome.UNAVAILABLE, 0.0
-        answers: list[float] = []
+            return Outcome.UNAVAILABLE
         wrong: list[str] = []
 
         def read() -> Outcome:
             return fetch_run(
                 repo, layout, store, run,
                 on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
-                on_answer=answers.append, on_wrong=wrong.append,
+                on_wrong=wrong.append,
             )  # fmt: skip
 
         self._begin()
         try:
-            return await self._threads.run(read), min(answers, default=0.0)
+            return await self._threads.run(read)
         finally:
             self._end()
             self._note(layout.digest, run, wrong)

@@ -370,11 +370,9 @@ class Swarm:
 
     async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
         scheduler = self.scheduler
-        outcome, waited_s = e.Outcome.FAILED, 0.0
+        outcome = e.Outcome.FAILED
         try:
-            outcome, waited_s = await self._parts.origin.fetch(
-                self.layout, self.store, run, cancelled
-            )
+            outcome = await self._parts.origin.fetch(self.layout, self.store, run, cancelled)
         except Exception:  # a bug must end the fetch, not leave the run in flight for ever
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
@@ -386,7 +384,7 @@ class Swarm:
         if outcome is e.Outcome.FAILED:
             self._disk_failed()
         if self.scheduler is scheduler:
-            self._post(e.FetchEnded(fetch, outcome, waited_s))
+            self._post(e.FetchEnded(fetch, outcome))
 
     def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
         self.traffic[source] += nbytes

@@ -18,7 +18,7 @@ FOLDER = ROOT / "build" / "compiled"
 CORE = (
     "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases",
     "originside", "owners", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
-    "selection", "tempo", "timing", "uploads", "way",
+    "selection", "tempo", "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")

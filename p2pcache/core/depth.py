@@ -1,58 +1,126 @@
-"""How many reads of the origin one node has under way at once, so that a long fat way stays full. Pure."""
+"""How many reads of storage run at once: the usual ones, or as many as the way to it holds. Pure."""
 
-from collections.abc import Sequence
+from enum import Enum, auto
+from statistics import median_high
 
-from p2pcache.core.chunking import MiB
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.way import TIMES, TRIPS, Way, settled
+_FIRST = 8  # reads of a beginning, few at once: what they take, most take without the others
+_SOME = 16  # reads that are looked at together
+# Reads that take so many times what the first ones took wait for one another: the way is full, and nobody needs to ask.
+# (Single reads differ: with 1.5 far storage looks near too often, with 2 near storage at 40 ms looks far.)
+_SHARED = 1.75
+_PAYS = 1.4  # twice as many reads at once must bring so many times as much, or they only wait for one another
+# Times what the way holds: those that begin together end together, and most would only wait (decision 0028).
+_TIMES = 3
+_LOWER = 0.8  # times as many are fewer: what is measured swings
+_AGAIN = 256  # reads until it is asked again, doubled each time ...
+_AGAIN_FAR = 2048  # ... and never sooner where the way holds more: to ask costs a little of it
+_MOST_AGAIN = 8192
 
-# Storage on another continent, and nobody's gusts to add to: each read begins with a slow start of its own,
-# so what came says too little for too long.
-_FAR_S = 0.1
-_FAR_BYTES = 32 * MiB  # more would only put off the first runs, which a loader waits for
+
+class _Phase(Enum):
+    FIRST = auto()  # the first few reads
+    USUAL = auto()  # the usual reads
+    FEWER = auto()  # fewer for a moment, which don't wait for one another: what one takes alone
+    AS_HELD = auto()  # as before, or what the way holds
 
 
 class Depth:
-    """The usual reads at once, and those that the way from the origin takes beyond them.
+    """The reads that may run at once between one or more nodes and storage.
 
-    A lone node with runs of 4 MiB had 0.26 of 25 Gbit/s at 30 ms to the first byte (simulated, all of
-    its reads in step) with 8 reads at once, and has 0.56 with up to 32.
+    What a read takes alone can't be seen while the way is full, and single reads differ by several times, so
+    that the quickest ones say nothing. It is tried instead: fewer reads run for a moment. If no less comes,
+    the way was full. If less comes, a read takes its time whatever the others do; that time and what comes
+    with more of them say how many are under way (Little's law), and it is tried with three times as many.
+
+    Invariant: `usual` <= `reads` <= `most`, but fewer for a moment.
     """
 
-    def __init__(self, run_bytes: Sequence[int], settings: SwarmSettings, now: float) -> None:
-        """Begin with the usual ones; `run_bytes`: the length of each run."""
-        self._run_bytes = run_bytes
-        self._settings = settings
-        self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
-        self._way = Way(0.0, now, trips=TRIPS)
-        room = int(_FAR_BYTES / max(1.0, self._usual_bytes)) - settings.origin_fetches
-        self._far_ahead = max(0, min(settings.origin_ahead, room))
-        self._floor = 0  # as many ahead at least
-        self.ahead = 0  # beyond the usual ones
+    def __init__(self, usual: int, most: int) -> None:
+        """Begin with the usual ones.
 
-    @property
-    def reads(self) -> int:
-        """How many runs may be read at the same time."""
-        return self._settings.origin_fetches + self.ahead
+        Args:
+            usual: reads at once where storage is near.
+            most: never more.
+        """
+        self._usual = usual
+        self.most = max(usual, most)
+        self.reads = usual  # so many may run at once
+        self._phase = _Phase.FIRST
+        self._times: list[float] = []  # of the reads that are looked at now
+        self._first_s = 0.0  # what the first ones took; 0.0: without a meaning by now
+        self._alone_s = 0.0
+        self._resume = usual  # so many ran before it was asked
+        self._skip = 0  # reads that began under another number
+        self._count = 0
+        self._since: float | None = None  # when the first of them ended
+        self._again = _AGAIN
+        self._until_again = 2 * _AGAIN
 
-    @property
-    def most(self) -> int:
-        """What `reads` never exceeds."""
-        return self._settings.origin_fetches + self._settings.origin_ahead
+    def short(self) -> None:
+        """Not all reads that may run do: how many end now says nothing."""
+        self._since = None
 
-    def answered(self, waited_s: float, *, alone: bool = False) -> None:
-        """A read waited so long for its first byte (0: not known); `alone`: there is no other node."""
-        self._way.answered(waited_s)
-        self._floor = self._far_ahead if alone and self._way.rtt_s >= _FAR_S else 0
+    def ended(self, now: float, took_s: float) -> None:
+        """A run was read, which took so long."""
+        self._until_again -= 1
+        if self._skip > 0:
+            self._skip -= 1
+        elif self._phase is _Phase.FIRST or self._phase is _Phase.USUAL:
+            self._times.append(took_s)
+            self._compare()
+        elif rate := self._rate(now):
+            self._judge(rate)
 
-    def idle_until(self, now: float) -> None:
-        """Nothing was being read until now."""
-        self._way.idle_until(now)
+    def _compare(self) -> None:
+        """Whether the usual reads take much longer than the first ones did."""
+        if len(self._times) < (_FIRST if self._phase is _Phase.FIRST else _SOME):
+            return
+        usual_s = median_high(self._times)
+        self._times.clear()
+        if self._phase is _Phase.FIRST:
+            self._first_s = usual_s
+            self._go(_Phase.USUAL, self._usual)
+        elif usual_s < _SHARED * self._first_s or self._until_again <= 0:
+            self._ask()
 
-    def read(self, run: int, now: float) -> None:
-        """A run has come."""
-        way = self._way
-        way.carried(self._run_bytes[run], now)
-        way.measure(self._usual_bytes / TIMES, self.most)
-        beyond = max(self._floor, way.runs - self._settings.origin_fetches)
-        self.ahead = settled(self.ahead, beyond)
+    def _rate(self, now: float) -> float:
+        """Reads that ended in a second, once enough did; 0.0 before."""
+        if self._since is None:
+            self._since, self._count = now, 0
+            return 0.0
+        self._count += 1
+        if self._count < max(_SOME, self.reads) or now <= self._since:
+            return 0.0
+        rate = self._count / (now - self._since)
+        self._since = None
+        return rate
+
+    def _judge(self, rate: float) -> None:
+        if self._phase is _Phase.FEWER:
+            self._alone_s = self.reads / rate
+            self._go(_Phase.AS_HELD, self._resume)
+            return
+        held = rate * self._alone_s
+        if held < _PAYS * (self._usual // 2):
+            self._first_s = 0.0
+            self._go(_Phase.USUAL, self._usual)
+            return
+        if self.reads == self._usual:
+            self._until_again = self._again = max(self._again, _AGAIN_FAR)
+        reads = max(self._usual, min(self.most, int(_TIMES * held)))
+        if reads > self.reads or reads < _LOWER * self.reads:
+            self._go(_Phase.AS_HELD, reads)
+        if self._until_again <= 0:
+            self._ask()
+
+    def _ask(self) -> None:
+        if not 1 < self._usual < self.most:
+            return  # fewer or more can't be
+        self._until_again = self._again
+        self._again = min(2 * self._again, _MOST_AGAIN)
+        self._resume = self.reads
+        self._go(_Phase.FEWER, max(self._usual // 2, self.reads // 4))
+
+    def _go(self, phase: _Phase, reads: int) -> None:
+        self._skip = max(reads, self.reads)
+        self._phase, self.reads, self._since = phase, reads, None

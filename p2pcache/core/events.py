@@ -73,7 +73,6 @@ class FetchEnded:
 
     fetch: int
     outcome: Outcome
-    waited_s: float = 0.0  # for the first byte, at most; 0: not known
 
 
 @dataclass(slots=True)

@@ -13,13 +13,7 @@ class Lease:
     node: int
     since: float
     expires: float
-    fresh: bool = True  # the read began with it, and nobody else could have the run by then
     others: int = 0  # other nodes that came to have the run meanwhile
-
-    @property
-    def whole(self) -> bool:
-        """Whether its time is that of a read of the origin, for all we know."""
-        return self.fresh and not self.others
 
 
 class Story:

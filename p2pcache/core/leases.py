@@ -118,7 +118,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(node, lease.since, now, whole=lease.whole)
+                self._readers.succeeded(node, lease.since, now)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -280,9 +280,8 @@ class LeaseBook:
         """Give out what may be given out now: runs by node, demanded ones first, in file order."""
         self._readers.wake(now)
         given: dict[int, list[int]] = {}
-        if self.stopped is not None or not self.free or not len(self._readers):
-            return given
-        candidates, skipped = self.free, 0
+        may = self.stopped is None and len(self._readers) > 0
+        candidates, skipped = self.free if may else 0, 0
         while candidates and self._in_flight(now) < self._at_once and skipped < MAX_SKIPPED:
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
@@ -299,6 +298,8 @@ class LeaseBook:
                 skipped += 1  # only for this run nobody is left; the next may find a reader
             else:
                 break
+        if self._in_flight(now) < self._readers.full:
+            self._readers.depth.short()
         return given
 
     def next_wakeup(self) -> float | None:
@@ -375,13 +376,12 @@ class LeaseBook:
         return set() if avoid and self._readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
-        fresh = why == "granted" and not self._again >> run & 1 and run not in self._avoid
-        self.leases[run] = Lease(node, now, now + self._settings.ttl_s, fresh)
+        self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)
-        self._readers.took(node, run, now, adopted=why == "adopted")
+        self._readers.took(node, run)
         self._story.note(now, run, why, node)
 
     def _drop(self, run: int, now: float, why: str) -> None:

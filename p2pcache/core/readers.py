@@ -1,7 +1,6 @@
 """Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
 
 import random
-from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -11,9 +10,9 @@ from statistics import fmean
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
+from p2pcache.core.depth import Depth
 from p2pcache.core.lease import Lease
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.way import TIMES, TRIPS, Way, settled
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
 MEDIAN_OF = 64  # recent lease times that the median is taken of
@@ -30,10 +29,6 @@ FIRST_REST_S = 0.5  # after a failed read; doubles ...
 LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
 PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doubled each time
 LAST_DOUBLING = 5  # of it
-# Leases beyond the usual ones come in steps: one or two more than the nodes share evenly only shift who reads, and
-# cost 8 nodes with 50 Mbit/s and 20 ms up to 0.013 (decision 0028).
-STEP = 4
-QUICK = 3  # the quickest reads; the last of them counts: one that its node had from elsewhere says nothing
 HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
@@ -42,7 +37,7 @@ class Readers:
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_usual_s` follows from
-    `_recent`; `_ahead` is what credits exceed the usual one by.
+    `_recent`; `_room` is the sum of all credits.
     """
 
     def __init__(
@@ -59,11 +54,10 @@ class Readers:
         self._dealer = dealer
         self._rng = rng
         self._credit: dict[int, int] = {}
-        self._ahead = 0  # credit beyond the usual one, over all nodes
-        self._way = Way(0.0, 0.0, trips=TRIPS)  # from the origin to all of them; counts reads
-        self._quick_s: list[float] = []  # what the quickest reads took, in order
-        self._midway = False  # somebody read before we granted anything: what a read takes alone isn't to be seen
-        self._held_ahead = 0  # leases beyond the usual ones, for what it holds
+        self._room = 0  # credit of all nodes
+        self.depth = Depth(
+            settings.in_flight, self._most
+        )  # of the way from the origin to all of them
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
@@ -95,28 +89,35 @@ class Readers:
     def set_credit(self, node: int, credit: int) -> None:
         """How many leases at once the node works on; at most what the whole swarm may have."""
         self._unready(node)
-        settings = self._settings
-        self._ahead -= self._beyond(node)
+        self._room -= self._credit.get(node, 0)
         if credit > 0:
-            self._credit[node] = min(credit, settings.in_flight * (1 + settings.ahead_ratio))
+            self._credit[node] = min(credit, self._most)
         else:
             self._credit.pop(node, None)
             self._wanted.pop(node, None)
             self._slow.pop(node, None)
             self._resting.pop(node, None)
-        self._ahead += self._beyond(node)
+        self._room += self._credit.get(node, 0)
         self._ready_again(node)
 
     @property
     def at_once(self) -> int:
-        """Leases that may be in flight over the swarm: the usual ones and what the ways hold.
+        """Leases that may be in flight over the swarm: the usual ones, or what the way from the origin holds.
 
         A node whose share of the origin is small sees no more under way than its usual reads, however much all
         of them together do: 16 nodes at 25 Gbit/s, 25 ms from storage, had 0.66 of the bound (decision 0028).
         """
-        usual = self._settings.in_flight
-        ahead = max(self._ahead, self._held_ahead)
-        return usual + min(ahead, usual * self._settings.ahead_ratio)
+        return self.depth.reads
+
+    @property
+    def full(self) -> int:
+        """How many of them there are when nobody takes more."""
+        share = self._share(self.at_once)
+        return min(self.at_once, share * len(self._credit), self._room)
+
+    @property
+    def _most(self) -> int:
+        return self._settings.in_flight * (1 + self._settings.ahead_ratio)
 
     def set_wanted(self, node: int, wanted: int) -> None:
         """The node has use for these runs only (bits, or ALL)."""
@@ -133,7 +134,7 @@ class Readers:
     def acceptable(self) -> int:
         """Runs (bits) that somebody with room has use for, as far as a sample can tell."""
         runs = 0
-        for bag in self._ready[: self._share()]:
+        for bag in self._ready[: self._share(self.at_once)]:
             for node in bag.draw(self._rng, SAMPLE):
                 runs |= self._wanted.get(node, ALL)
         return runs
@@ -151,12 +152,8 @@ class Readers:
         """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
         return self._done.get(lease.node, lease.since) > lease.since
 
-    def took(self, node: int, run: int, now: float, *, adopted: bool = False) -> None:
-        """The node reads one more run; `adopted`: since before we knew of it."""
-        if not self._runs:
-            self._way.idle_until(now)
-            self._midway = False
-        self._midway = self._midway or adopted
+    def took(self, node: int, run: int) -> None:
+        """The node reads one more run."""
         self._unready(node)
         self._runs.setdefault(node, set()).add(run)
         if self._dealer is not None:
@@ -174,10 +171,10 @@ class Readers:
             del self._runs[node]
         self._ready_again(node)
 
-    def succeeded(self, node: int, since: float, now: float, *, whole: bool = True) -> None:
-        """The node read a run for which it has had the lease since then; `whole`: as long as a read takes."""
+    def succeeded(self, node: int, since: float, now: float) -> None:
+        """The node read a run for which it has had the lease since then."""
         took_s = now - since
-        self._measure(took_s if whole else 0.0, now)
+        self.depth.ended(now, took_s)
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
@@ -197,23 +194,6 @@ class Readers:
         else:
             self._slow.pop(node, None)
             self._verdicts.pop(node, None)
-
-    def _measure(self, took_s: float, now: float) -> None:
-        """See how many reads the way holds: those that end in the time that the quickest ones take.
-
-        A storm's first few share the link, near as it may be, so it seems to hold as many.
-        """
-        settings, way = self._settings, self._way
-        if self._midway:
-            return
-        if took_s:
-            insort(self._quick_s, took_s)
-            del self._quick_s[QUICK:]
-            way.rtt_s = self._quick_s[-1]
-        way.carried(1, now)
-        way.measure(1 / TIMES, settings.in_flight * (1 + settings.ahead_ratio))
-        beyond = max(0, way.runs - max(settings.in_flight, TIMES * settings.first_in_flight + STEP))
-        self._held_ahead = settled(self._held_ahead, beyond - beyond % STEP)
 
     def dragged(self, node: int, took_s: float, now: float) -> None:
         """A run was taken from the node after so many seconds: it is slow, whatever it was before."""
@@ -289,9 +269,12 @@ class Readers:
     def _pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
     ) -> int | None:
-        share = self._share()
+        at_once, usual = self.at_once, self._settings.in_flight
+        share = self._share(at_once)
+        # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
+        dealt = max(share, self._share(usual) * at_once // usual)
         for node in self._dealer.order(run) if self._dealer is not None else ():
-            room = len(self.runs_of(node)) < min(share, self._credit.get(node, 0))
+            room = len(self.runs_of(node)) < min(dealt, self._credit.get(node, 0))
             if room and node not in self._verdicts and self._may_read(node, barred, run, have):
                 return node
         # On parole: taken when all others are full, or the last run of all may be one that it sits on.
@@ -332,7 +315,7 @@ class Readers:
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
-        assert self._ahead == sum(map(self._beyond, self._credit))
+        assert self._room == sum(self._credit.values())
         for count, bag in enumerate(self._ready):
             bag.check()
             want = {
@@ -343,16 +326,17 @@ class Readers:
         assert self._wanted.keys() <= self._credit.keys()
         assert self._resting.keys() <= self._credit.keys()
 
-    def _share(self) -> int:
-        """How many leases at once are one node's fair share."""
+    def _share(self, at_once: int) -> int:
+        """How many of so many leases at once are one node's fair share."""
         # What slow ones don't read falls to the others: with a share over all, three slow nodes of eight left the
         # origin's link idle for a third of a measured storm. Nor does one on parole count, or it would have a
         # share for which all others are full.
         fit = len(self._credit) - len(self._verdicts.keys() & self._credit.keys())
-        return ceil(self.at_once / (fit or len(self._credit) or 1))
-
-    def _beyond(self, node: int) -> int:
-        return max(0, self._credit.get(node, 0) - self._settings.usual_credit)
+        settings = self._settings
+        alone = ceil(
+            settings.usual_credit * at_once / settings.in_flight
+        )  # a lone node's usual reads, as many times
+        return min(alone, ceil(at_once / (fit or len(self._credit) or 1)))
 
     def _unready(self, node: int) -> None:
         count = len(self.runs_of(node))

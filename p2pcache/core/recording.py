@@ -18,7 +18,7 @@ from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 _EXACT = (
     1 << 53
 )  # larger numbers are text in hex: sets of runs are bits of an int, JSON's are doubles

@@ -1,5 +1,7 @@
 """Where each run of one model stands on this node: missing, asked for, being read, or had."""
 
+from collections.abc import Iterator
+
 from p2pcache.core import chunkset
 
 
@@ -36,6 +38,11 @@ class RunBook:
         """The `length` runs from the first needed one on."""
         gap = chunkset.first(self.missing & self.wanted)
         return 0 if gap < 0 else chunkset.full(length) << gap
+
+    def in_order(self, runs: int) -> Iterator[int]:
+        """These runs as they should come: what a loader waits for first, then the others."""
+        yield from chunkset.members(runs & self.demanded)
+        yield from chunkset.members(runs & ~self.demanded)
 
     def demand(self, runs: int) -> None:
         """A loader waits for these runs."""

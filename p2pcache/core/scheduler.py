@@ -59,7 +59,7 @@ class Scheduler:
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
         self._origin = OriginSide(
-            node, run_bytes, mine, book, settings, dice, diary, self._peers.tempo, tracker=tracker, now=now
+            node, mine, book, settings, dice, diary, self._peers.tempo, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
@@ -306,7 +306,7 @@ class Scheduler:
     # -- tracker and origin -----------------------------------------------------------------
 
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
-        run = self._origin.ended(event.fetch, event.outcome, now, self._out, event.waited_s)
+        run = self._origin.ended(event.fetch, event.outcome, now, self._out)
         self._settle(run, event.outcome, Source.ORIGIN, now)
         self._origin.look_again(now)
         self._peers.look_at = now

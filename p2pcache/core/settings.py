@@ -24,10 +24,10 @@ class SwarmSettings:
     # ... and, to each peer and over all, as many more as the way holds (bandwidth x delay), up to so many:
     # with the others they stay under the 64 that a server takes on one connection.
     ahead_per_peer: int = 40
-    origin_fetches: int = 8  # leases that one node works on at once
-    # ... and as many more as the way from the origin holds: S3 takes 20 to 100 ms for a first byte, and 24
-    # runs of 4 MiB are 30 ms of 25 Gbit/s.
-    origin_ahead: int = 24
+    origin_fetches: int = 8  # runs that a lone node reads at once
+    # ... and as many more as the way from the origin holds: S3 takes 30 ms and more for a first byte and gives a
+    # connection some 90 MB/s, so 25 Gbit/s take 58 reads of 4 MiB (decision 0029).
+    origin_ahead: int = 56
     # Batch of have-deltas. 50 ms cost 100 simulated nodes 0.001 of the bound, 64 at 25 GbE 0.04, and save no CPU
     # time where runs take longer than that; 10 ms cost 16 at 25 GbE 0.08 (decision 0026).
     have_interval_s: float = 0.02
@@ -52,11 +52,11 @@ class LeaseSettings:
     """How the tracker hands out the right to read the origin."""
 
     ttl_s: float = 15.0  # renewed by heartbeats; as long as a member's expiry
-    in_flight: int = 16  # over the swarm; >= 2 x origin rate x latency / chunk on real links
-    # A node that works on more than this says that its way to the origin holds so many more; over the
-    # swarm up to `ahead_ratio` times `in_flight` of them come on top of it.
-    usual_credit: int = SwarmSettings().origin_fetches
-    ahead_ratio: int = 7  # 128 reads of 1 MiB are 40 ms of 25 Gbit/s: about S3's first byte
+    in_flight: int = 16  # over the swarm, as long as the way from the origin holds no more ...
+    ahead_ratio: int = (
+        7  # ... and so many times as many on top: 128 reads of 1 MiB are 40 ms of 25 Gbit/s
+    )
+    usual_credit: int = SwarmSettings().origin_fetches  # of one node, as long as it holds no more
     first_in_flight: int = 4  # ... at a storm's start: all at once would all end late
     slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none
     enough_holders: int = 2  # a lease is taken back when so many nodes have the run

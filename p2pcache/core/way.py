@@ -1,49 +1,32 @@
-"""How much lies between a sender (a peer, or the origin) and us: bandwidth times delay, in runs. Pure.
+"""How much lies between a peer and us: bandwidth times delay, in runs. Pure.
 
 What is asked for must cover it, or the sender waits for our next request: 6 runs of 256 KiB kept
 0.46 of a 25 Gbit/s link busy at a round trip of 1 ms, and 0.12 of 1 Gbit/s at 100 ms.
 """
 
-# Reads of storage at once, times what the way holds: those that begin together end together, and most would only wait.
-TIMES = 3
-# ... and so what comes within one round trip says little (2 nodes, 50 Mbit/s, 40 ms: eta -0.01 with 1).
-TRIPS = 4
-
-
-def settled(before: int, beyond: int) -> int:
-    """How many beyond the usual ones from now on: what is measured swings, so down only when half are too many."""
-    return beyond if beyond > before or 2 * beyond < before else before
-
 
 class Way:
-    """Bytes under way between one sender and us, by what came within a round trip.
+    """Bytes under way between one peer and us, by what came within a round trip.
 
     Measured, not assumed: a short or thin way holds less than a run, and nothing more is asked for
     than without it. On a long fat one what came within a round trip is what was asked for, so the
     depth grows with every one until the link is full.
     """
 
-    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "_trips", "rtt_s", "runs")
+    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "rtt_s", "runs")
 
-    def __init__(self, rtt_s: float, now: float, trips: int = 1) -> None:
+    def __init__(self, rtt_s: float, now: float) -> None:
         """Nothing has come yet.
 
         Args:
             rtt_s: what a round trip takes at least; 0: not known.
             now: seconds.
-            trips: round trips that are measured together: more where bytes come in gusts.
         """
         self.rtt_s = rtt_s
-        self._trips = trips
         self.runs = 0  # whole runs that it holds: as many more should be asked for
         self._bytes = 0.0  # the same, measured last
         self._came = 0  # bytes since `_since`
         self._since = self._heard_at = now
-
-    def answered(self, seconds: float) -> None:
-        """An answer took so long (0: not known): a round trip takes no longer."""
-        if seconds > 0:
-            self.rtt_s = min(self.rtt_s or seconds, seconds)
 
     def idle_until(self, now: float) -> None:
         """Nothing was asked for until now: that time says nothing, unless the pause was short.
@@ -60,7 +43,7 @@ class Way:
         self._came += nbytes
         self._heard_at = now
         took_s = now - self._since
-        if 0 < self._trips * self.rtt_s <= took_s:
+        if 0 < self.rtt_s <= took_s:
             self._bytes = self._came * self.rtt_s / took_s
             self._came = 0
             self._since = now

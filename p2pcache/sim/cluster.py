@@ -41,7 +41,8 @@ class Cluster:
             members: of the tracker.
             tracker: whether there is one.
             queue_s: what a full link adds to each message between nodes: the bytes that wait before it.
-            origin_jitter: the origin's first byte takes this share more or less time, by the dice.
+            origin_jitter: sigma of the log-normal wait for the origin's first byte (0: always the same): most
+                take about as long, some several times that, as of real object storage.
             origin_stream: bytes per second of one read of the origin at most; 0: what its links carry.
             check_every: invariants are checked after every so many events of a node; 0: never.
         """
@@ -76,8 +77,8 @@ class Cluster:
 
     def first_byte_s(self) -> float:
         """How long a read waits that begins now."""
-        usual_s, share = 2 * self.origin_latency_s, self._origin_jitter
-        return usual_s * self.world.dice.uniform(1 - share, 1 + share) if share else usual_s
+        usual_s, sigma = 2 * self.origin_latency_s, self._origin_jitter
+        return usual_s * self.world.dice.lognormvariate(0.0, sigma) if sigma else usual_s
 
     def add(
         self, *, rate: float | None = None, have: int = 0, liar: bool = False,

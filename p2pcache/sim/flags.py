@@ -81,7 +81,7 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add("--latency", type=_seconds, default=_PLAIN.latency_s, help="s, one way")
     add("--origin-latency", type=_seconds, default=_PLAIN.origin_latency_s, help="s, one way")
     add(
-        "--origin-jitter", type=_share, default=0.0, help="share by which the wait for its first byte varies"
+        "--origin-jitter", type=_share, default=0.0, help="how its first byte varies: sigma of a log-normal (S3: 0.6)"
     )  # fmt: skip
     add(
         "--origin-stream",

@@ -234,10 +234,11 @@ class SimNode:
     def _on_fetch(self, command: commands.Fetch) -> None:
         self.world.trace(3, self.node, command.fetch, command.run)
         self._fetches[command.fetch] = None
-        waits_s = self.cluster.first_byte_s()
-        self.world.after(waits_s, self._origin_answers, command.fetch, command.run, waits_s)
+        self.world.after(
+            self.cluster.first_byte_s(), self._origin_answers, command.fetch, command.run
+        )
 
-    def _origin_answers(self, fetch: int, run: int, waited_s: float) -> None:
+    def _origin_answers(self, fetch: int, run: int) -> None:
         if not self.alive or fetch not in self._fetches:
             return
         if not self.cluster.origin_up:
@@ -249,7 +250,6 @@ class SimNode:
             self._fetched,
             fetch,
             Outcome.DONE,
-            waited_s,
         )
 
     def _stream(self, fetch: int) -> list[Link]:
@@ -259,10 +259,10 @@ class SimNode:
             self._streams.append(self.net.link(rate))
         return self._streams[number : number + 1]
 
-    def _fetched(self, fetch: int, outcome: Outcome, waited_s: float = 0.0) -> None:
+    def _fetched(self, fetch: int, outcome: Outcome) -> None:
         if self._fetches.pop(fetch, 0) == 0:
             return
-        self.post(events.FetchEnded(fetch, outcome, waited_s))
+        self.post(events.FetchEnded(fetch, outcome))
 
     def _on_cancel_fetch(self, command: commands.CancelFetch) -> None:
         if command.fetch not in self._fetches:

@@ -65,7 +65,11 @@ _FAULTS: dict[str, Any] = {
     "liars": lambda dice, _: {"liars": dice.choice((1, 1, 2))},
     "hidden": lambda dice, n: {"hidden": max(1, n // 5)},
     "racks": lambda dice, _: {"racks": dice.choice((2, 3)), "oversubscribed": dice.choice((1, 4))},
-    "far": lambda dice, _: {"origin_latency_s": dice.choice((0.03, 0.3)), "origin_jitter": 0.5},
+    "far": lambda dice, _: {"origin_latency_s": dice.choice((0.03, 0.3)), "origin_jitter": 0.6},
+    "quick": lambda dice, _: {
+        "rate": 1.25e9, "origin_rate": dice.choice((1.25e9, 1e10)), "run_bytes": 16 << 20,
+        "latency_s": 5e-5, "runs": 300, "check_every": 11,
+    },
     "tracker": lambda dice, _: dice.choice((
         {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random()},
     )),

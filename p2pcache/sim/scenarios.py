@@ -32,7 +32,7 @@ class Storm:
     origin_rate: float = 50e6 / 8
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
-    origin_jitter: float = 0.0  # share by which the wait for its first byte varies
+    origin_jitter: float = 0.0  # sigma of the (log-normal) wait for its first byte; S3: about 0.6
     origin_stream: float = 0.0  # bytes per second of one connection; 0: what the links carry
     queue_s: float = 0.0  # what a full link adds to each message between nodes
     seed: int = 1

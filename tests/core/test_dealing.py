@@ -20,14 +20,14 @@ RUNS = 640
 class Storm:
     """A book whose readers each read what they are given at once, in the order in which it was given."""
 
-    def __init__(self, racks: dict[Place, int]) -> None:
+    def __init__(self, racks: dict[Place, int], ahead_ratio: int = 0) -> None:
         self.roster = Roster("ab" * 32, RUNS, 1)
         self.places: dict[int, Place] = {}
         for place, size in racks.items():
             for _ in range(size):
                 self.enter(place)
         self.roster.flush(0.0)
-        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16)
+        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=ahead_ratio)
         self.book = LeaseBook(
             run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
             dealer=Dealer(self.roster),
@@ -59,8 +59,10 @@ class Storm:
         return Counter(self.places[node] for node in self.readers.values())
 
 
-def test_each_rack_reads_as_much_as_the_others_whatever_its_size() -> None:
-    storm = Storm({("", "a"): 40, ("", "b"): 10, ("", "c"): 4, ("", "d"): 25})
+@pytest.mark.parametrize("ahead_ratio", [0, 7])
+def test_each_rack_reads_as_much_as_the_others_whatever_its_size(ahead_ratio: int) -> None:
+    """Also where storage is far, and they read up to eight times as many at once."""
+    storm = Storm({("", "a"): 40, ("", "b"): 10, ("", "c"): 4, ("", "d"): 25}, ahead_ratio)
     while storm.round():
         pass
     assert sorted(storm.shares().values()) == pytest.approx([RUNS / 4] * 4, abs=2)

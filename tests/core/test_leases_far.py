@@ -1,7 +1,6 @@
 """How many may read the origin at once where its first byte is far away."""
 
 import heapq
-from collections.abc import Collection
 
 import pytest
 
@@ -40,32 +39,27 @@ def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[
         finish(book, have, node, run, now)
 
 
-def all_read(
-    book: LeaseBook,
-    have: dict[int, int],
-    now: float,
-    took_s: float,
-    elsewhere: Collection[int] = (),
-) -> float:
-    """Everybody reads what he may, each read takes as long; returns when. Runs `elsewhere` are had at once."""
+def all_read(book: LeaseBook, have: dict[int, int], now: float, took_s: float) -> float:
+    """Everybody reads what he may, each read takes as long; returns when."""
     for node, runs in book.grants(now).items():
         for run in runs:
-            finish(book, have, node, run, now + (0.0001 if run in elsewhere else took_s))
+            finish(book, have, node, run, now + took_s)
     return now + took_s
 
 
 def test_a_far_origins_link_is_kept_full() -> None:
-    """25 reads wait for their first byte at any moment; with 16 the link stood idle for over a third of it."""
+    """26 reads are under way at any moment; with 16 the link stood idle for over a third of it."""
     book, took_s = storm(first_byte_s=25 * RUN_S)
-    assert took_s < 1.1 * RUNS * RUN_S
-    assert 3 * 25 - 4 <= book._at_once <= 3 * 27
+    assert took_s < 1.15 * RUNS * RUN_S
+    assert 2.5 * 26 <= book._at_once <= 4 * 26
 
 
 @pytest.mark.parametrize("in_flight", [2, 3, 4, 6, 8, SETTINGS.in_flight, 64])
 def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
-    """Over a link that all reads share evenly: none is quicker than the first few, which share it, too."""
+    """Over a link that all reads share evenly: never more at once, and fewer for a moment only."""
     book, have = swarm(1000, in_flight)
     now, left, who = 0.0, dict[int, float](), dict[int, int]()
+    might: list[int] = []
     while True:
         for node, granted in book.grants(now).items():
             left.update(dict.fromkeys(granted, RUN_S))
@@ -77,7 +71,9 @@ def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
         now += share_s * (len(left) + 1)
         left = {other: rest_s - share_s for other, rest_s in left.items()}
         finish(book, have, who[run], run, now)
-        assert book._readers.at_once == in_flight
+        might.append(book._readers.at_once)
+    assert max(might) == in_flight
+    assert sum(one < in_flight for one in might) <= 0.2 * len(might)
 
 
 def test_there_is_a_limit() -> None:
@@ -85,51 +81,41 @@ def test_there_is_a_limit() -> None:
     assert book._at_once == MOST
 
 
-def test_storage_that_becomes_slow_is_not_flooded() -> None:
-    book, have = swarm()
-    now, at_once = 0.0, []
-    for took_s in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 4.0, 4.0):
-        now = all_read(book, have, now, took_s)
-        at_once.append(book._at_once)
-    assert at_once[5] > SETTINGS.in_flight
-    assert at_once[-1] == SETTINGS.in_flight
-
-
-def test_what_others_had_or_began_before_the_grant_does_not_count_as_quick() -> None:
-    book, have = make(RUNS)
-    book.want(A, SETTINGS.usual_credit)
-    book.renew(A, 0b1, 0.0)  # adopted
-    finish(book, have, A, 0, 0.001)
-    assert book.rescue(0, 1.0)
-    have[A] = 0
-    assert 0 in book.grants(1.0)[A]
-    finish(book, have, A, 0, 1.001)
-    assert not book._readers._way.rtt_s
-    book.grants(2.0)
-    finish(book, have, A, min(book.leases), 2.5)
-    assert book._readers._way.rtt_s == 1.5
-
-
-def test_one_that_was_had_from_elsewhere_says_nothing() -> None:
-    book, have = swarm()
-    now = 0.0
-    for _ in range(12):
-        now = all_read(book, have, now, 0.1, elsewhere={50, 90})
-    assert book._at_once > 3 * SETTINGS.in_flight
-
-
-def test_after_a_restart_in_mid_storm_the_usual_ones_do() -> None:
-    """Then no read is alone on its way, so storage would seem to be far (eta 0.866 instead of 0.895)."""
-    book, have = swarm()
-    book.renew(A, 0b1, 0.0)
-    now = 0.0
-    for _ in range(20):
+def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
+    """A lone node had eight connections of S3's 90 MB/s, 0.15 of 25 Gbit/s."""
+    book, have = make(RUNS, first_in_flight=SETTINGS.first_in_flight)
+    book.want(A, 64)
+    now, at_once = 0.0, list[int]()
+    while before := book.free.bit_count():
         now = all_read(book, have, now, 0.1)
-    assert book._readers.at_once == SETTINGS.in_flight
-    finish(book, have, A, 0, now)
-    for _ in range(20):
+        at_once.append(before - book.free.bit_count())
+        assert at_once[-1] > 0
+    assert SETTINGS.usual_credit in at_once[:12]
+    assert max(at_once) == 64
+    book.check()
+
+
+def test_what_nobody_works_on_is_not_waited_for() -> None:
+    """Two nodes that take eight each: more at once can't be, and the others mustn't wait for it."""
+    book, have = swarm(1000)
+    for node in range(3, NODES + 1):
+        book.want(node, 0)
+    now = 0.0
+    while book.free:
         now = all_read(book, have, now, 0.1)
-    assert book._readers.at_once > SETTINGS.in_flight, "all was quiet for a moment"
+    assert now < 1000 / 16 * 0.1 * 1.2
+
+
+def test_after_a_restart_in_mid_storm_it_is_found_out_again() -> None:
+    book, have = swarm()
+    for run in range(40):
+        book.renew(run % NODES + 1, 1 << run, 0.0)
+    now = 0.0
+    for run in range(40):
+        finish(book, have, run % NODES + 1, run, now := now + 0.001)
+    for _ in range(60):
+        now = all_read(book, have, now, 0.1)
+    assert book._readers.at_once > 3 * SETTINGS.in_flight
 
 
 def test_a_pause_says_nothing_about_the_origin() -> None:

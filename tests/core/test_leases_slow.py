@@ -31,14 +31,14 @@ def run_swarm(
 
 
 def test_a_slow_node_gets_hardly_any() -> None:
-    book, have = make(2000, in_flight=4)
+    book, have = make(2000, in_flight=4, ahead_ratio=0)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 100.0)
     assert min(count[A], count[B], count[C]) > 60
     assert count[D] < 12  # tried again after each parole
 
 
 def test_what_slow_nodes_do_not_read_the_others_do() -> None:
-    book, have = make(2000, in_flight=4)
+    book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     for node in (A, B, C, D):
         book.want(node, 8)
@@ -49,7 +49,7 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
 
 def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
     """Or the last run of all may be one that it sits on: all others waited two seconds for it."""
-    book, have = make(2000, in_flight=4)
+    book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     now = 1000.0  # its rest is over
     book.expire(now)
@@ -66,14 +66,14 @@ def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
 
 
 def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
-    book, have = make(2000, in_flight=4)
+    book, have = make(2000, in_flight=4, ahead_ratio=0)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
     assert count[D] < 15
 
 
 def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
     """Lease times as measured on shaped links: equal nodes, the slowest tenth takes three times as long."""
-    book, have = make(4000, in_flight=16)
+    book, have = make(4000, in_flight=16, ahead_ratio=0)
     dice = random.Random(3)
     for node in range(1, 9):
         book.want(node, 8)
@@ -94,7 +94,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
 @pytest.mark.parametrize("seed", [1, 3, 4])
 def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: int) -> None:
     """Compared with the median, the mean of one was far above it every now and then, and that node was left out."""
-    book, have = make(4000, in_flight=16)
+    book, have = make(4000, in_flight=16, ahead_ratio=0)
     dice = random.Random(seed)
     count = dict.fromkeys(range(1, 9), 0)
     for node in count:
@@ -112,13 +112,13 @@ def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: in
 
 
 def test_noise_is_not_slowness() -> None:
-    book, have = make(2000, in_flight=4)
+    book, have = make(2000, in_flight=4, ahead_ratio=0)
     count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
     assert count[D] >= 15
 
 
 def test_slow_nodes_are_better_than_none() -> None:
-    book, have = make(200, in_flight=4)
+    book, have = make(200, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 30.0)
     for node in (A, B, C):
         book.want(node, 0)

@@ -21,7 +21,7 @@ SECONDS = st.floats(0, 60)
 EVENTS = st.one_of(
     st.builds(e.PeerJoined, NODES, BITS, SECONDS), st.builds(e.PeerLeft, NODES),
     st.builds(e.PeerHas, NODES, BITS, SMALL), st.builds(e.RequestEnded, SMALL, st.sampled_from(e.Outcome)),
-    st.builds(e.FetchEnded, SMALL, st.sampled_from(e.Outcome), SECONDS),
+    st.builds(e.FetchEnded, SMALL, st.sampled_from(e.Outcome)),
     st.builds(e.RunsProved, BITS, st.sampled_from(e.Source)), st.builds(e.RunsLost, BITS),
     st.builds(e.LeaseGranted, BITS, SMALL), st.builds(e.LeaseRevoked, BITS),
     st.builds(e.TrackerUp, NODES), st.builds(e.TrackerDown), st.builds(e.DialFailed, NODES),

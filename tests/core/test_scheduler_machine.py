@@ -136,12 +136,11 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.fetches)
     @rule(
         pick=st.integers(0, 99), outcome=st.sampled_from([Outcome.DONE] * 6 + SAD),
-        waited_s=st.sampled_from([0.0, 0.01, 0.5]),
     )  # fmt: skip
-    def fetch_ends(self, pick: int, outcome: Outcome, waited_s: float) -> None:
+    def fetch_ends(self, pick: int, outcome: Outcome) -> None:
         number = sorted(self.fetches)[pick % len(self.fetches)]
         del self.fetches[number]
-        self.do(FetchEnded(number, outcome, waited_s))
+        self.do(FetchEnded(number, outcome))
 
     @rule(runs=bits)
     def lease(self, runs: int) -> None:

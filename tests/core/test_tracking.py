@@ -353,9 +353,9 @@ def test_a_grant_lost_with_its_connection_is_granted_again() -> None:
     world.forget_mail()
     world.announce(1, state(credit=4))
     assert world.granted(1)[:2] == [2, 3]
-    world.say(1, m.Heartbeat(swarms=(state(credit=8),)))
+    world.say(1, m.Heartbeat(swarms=(state(credit=6),)))
     world.wait(0.1)  # nobody else is there to ask
-    world.say(1, m.Heartbeat(swarms=(state(credit=10),)))
+    world.say(1, m.Heartbeat(swarms=(state(credit=8),)))
     assert world.granted(1)[-2:] == [0, 1]
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,12 +71,10 @@ class _Read:
     on_bytes: Callable[[int], None]
     cancelled: Callable[[], bool]
     limiter: Limiter | None
-    on_answer: Callable[[float], None]
-    asked_at: float = 0.0  # a request is out, and no byte has come; 0: none is
 
 
-def _nobody_asks(_seconds: float | str) -> None:
-    """How long the first byte took, or what is wrong with the bytes, is of no interest."""
+def _nobody_asks(_why: str) -> None:
+    """What is wrong with the bytes is of no interest."""
 
 
 def fetch_run(
@@ -89,7 +86,6 @@ def fetch_run(
     on_bytes: Callable[[int], None],
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
-    on_answer: Callable[[float], None] = _nobody_asks,
     on_wrong: Callable[[str], None] = _nobody_asks,
 ) -> Outcome:
     """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
@@ -105,14 +101,13 @@ def fetch_run(
         on_bytes: told the bytes read from the origin, as they come.
         cancelled: looked at between slices and between retries.
         limiter: cap on the origin's bandwidth.
-        on_answer: told the seconds that each request took to its first byte.
         on_wrong: told why it is a MISMATCH.
 
     Returns:
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
         CANCELLED, or FAILED (our own disk).
     """
-    read = _Read(repo, layout, store, on_bytes, cancelled, limiter, on_answer)
+    read = _Read(repo, layout, store, on_bytes, cancelled, limiter)
     try:
         for chunks in _pieces(layout, store.missing_chunks(run)):
             _fetch_piece(read, chunks)
@@ -160,7 +155,6 @@ def _open(read: _Read, chunks: list[int]) -> Body:
     place = read.layout.places(chunks[0])[0]
     length = sum(read.layout.lengths[chunk] for chunk in chunks)
     blob = read.layout.blobs[place.blob].id
-    read.asked_at = time.monotonic()
     return read.repo.open_blob(blob, place.offset, length, read.cancelled)
 
 
@@ -187,11 +181,7 @@ def _fill(read: _Read, body: Body, view: memoryview) -> None:
     while done < len(view):
         if read.cancelled():
             raise Abandoned("cancelled")
-        # The first byte alone: a whole slice would hide how long the way is.
-        count = body.readinto(view[done : done + 1] if read.asked_at else view[done:])
-        if read.asked_at:
-            read.on_answer(time.monotonic() - read.asked_at)
-            read.asked_at = 0.0
+        count = body.readinto(view[done:])
         assert count > 0, "a body ends when its range does"
         done += count
     read.on_bytes(done)

@@ -186,17 +186,3 @@ def test_limiter_is_asked_for_each_slice(world: World) -> None:
 
     fetch_run(world.repo, world.layout, world.target, 0, on_bytes=world.count, limiter=Limiter())
     assert sum(taken) == world.layout.run_bytes[0]
-
-
-def test_the_first_byte_of_each_request_is_timed(world: World) -> None:
-    answers: list[float] = []
-    for run in range(world.layout.run_count):
-        before = len(answers), len(world.origin.ranges)
-        outcome = fetch_run(
-            world.repo, world.layout, world.target, run, on_bytes=world.count, on_answer=answers.append
-        )  # fmt: skip
-        assert outcome is Outcome.DONE
-        assert len(answers) - before[0] == len(world.origin.ranges) - before[1]
-    assert answers
-    assert all(0 <= seconds < 60 for seconds in answers)
-    world.model.assert_proved(world.target)
