@@ -1,6 +1,7 @@
 """How many reads of storage run at once: the usual ones, or as many as the way to it holds. Pure."""
 
 from enum import Enum, auto
+from math import ceil
 from statistics import median_high
 
 _FIRST = 8  # reads of a beginning, few at once: what they take, most take without the others
@@ -89,7 +90,8 @@ class Depth:
             self._since, self._count = now, 0
             return 0.0
         self._count += 1
-        if self._count < max(_SOME, self.reads) or now <= self._since:
+        # Those that began together end together: whole rounds of them, or the first gust counts and the last doesn't.
+        if self._count < ceil(_SOME / self.reads) * self.reads or now <= self._since:
             return 0.0
         rate = self._count / (now - self._since)
         self._since = None
@@ -122,5 +124,5 @@ class Depth:
         self._go(_Phase.FEWER, max(self._usual // 2, self.reads // 4))
 
     def _go(self, phase: _Phase, reads: int) -> None:
-        self._skip = max(reads, self.reads)
+        self._skip = self.reads
         self._phase, self.reads, self._since = phase, reads, None
