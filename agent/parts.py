@@ -87,7 +87,7 @@ class OriginReads:
     def _end(self) -> None:
         self._reading -= 1
         if not self._reading:
-            # With the threads: a deep read leaves 40 connections, which storage gives up before long and nobody
+            # With the threads: a deep read leaves 64 connections, which storage gives up before long and nobody
             # else would.
             self._at_rest = asyncio.get_running_loop().call_later(THREAD_IDLE_S, self._rest)
 

@@ -121,6 +121,10 @@ class TrackerMetrics(Collector):
                 ("members", "Nodes that have or want some of the model."),
                 ("complete_members", "Nodes that have all of the model."),
                 ("wanting_members", "Nodes that pull the model."),
+                (
+                    "leases_limit",
+                    "Runs that may be read from the origin at once, as its way was measured.",
+                ),
             )
         }
         for swarm in heapq.nlargest(MAX_SWARMS, self._tracking.swarms.values(), key=_interest):
@@ -132,6 +136,7 @@ class TrackerMetrics(Collector):
             gauges["members"].add_metric(key, len(swarm.roster))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, swarm.book.wanting)
+            gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()
 

@@ -26,7 +26,7 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
     leases_in_flight: int = 16
     """Chunks of one model that are read from the origin at once, over all nodes; where that doesn't keep the way to
-    it full, because its first byte is far away, as many as do, up to eight times this."""
+    it full (its first byte is far away, one connection carries little), as many as do, up to eight times this."""
     neighbours: int = 24
     """Peers that each node of a large swarm is told to dial."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -13,6 +13,7 @@ class Lease:
     node: int
     since: float
     expires: float
+    adopted: bool = False  # the read began before it
     others: int = 0  # other nodes that came to have the run meanwhile
 
 

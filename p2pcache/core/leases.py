@@ -118,7 +118,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(node, lease.since, now)
+                self._readers.succeeded(lease, now, len(self.leases) + 1)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -280,9 +280,10 @@ class LeaseBook:
         """Give out what may be given out now: runs by node, demanded ones first, in file order."""
         self._readers.wake(now)
         given: dict[int, list[int]] = {}
-        may = self.stopped is None and len(self._readers) > 0
-        candidates, skipped = self.free if may else 0, 0
-        while candidates and self._in_flight(now) < self._at_once and skipped < MAX_SKIPPED:
+        if self.stopped is not None or not self.free or not len(self._readers):
+            return given
+        candidates, skipped = self.free, 0
+        while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all who are quick may have it
@@ -298,8 +299,6 @@ class LeaseBook:
                 skipped += 1  # only for this run nobody is left; the next may find a reader
             else:
                 break
-        if self._in_flight(now) < self._readers.full:
-            self._readers.depth.short()
         return given
 
     def next_wakeup(self) -> float | None:
@@ -309,7 +308,7 @@ class LeaseBook:
             # Who is late already and stays is looked at again with the next message.
             one = next((at for _, at in self._taken_back_at(inf) if at > self._looked_at), inf)
             ends += [at for _, at in self._taken_back_at(one) if at > self._looked_at]
-        if self.free and self.stopped is None and len(self.leases) < self._at_once:
+        if self.free and self.stopped is None and len(self.leases) < self.at_once:
             rest = self._readers.next_rested()
             if rest is not None:
                 ends.append(rest)
@@ -333,7 +332,7 @@ class LeaseBook:
     # -- inside ------------------------------------------------------------------------------------
 
     @property
-    def _at_once(self) -> int:
+    def at_once(self) -> int:
         """How many leases may be in flight: one more for each that was read, up to the knob."""
         # Those that share the uplink end together: with few the swarm has something to spread sooner.
         return min(self._readers.at_once, self._settings.first_in_flight + self.ends["done"])
@@ -376,7 +375,7 @@ class LeaseBook:
         return set() if avoid and self._readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
-        self.leases[run] = Lease(node, now, now + self._settings.ttl_s)
+        self.leases[run] = Lease(node, now, now + self._settings.ttl_s, why == "adopted")
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)

@@ -151,7 +151,8 @@ class OriginSide:
         if outcome is Outcome.DONE:
             self._reads_done += 1
             self._by_itself.read(now - reading.started)
-            self._depth.ended(now, now - reading.started)
+            if not self._by_itself.up:
+                self._depth.ended(now - reading.started, len(self.readings) + 1)
             if self._by_itself.up or self._mine.leased & bit:
                 self._report.done |= bit
         elif outcome is Outcome.MISMATCH:
@@ -287,8 +288,6 @@ class OriginSide:
         room = self._by_itself.room(self._depth.reads, self._depth.most)
         for run in plan.read[: max(0, room - len(self.readings))]:
             self._fetch(run, now, out)
-        if len(self.readings) < self._depth.reads:
-            self._depth.short()
 
     def _fetch(self, run: int, now: float, out: list[Command]) -> None:
         number = self._next_fetch

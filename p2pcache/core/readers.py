@@ -37,7 +37,7 @@ class Readers:
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_usual_s` follows from
-    `_recent`; `_room` is the sum of all credits.
+    `_recent`.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class Readers:
         self._dealer = dealer
         self._rng = rng
         self._credit: dict[int, int] = {}
-        self._room = 0  # credit of all nodes
         self.depth = Depth(
             settings.in_flight, self._most
         )  # of the way from the origin to all of them
@@ -89,7 +88,6 @@ class Readers:
     def set_credit(self, node: int, credit: int) -> None:
         """How many leases at once the node works on; at most what the whole swarm may have."""
         self._unready(node)
-        self._room -= self._credit.get(node, 0)
         if credit > 0:
             self._credit[node] = min(credit, self._most)
         else:
@@ -97,7 +95,6 @@ class Readers:
             self._wanted.pop(node, None)
             self._slow.pop(node, None)
             self._resting.pop(node, None)
-        self._room += self._credit.get(node, 0)
         self._ready_again(node)
 
     @property
@@ -108,12 +105,6 @@ class Readers:
         of them together do: 16 nodes at 25 Gbit/s, 25 ms from storage, had 0.66 of the bound (decision 0028).
         """
         return self.depth.reads
-
-    @property
-    def full(self) -> int:
-        """How many of them there are when nobody takes more."""
-        share = self._share(self.at_once)
-        return min(self.at_once, share * len(self._credit), self._room)
 
     @property
     def _most(self) -> int:
@@ -171,10 +162,11 @@ class Readers:
             del self._runs[node]
         self._ready_again(node)
 
-    def succeeded(self, node: int, since: float, now: float) -> None:
-        """The node read a run for which it has had the lease since then."""
-        took_s = now - since
-        self.depth.ended(now, took_s)
+    def succeeded(self, lease: Lease, now: float, under_way: int) -> None:
+        """The node of this lease has read its run; so many leases ran, this one among them."""
+        node, since, took_s = lease.node, lease.since, now - lease.since
+        if not lease.adopted:  # or nobody knows how long it took
+            self.depth.ended(took_s, under_way)
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
@@ -315,7 +307,6 @@ class Readers:
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
-        assert self._room == sum(self._credit.values())
         for count, bag in enumerate(self._ready):
             bag.check()
             want = {
@@ -333,9 +324,8 @@ class Readers:
         # share for which all others are full.
         fit = len(self._credit) - len(self._verdicts.keys() & self._credit.keys())
         settings = self._settings
-        alone = ceil(
-            settings.usual_credit * at_once / settings.in_flight
-        )  # a lone node's usual reads, as many times
+        # A lone node has its usual reads, and as many times more as all have: half of what `depth` says.
+        alone = ceil(settings.usual_credit * at_once / settings.in_flight)
         return min(alone, ceil(at_once / (fit or len(self._credit) or 1)))
 
     def _unready(self, node: int) -> None:

@@ -43,7 +43,7 @@ class SwarmSettings:
     # Who never met the tracker knows nothing of its leases: after TTL + grace owners may read.
     fallback_grace_s: float = 5.0
     # Without progress for so long, the next owner in order may read; when a tracker is lost, the first one
-    # may read what had perhaps been leased.
+    # may read what had perhaps been leased (sooner where reads are quick).
     owner_patience_s: float = 8.0
 
 
@@ -53,9 +53,8 @@ class LeaseSettings:
 
     ttl_s: float = 15.0  # renewed by heartbeats; as long as a member's expiry
     in_flight: int = 16  # over the swarm, as long as the way from the origin holds no more ...
-    ahead_ratio: int = (
-        7  # ... and so many times as many on top: 128 reads of 1 MiB are 40 ms of 25 Gbit/s
-    )
+    # ... and so many times as many on top: 128 reads of 1 MiB are 40 ms of 25 Gbit/s.
+    ahead_ratio: int = 7
     usual_credit: int = SwarmSettings().origin_fetches  # of one node, as long as it holds no more
     first_in_flight: int = 4  # ... at a storm's start: all at once would all end late
     slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none

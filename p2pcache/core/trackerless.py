@@ -20,14 +20,13 @@ _REST_S = 1.0  # after a failed read without a tracker; doubled each time
 _REST_MAX_S = 30.0
 _LATELY = 16  # reads whose mean counts
 # What the tracker had granted is waited for as long as so many reads take: 8 s (`owner_patience_s`) where they take
-# 0.67 s (50 Mbit/s, 256 KiB), which had been measured, ...
+# 0.67 s (50 Mbit/s, 256 KiB), which had been measured.
 _GRANTED_TIMES = 12.0
-_GRANTED_MIN_S = (
-    1.0  # ... and so long where they are quick: storage itself is this late now and then
-)
+_GRANTED_MIN_S = 1.0  # where they are quick: storage itself is this late now and then
 # Runs without a holder that owners read at a time, times the reads that were under way before: as LOOK_AHEAD is
 # to the usual leases. Their owners have unequal shares of them.
 _AHEAD_TIMES = LOOK_AHEAD / LEASED
+_FAR = 2  # ... where these were so many times the usual leases
 _MOST_AHEAD = 160
 
 
@@ -53,6 +52,7 @@ class Trackerless:
         self._return_s = 0.0  # how long we wait for it to come back
         self._unleased = 0  # runs (bits) that it can't have granted to anybody
         self._ahead = LOOK_AHEAD  # runs without a holder that owners read at a time
+        self._granted_s = 0.0  # what our reads took when the tracker was lost
         self.owners = Owners(node, settings)
         if not tracker:
             self.owners.told((node,))
@@ -76,9 +76,11 @@ class Trackerless:
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
         self._unleased = mine.full & ~chunkset.full(known.bit_length() + _BEYOND_LEASES)
-        # Little's law: as many reads as were under way, over all nodes.
+        self._granted_s = self._took_s
+        # Little's law: as many reads as were under way, over all nodes. Somewhat more than usual is chance.
         under_way = self._took_s / self._tempo.least_s if self._tempo.least_s else 0.0
-        self._ahead = max(LOOK_AHEAD, min(_MOST_AHEAD, int(_AHEAD_TIMES * under_way)))
+        ahead = int(_AHEAD_TIMES * under_way) if under_way >= _FAR * LEASED else LOOK_AHEAD
+        self._ahead = min(_MOST_AHEAD, ahead)
 
     def read(self, took_s: float) -> None:
         """We have read a run, in so long."""
@@ -139,7 +141,7 @@ class Trackerless:
     def room(self, reads: int, most: int) -> int:
         """How many reads we may have under way, of the so many that one node alone has, and `most` at most."""
         share = max(1, self.owners.share)
-        far = self._ahead // share if self._ahead > LOOK_AHEAD else 0
+        far = self._ahead // share if share > 1 and self._ahead > LOOK_AHEAD else 0
         return max(MIN_SHARE, reads // share, min(far, most))
 
     def _alone_at(self) -> float:
@@ -153,7 +155,7 @@ class Trackerless:
         # Our neighbours have told us what came of it.
         patience_s = self._patience_s(LEASED, self._down_since)
         if self._tempo.least_s:
-            reads_s = max(self._took_s, LEASED * self._tempo.least_s)
+            reads_s = max(self._granted_s, LEASED * self._tempo.least_s)
             patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_TIMES * reads_s))
         return self._down_since + patience_s
 

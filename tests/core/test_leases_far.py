@@ -51,7 +51,7 @@ def test_a_far_origins_link_is_kept_full() -> None:
     """26 reads are under way at any moment; with 16 the link stood idle for over a third of it."""
     book, took_s = storm(first_byte_s=25 * RUN_S)
     assert took_s < 1.15 * RUNS * RUN_S
-    assert 2.5 * 26 <= book._at_once <= 4 * 26
+    assert 2.5 * 26 <= book.at_once <= 4 * 26
 
 
 @pytest.mark.parametrize("in_flight", [2, 3, 4, 6, 8, SETTINGS.in_flight, 64])
@@ -78,7 +78,7 @@ def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
 
 def test_there_is_a_limit() -> None:
     book, _ = storm(first_byte_s=1000 * RUN_S)
-    assert book._at_once == MOST
+    assert book.at_once == MOST
 
 
 def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
@@ -120,10 +120,10 @@ def test_after_a_restart_in_mid_storm_it_is_found_out_again() -> None:
 
 def test_a_pause_says_nothing_about_the_origin() -> None:
     book, _ = storm(first_byte_s=25 * RUN_S, runs=400)
-    before = book._at_once
+    before = book.at_once
     assert before > SETTINGS.in_flight
     book.release(1, 1000.0)
     for runs in book.grants(1000.0).values():
         assert runs == [0]
     book.claim(book.leases[0].node, 1, 1000.03)
-    assert book._at_once == before
+    assert book.at_once == before

@@ -173,7 +173,7 @@ class OriginSettings:
     connect_timeout_s: float = 5.0  # a live endpoint in the same site answers in milliseconds
     read_timeout_s: float = 10.0  # without a single byte; S3's own p99.9 first byte is about 1 s
     retry_for_s: float = 30.0  # without progress; longer than a 5 s outage, and a user still waits
-    pool: int = 56  # 32 readers, 8 parts and 16 small uploads at once
+    pool: int = 88  # 64 readers, 8 parts and 16 small uploads at once
     part_bytes: int = 8 * 1024 * 1024  # of a multipart upload; 8 of them in memory are 64 MiB
     parts: int = 8  # uploaded at once: about 100 MB/s each on S3
     s3_addressing: str = "auto"  # auto: path for own endpoints, virtual hosts for AWS
