@@ -7,14 +7,20 @@ from statistics import fmean, median_high
 _FIRST = 8  # reads of a beginning, few at once: what they take, most take without the others
 _SOME = 16  # reads that are looked at together
 # Reads that take so many times what the first ones took wait for one another: the way is full, and nobody needs to ask.
-# (Single reads differ: with 1.5 far storage looks near too often, with 2 near storage at 40 ms looks far.)
-_SHARED = 1.75
+# (With 1.75 three of five storms of eight real agents, which begin with slow connections, asked in vain.)
+_SHARED = 1.5
+_CLEARLY_ALONE = 1.25  # ... and that take hardly longer don't; in between three looks must agree
+_LOOKS = 3
 _PAYS = 0.4  # of what more reads could bring at most they must bring so much, or they only wait for one another
 _MORE = 1.5  # times as many are more: fewer say nothing
+# ... and twice the usual reads must bring so many times as much: with the usual ones' links busy with what comes from
+# neighbours, half of them bring less in a near storm, too (8 real nodes: 0.85 of the bound, and 0.94).
+_PAYS_MORE = 1.2
+_LEAST_S = 1e-6  # clocks have a grain
 # Times what the way holds: those that begin together end together, and most would only wait (decision 0028).
 _TIMES = 3
 _LOWER = 0.8  # times as many are fewer: what is measured swings
-_AGAIN = 256  # reads until it is asked again, doubled each time ...
+_AGAIN = 512  # reads until it is asked again, doubled each time ...
 _AGAIN_FAR = 2048  # ... and never sooner where the way holds more: to ask costs a little of it
 _MOST_AGAIN = 8192
 
@@ -23,7 +29,9 @@ class _Phase(Enum):
     FIRST = auto()  # the first few reads
     USUAL = auto()  # the usual reads
     FEWER = auto()  # fewer for a moment, which don't wait for one another: what one takes alone
-    AS_HELD = auto()  # as before, or what the way holds
+    AS_BEFORE = auto()  # then as before
+    MORE = auto()  # then more than usual: whether that pays, too
+    AS_HELD = auto()  # what the way holds
 
 
 class Depth:
@@ -58,7 +66,9 @@ class Depth:
         self._resume = usual  # so many ran before it was asked
         self._skip = 0  # reads that began under another number
         self._again = _AGAIN
-        self._until_again = 2 * _AGAIN
+        self._until_again = _AGAIN
+        self._alone = 0  # looks that found usual reads as quick as the first ones
+        self._carried = 0.0  # reads in a second, as before
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""
@@ -87,30 +97,46 @@ class Depth:
                 self._first_s = median_high(times)
                 self._go(_Phase.USUAL, self._usual)
             case _Phase.USUAL:
-                if median_high(times) < _SHARED * self._first_s or self._until_again <= 0:
-                    self._ask()
+                self._compare(median_high(times))
             case _Phase.FEWER:
                 self._alone_s, self._fewer = fmean(times), beside
-                self._go(_Phase.AS_HELD, self._resume)
-            case _Phase.AS_HELD:
+                self._go(_Phase.AS_BEFORE, self._resume)
+            case _:
                 self._judge(fmean(times), beside)
+
+    def _compare(self, usual_s: float) -> None:
+        """Whether usual reads take as long as the first few did, or wait for one another."""
+        if usual_s < _SHARED * self._first_s:
+            self._alone += _LOOKS if usual_s < _CLEARLY_ALONE * self._first_s else 1
+        if self._alone >= _LOOKS or self._until_again <= 0:
+            self._ask()
 
     def _judge(self, took_s: float, beside: float) -> None:
         """More take so long: do more of them end than of the fewer?"""
-        times_more = beside / self._fewer if self._fewer else 0.0
-        gain = times_more * self._alone_s / took_s if took_s else times_more
-        if self.reads == self._usual:
-            if gain - 1 < _PAYS * (times_more - 1) or times_more < _MORE:
-                self._first_s = 0.0
-                self._go(_Phase.USUAL, self._usual)
+        carried = beside / max(took_s, _LEAST_S)
+        if self._phase is _Phase.AS_BEFORE and self.reads == self._usual:
+            times_more = beside / self._fewer
+            gain = carried * max(self._alone_s, _LEAST_S) / self._fewer
+            pays = times_more >= _MORE and gain - 1 >= _PAYS * (times_more - 1)
+            self._carried = carried
+            self._go(*(_Phase.MORE, min(2 * self._usual, self.most)) if pays else self._near)
+            return
+        if self._phase is _Phase.MORE:
+            if carried < _PAYS_MORE * self._carried:
+                self._go(*self._near)
                 return
             self._until_again = self._again = max(self._again, _AGAIN_FAR)
-        longer = took_s / self._alone_s if self._alone_s else 1.0
-        reads = max(self._usual, min(self.most, int(_TIMES * self.reads / longer)))
+        self._phase = _Phase.AS_HELD
+        longer = took_s / max(self._alone_s, _LEAST_S)
+        reads = max(self._usual, min(self.most, int(_TIMES * self.reads / max(longer, _LEAST_S))))
         if reads > self.reads or reads < _LOWER * self.reads:
             self._go(_Phase.AS_HELD, reads)
         if self._until_again <= 0:
             self._ask()
+
+    @property
+    def _near(self) -> tuple[_Phase, int]:
+        return _Phase.USUAL, self._usual
 
     def _ask(self) -> None:
         if not 1 < self._usual < self.most:
@@ -118,8 +144,13 @@ class Depth:
         self._until_again = self._again
         self._again = min(2 * self._again, _MOST_AGAIN)
         self._resume = self.reads
+        self._alone = 0
         self._go(_Phase.FEWER, max(self._usual // 2, self.reads // 4))
 
     def _go(self, phase: _Phase, reads: int) -> None:
         self._skip = self.reads
+        if phase in {_Phase.AS_BEFORE, _Phase.MORE}:
+            self._skip += reads  # of those that begin together the quick ones end first
+        if phase is _Phase.USUAL and self._phase is not _Phase.FIRST:
+            self._first_s = 0.0  # only the number of reads makes it ask again
         self._phase, self.reads = phase, reads

