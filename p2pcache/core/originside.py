@@ -1,4 +1,4 @@
-"""The origin's side of one swarm on one node: leases, reads in flight, and life without a tracker."""
+"""The origin's side of one swarm on one node: leases and reads in flight."""
 
 import math
 from collections.abc import Iterator

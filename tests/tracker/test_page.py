@@ -93,6 +93,7 @@ async def test_metrics_of_a_swarm() -> None:
         key = f'digest="{X}",model="a\\"b\\n"'
         assert f'p2pcache_tracker_swarm_received_bytes_total{{{key},source="origin"}} 400.0' in text
         assert f"p2pcache_tracker_swarm_size_bytes{{{key}}} 1000.0" in text
+        assert f"p2pcache_tracker_swarm_leases_limit{{{key}}} 4.0" in text
 
 
 async def test_dear_answers_are_built_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
