@@ -7,15 +7,15 @@ from statistics import fmean, median_high
 _FIRST = 8  # reads of a beginning, few at once: what they take, most take without the others
 _SOME = 16  # reads that are looked at together
 # Reads that take so many times what the first ones took wait for one another: the way is full, and nobody needs to ask.
-# (With 1.75 three of five storms of eight real agents, which begin with slow connections, asked in vain.)
+# (With 1.75 two of six storms of eight real agents, which begin with slow connections, asked in vain.)
 _SHARED = 1.5
 _CLEARLY_ALONE = 1.25  # ... and that take hardly longer don't; in between three looks must agree
 _LOOKS = 3
-_PAYS = 0.4  # of what more reads could bring at most they must bring so much, or they only wait for one another
+_PAYS = 0.2  # of what more reads could bring at most they must bring so much, or they only wait for one another
 _MORE = 1.5  # times as many are more: fewer say nothing
 # ... and twice the usual reads must bring so many times as much: with the usual ones' links busy with what comes from
 # neighbours, half of them bring less in a near storm, too (8 real nodes: 0.85 of the bound, and 0.94).
-_PAYS_MORE = 1.2
+_PAYS_MORE = 1.15
 _LEAST_S = 1e-6  # clocks have a grain
 # Times what the way holds: those that begin together end together, and most would only wait (decision 0028).
 _TIMES = 3
@@ -40,7 +40,8 @@ class Depth:
     What a read takes alone can't be seen while the way is full, and single reads differ by several times, so
     that the quickest ones say nothing. It is tried instead: fewer reads run for a moment. If each takes less
     time then, they had waited for one another, and it stays at the usual number. If not, a read takes its time
-    whatever the others do, and three times as many may run, until each does take longer (Little's law).
+    whatever the others do: twice as many are tried, and if that pays three times as many may run, until each
+    does take longer (Little's law).
 
     Only what reads took is looked at, no clock: pauses, and nodes that take none, say nothing then.
 
@@ -85,8 +86,11 @@ class Depth:
     def _needed(self) -> int:
         if self._phase is _Phase.FIRST:
             return _FIRST
-        # Those that began together end together: whole rounds of them.
-        return _SOME if self._phase is _Phase.USUAL else ceil(_SOME / self.reads) * self.reads
+        if self._phase is _Phase.USUAL:
+            return _SOME
+        # Those that began together end together: whole rounds of them. Where it is decided, two.
+        rounds = 2 if self._phase is _Phase.MORE else ceil(_SOME / self.reads)
+        return rounds * self.reads
 
     def _look(self) -> None:
         """Enough reads have ended to say something."""
