@@ -69,7 +69,7 @@ class Depth:
         self._again = _AGAIN
         self._until_again = _AGAIN
         self._alone = 0  # looks that found usual reads as quick as the first ones
-        self._carried = 0.0  # reads in a second, as before
+        self._carried = 0.0  # reads in a second, when it was looked last; 0.0: it wasn't
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""
@@ -102,11 +102,8 @@ class Depth:
                 self._go(_Phase.USUAL, self._usual)
             case _Phase.USUAL:
                 self._compare(median_high(times))
-            case _Phase.FEWER:
-                self._alone_s, self._fewer = fmean(times), beside
-                self._go(_Phase.AS_BEFORE, self._resume)
             case _:
-                self._judge(fmean(times), beside)
+                self._judge(max(fmean(times), _LEAST_S), beside)
 
     def _compare(self, usual_s: float) -> None:
         """Whether usual reads take as long as the first few did, or wait for one another."""
@@ -116,31 +113,34 @@ class Depth:
             self._ask()
 
     def _judge(self, took_s: float, beside: float) -> None:
-        """More take so long: do more of them end than of the fewer?"""
-        carried = beside / max(took_s, _LEAST_S)
-        if self._phase is _Phase.AS_BEFORE and self.reads == self._usual:
+        """So many reads took so long: do more of them end in a second than of those before?"""
+        gain = beside / took_s / (self._carried or 1.0)
+        self._carried = beside / took_s
+        if self._phase is _Phase.FEWER:
+            self._alone_s, self._fewer = took_s, beside
+            self._go(_Phase.AS_BEFORE, self._resume)
+        elif self._phase is _Phase.AS_BEFORE and self.reads == self._usual:
             times_more = beside / self._fewer
-            gain = carried * max(self._alone_s, _LEAST_S) / self._fewer
-            pays = times_more >= _MORE and gain - 1 >= _PAYS * (times_more - 1)
-            self._carried = carried
-            self._go(*(_Phase.MORE, min(2 * self._usual, self.most)) if pays else self._near)
-            return
+            if times_more >= _MORE and gain - 1 >= _PAYS * (times_more - 1):
+                self._go(_Phase.MORE, min(2 * self._usual, self.most))
+            else:
+                self._go(_Phase.USUAL, self._usual)
+        elif self._phase is _Phase.MORE and gain < _PAYS_MORE:
+            self._go(_Phase.USUAL, self._usual)
+        else:
+            self._follow(took_s)
+
+    def _follow(self, took_s: float) -> None:
+        """More reads pay: as many as the way holds, as long as it isn't asked again."""
         if self._phase is _Phase.MORE:
-            if carried < _PAYS_MORE * self._carried:
-                self._go(*self._near)
-                return
             self._until_again = self._again = max(self._again, _AGAIN_FAR)
         self._phase = _Phase.AS_HELD
-        longer = took_s / max(self._alone_s, _LEAST_S)
-        reads = max(self._usual, min(self.most, int(_TIMES * self.reads / max(longer, _LEAST_S))))
+        longer = took_s / self._alone_s
+        reads = max(self._usual, min(self.most, int(_TIMES * self.reads / longer)))
         if reads > self.reads or reads < _LOWER * self.reads:
             self._go(_Phase.AS_HELD, reads)
         if self._until_again <= 0:
             self._ask()
-
-    @property
-    def _near(self) -> tuple[_Phase, int]:
-        return _Phase.USUAL, self._usual
 
     def _ask(self) -> None:
         if not 1 < self._usual < self.most:

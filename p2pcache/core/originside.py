@@ -69,7 +69,6 @@ class OriginSide:
         self.readings: dict[int, Reading] = {}
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
-        self._reads_done = 0
         self._credit_told = LeaseCredit(0)
         self._demand_told = 0  # demanded runs (bits) that the tracker has heard of
         self._demand_at = -math.inf  # when it was told last
@@ -149,7 +148,6 @@ class OriginSide:
         bit = 1 << reading.run
         self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
-            self._reads_done += 1
             self._by_itself.read(now - reading.started)
             if not self._by_itself.up:
                 self._depth.ended(now - reading.started, len(self.readings) + 1)
@@ -193,7 +191,7 @@ class OriginSide:
         """Leases that we can work on at once: how many we get of them is the tracker's business."""
         if self.halted or not self._mine.needed:
             return 0
-        known = _FIRST_CREDIT + self._reads_done
+        known = _FIRST_CREDIT + self._by_itself.reads
         return known if known < self._settings.origin_fetches else self._depth.most
 
     def alone(self, now: float) -> bool:

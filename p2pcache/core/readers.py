@@ -54,9 +54,7 @@ class Readers:
         self._dealer = dealer
         self._rng = rng
         self._credit: dict[int, int] = {}
-        self.depth = Depth(
-            settings.in_flight, self._most
-        )  # of the way from the origin to all of them
+        self._depth = Depth(settings.in_flight, self._most)  # from the origin to all of them
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
@@ -104,7 +102,7 @@ class Readers:
         A node whose share of the origin is small sees no more under way than its usual reads, however much all
         of them together do: 16 nodes at 25 Gbit/s, 25 ms from storage, had 0.66 of the bound (decision 0028).
         """
-        return self.depth.reads
+        return self._depth.reads
 
     @property
     def _most(self) -> int:
@@ -166,7 +164,7 @@ class Readers:
         """The node of this lease has read its run; so many leases ran, this one among them."""
         node, since, took_s = lease.node, lease.since, now - lease.since
         if not lease.adopted:  # or nobody knows how long it took
-            self.depth.ended(took_s, under_way)
+            self._depth.ended(took_s, under_way)
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
@@ -324,7 +322,7 @@ class Readers:
         # share for which all others are full.
         fit = len(self._credit) - len(self._verdicts.keys() & self._credit.keys())
         settings = self._settings
-        # A lone node has its usual reads, and as many times more as all have: half of what `depth` says.
+        # A lone node has its usual reads, and as many times more as all have: half of what `_depth` says.
         alone = ceil(settings.usual_credit * at_once / settings.in_flight)
         return min(alone, ceil(at_once / (fit or len(self._credit) or 1)))
 

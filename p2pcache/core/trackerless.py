@@ -56,7 +56,7 @@ class Trackerless:
         self.owners = Owners(node, settings)
         if not tracker:
             self.owners.told((node,))
-        self._reads = 0  # that we have done
+        self.reads = 0  # that we have done
         self._took_s = 0.0  # the mean of them, of late
         self._failures = 0  # in a row
         self._rest_until = now
@@ -85,8 +85,8 @@ class Trackerless:
     def read(self, took_s: float) -> None:
         """We have read a run, in so long."""
         self._failures = 0
-        self._reads += 1
-        self._took_s += (took_s - self._took_s) / min(self._reads, _LATELY)
+        self.reads += 1
+        self._took_s += (took_s - self._took_s) / min(self.reads, _LATELY)
 
     def failed(self, started: float, now: float) -> None:
         """A read that we began at `started` came to nothing: storage rests, longer each time."""
@@ -160,7 +160,7 @@ class Trackerless:
         return self._down_since + patience_s
 
     def _patience_s(self, reads: int, now: float) -> float:
-        tempo_s = self._tempo.least_s if self._reads else self._tempo.at_least_s(now)
+        tempo_s = self._tempo.least_s if self.reads else self._tempo.at_least_s(now)
         return patience(self._settings, reads, tempo_s)
 
     def _nearest(self, rotten: int, now: float) -> int:

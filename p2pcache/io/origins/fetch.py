@@ -15,9 +15,8 @@ from p2pcache.io.origins.retry import Abandoned, never
 
 log = logging.getLogger(__name__)
 
-SLICE_BYTES = (
-    512 * 1024
-)  # received, hashed and written at once: 32 MiB for 64 readers, and BLAKE3 at its speed
+# Received, hashed and written at once: 32 MiB for 64 readers, and BLAKE3 at its speed.
+SLICE_BYTES = 512 * 1024
 
 _buffers = threading.local()  # one reused slice buffer per worker thread
 
