@@ -17,7 +17,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.core.tracked import Output, Send, Unreached
+from p2pcache.core.tracked import DialBack, Output, Send, Unreached
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
@@ -27,6 +27,7 @@ from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
+from p2pcache.tracker.dialling import Dialling
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Members:
             Counter()
         )  # these and who waits for one, by address; no zeros
         self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
+        self._dialling = Dialling(self._dialled)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
@@ -121,6 +123,7 @@ class Members:
     async def close(self) -> None:
         """Say goodbye to everybody; bounded."""
         self._closing = True
+        self._dialling.close()
         if self._timer is not None:
             self._timer.cancel()
         for connection in self._live.values():
@@ -258,6 +261,9 @@ class Members:
             if isinstance(output, Unreached):
                 self._warn_of(output)
                 continue
+            if isinstance(output, DialBack):
+                self._dialling.dial(output.member)
+                continue
             connection = self._live.get(output.node)
             if connection is None:
                 continue  # it is reconnecting, and will announce itself
@@ -293,13 +299,19 @@ class Members:
             asyncio.get_running_loop().call_soon(self._rouse)
 
     def _warn_of(self, unreached: Unreached) -> None:
-        node = unreached.node
-        member = self._tracking.registry.nodes[node].member
+        node, digest = unreached.node, unreached.digest
+        record = self._tracking.registry.nodes.get(node)
+        if record is None or not record.connected:
+            return  # it is gone, which is why
+        what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
         _log.warning(
-            "nobody reaches node %s at %s, so what it read of %.12s is read again: is that port open "
-            "between the nodes, and the address its own? (p2pcache doctor there; --advertise)",
-            format_node(node), member.address, unreached.digest,
+            "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
+            "and the address its own? (p2pcache doctor there; --advertise)",
+            format_node(node), record.member.address, what,
         )  # fmt: skip
+
+    def _dialled(self, member: m.Member, *, reached: bool) -> None:
+        self._perform(self._tracking.dialled(member, self._clock.now(), reached=reached))
 
     def _arm(self) -> None:
         wakeup = self._tracking.next_wakeup()

@@ -99,8 +99,8 @@ class TrackerMetrics(Collector):
              sum(swarm.book.stopped is not None for swarm in swarms)),
             ("shunned_members", "Members caught sending wrong bytes, per model.",
              sum(swarm.roster.shunned for swarm in swarms)),
-            ("unreached_members", "Members that others couldn't fetch from lately, per model.",
-             sum(len(swarm.book.hidden) for swarm in swarms)),
+            ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
+             len(self._tracking.unreached())),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
              max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
@@ -135,11 +135,11 @@ class TrackerMetrics(Collector):
             gauges["size_bytes"].add_metric(key, ledger.total_bytes)
             gauges["members"].add_metric(key, len(swarm.roster))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
-            gauges["wanting_members"].add_metric(key, swarm.book.wanting)
+            gauges["wanting_members"].add_metric(key, len(swarm.book.readers))
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()
 
 
 def _interest(swarm: TrackedSwarm) -> tuple[int, int]:
-    return swarm.book.wanting, len(swarm.roster)
+    return len(swarm.book.readers), len(swarm.roster)

@@ -33,14 +33,14 @@ class Views:
 
     def nodes(self) -> dict[str, object]:
         """Every member, by id."""
-        now, swarms = self._clock.now(), self._tracking.swarms
+        now, unreached = self._clock.now(), self._tracking.unreached()
         rows = [
             {
                 "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
                 "site": n.member.site, "version": n.version, "models": len(n.digests),
                 "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
                 "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
-                "unreached": any(node in swarms[d].book.hidden for d in n.digests if d in swarms),
+                "unreached": node in unreached,
             }
             for node, n in sorted(self._tracking.registry.nodes.items())
         ]  # fmt: skip
@@ -126,7 +126,7 @@ def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
         "alpha": None if ledger.alpha is None else round(ledger.alpha, 4),
         "share": round(runs / max(1, book.run_count * len(roster)), 4) if book.run_count else 1.0,
         "members": len(roster), "complete": len(roster.complete),
-        "wanting": book.wanting, "runs": book.run_count, "free": book.free.bit_count(),
+        "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
         "holding": swarm.hold.holds(now),

@@ -8,6 +8,7 @@ neighbours always want the same region; each goes to the agent with the fewest i
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from math import inf
 
@@ -35,7 +36,7 @@ class LeaseBook:
 
     def __init__(
         self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int],
-        dealer: Dealer | None = None,
+        dealer: Dealer | None = None, doubted: AbstractSet[int] = frozenset(),
     ) -> None:  # fmt: skip
         """An empty book: every run is free.
 
@@ -45,6 +46,7 @@ class LeaseBook:
             seed: of the dice that break ties.
             have: what each node has, kept up to date by its owner (a `Roster`).
             dealer: names the readers of choice, where there are racks.
+            doubted: nodes that perhaps nobody can dial; the owner tells `readers` of changes.
         """
         self.run_count = run_count
         self.free = chunkset.full(run_count)
@@ -60,8 +62,7 @@ class LeaseBook:
         self._expires_from = inf  # no lease expires before
         self._settings = settings
         self._have = have
-        self._readers = Readers(settings, random.Random(seed), dealer)
-        self.hidden = self._readers.hidden  # nodes that others could not get at lately
+        self.readers = Readers(settings, random.Random(seed), dealer, doubted)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
@@ -73,14 +74,9 @@ class LeaseBook:
         """Bits of runs that some node said it has."""
         return chunkset.full(self.run_count) & ~self.free & ~self.leased
 
-    @property
-    def wanting(self) -> int:
-        """How many nodes work on leases."""
-        return len(self._readers)
-
     def runs_of(self, node: int) -> set[int]:
         """The runs that a node reads now."""
-        return self._readers.runs_of(node)
+        return self.readers.runs_of(node)
 
     def bits(self, runs: Iterable[int]) -> int:
         """Untrusted run numbers as bits.
@@ -99,8 +95,8 @@ class LeaseBook:
 
     def want(self, node: int, credit: int, wanted: int = ALL) -> None:
         """A node works on up to `credit` leases at once, of these runs (bits); 0: on none any more."""
-        self._readers.set_credit(node, credit)
-        self._readers.set_wanted(node, wanted if credit > 0 else ALL)
+        self.readers.set_credit(node, credit)
+        self.readers.set_wanted(node, wanted if credit > 0 else ALL)
 
     def demand(self, runs: int) -> None:
         """A loader waits for these runs (bits): granted before the others. Who demands all has file order."""
@@ -118,7 +114,7 @@ class LeaseBook:
             lease = self.leases[run]
             if lease.node == node:
                 self._drop(run, now, "done")
-                self._readers.succeeded(lease, now, len(self.leases) + 1)
+                self.readers.succeeded(lease, now, len(self.leases) + 1)
                 continue
             lease.others += 1
             if lease.others >= self._settings.enough_holders:
@@ -144,7 +140,7 @@ class LeaseBook:
 
         Done until it is known who has them; returns whether there were any.
         """
-        unheard = [run for run in sorted(self._readers.runs_of(node)) if not reading >> run & 1]
+        unheard = [run for run in sorted(self.readers.runs_of(node)) if not reading >> run & 1]
         for run in unheard:
             self._drop(run, now, "unheard")
         return bool(unheard)
@@ -155,7 +151,7 @@ class LeaseBook:
         for run in mine:
             self._give_up(run, now, "failed")
         if mine:
-            self._readers.failed(node, now)
+            self.readers.failed(node, now)
 
     def returned(self, node: int, runs: int, now: float) -> bool:
         """The node doesn't need its leases: somebody else seems to have the runs.
@@ -178,7 +174,7 @@ class LeaseBook:
         for run in chunkset.members(runs):
             seen = self._mismatches.setdefault(run, [])
             seen.append(node)
-            alone = not self._readers.any_but(node)
+            alone = not self.readers.any_but(node)
             enough = len(set(seen)) >= self._settings.mismatches_to_stop
             if self.stopped is None and (enough or (alone and len(seen) > 1)):
                 self.stopped, self._stopped_at = run, now
@@ -188,9 +184,9 @@ class LeaseBook:
 
     def forget(self, node: int, now: float) -> None:
         """The node is gone. Its runs count as done until it is known that nobody has them."""
-        for run in sorted(self._readers.runs_of(node)):
+        for run in sorted(self.readers.runs_of(node)):
             self._drop(run, now, "gone")
-        self._readers.forget(node)
+        self.readers.forget(node)
 
     # -- what the tracker decides ------------------------------------------------------------------
 
@@ -208,7 +204,7 @@ class LeaseBook:
 
     def hide(self, node: int, alone: int, now: float) -> None:
         """Others can't get at what this node has: they read, also what it has alone (bits)."""
-        self._readers.hide(node, now)
+        self.readers.hide(node, now)
         for run in chunkset.members(alone & ~self.leased & ~self.free):
             self.rescue(run, now, capped=False)
 
@@ -237,7 +233,7 @@ class LeaseBook:
         revoked: dict[int, list[int]] = {}
         for run in late[: self._unasked]:
             node = self.leases[run].node
-            if self._readers.quick_but(node) and (slow := self.take_over(run, now)) is not None:
+            if self.readers.quick_but(node) and (slow := self.take_over(run, now)) is not None:
                 self.taken_over += 1
                 revoked.setdefault(slow, []).append(run)
         return revoked
@@ -250,24 +246,24 @@ class LeaseBook:
         """
         lease, before = self.leases.get(run), self._taken.get(run, 0)
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if lease is None or now < lease.since + self._readers.patience_s * 2.0**before:
+        if lease is None or now < lease.since + self.readers.patience_s * 2.0**before:
             return None
         self._taken[run] = before + 1
         self._give_up(run, now, "too slow")
-        self._readers.dragged(lease.node, now - lease.since, now)
+        self.readers.dragged(lease.node, now - lease.since, now)
         return lease.node
 
     def resume(self, now: float) -> bool:
         """Whether leases flow (again): a stop ends once nobody wants and a while has passed."""
         # The origin may have been repaired; two wrong reads more tell if it wasn't.
-        if self.stopped is not None and not len(self._readers) and now >= self._stopped_at + STOP_S:
+        if self.stopped is not None and not len(self.readers) and now >= self._stopped_at + STOP_S:
             self.stopped = None
             self._mismatches.clear()
         return self.stopped is None
 
     def expire(self, now: float) -> bool:
         """Drop leases that weren't renewed; returns whether there were any. Ends rests, too."""
-        self._readers.wake(now)  # also while nothing may be granted: or its time would never pass
+        self.readers.wake(now)  # also while nothing may be granted: or its time would never pass
         if now < self._expires_from:
             return False
         over = [run for run, lease in self.leases.items() if lease.expires <= now]
@@ -278,22 +274,22 @@ class LeaseBook:
 
     def grants(self, now: float) -> dict[int, list[int]]:
         """Give out what may be given out now: runs by node, demanded ones first, in file order."""
-        self._readers.wake(now)
+        self.readers.wake(now)
         given: dict[int, list[int]] = {}
-        if self.stopped is not None or not self.free or not len(self._readers):
+        if self.stopped is not None or not self.free or not len(self.readers):
             return given
         candidates, skipped = self.free, 0
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all who are quick may have it
-            node = self._readers.pick(self._barred(run), run, self._have, slow_too=again)
+            node = self.readers.pick(self._barred(run), run, self._have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1
                 given.setdefault(node, []).append(run)
-            elif self._readers.choosy:
-                candidates &= self._readers.acceptable()  # those with room may want others only
+            elif self.readers.choosy:
+                candidates &= self.readers.acceptable()  # those with room may want others only
                 skipped += 1
             elif run in self._avoid or again:
                 skipped += 1  # only for this run nobody is left; the next may find a reader
@@ -304,12 +300,12 @@ class LeaseBook:
     def next_wakeup(self) -> float | None:
         """When a lease expires or a resting reader may be tried again."""
         ends = [self._expires_from] if self.leases else []
-        if self._unasked and len(self._readers) > 1:
+        if self._unasked and len(self.readers) > 1:
             # Who is late already and stays is looked at again with the next message.
             one = next((at for _, at in self._taken_back_at(inf) if at > self._looked_at), inf)
             ends += [at for _, at in self._taken_back_at(one) if at > self._looked_at]
         if self.free and self.stopped is None and len(self.leases) < self.at_once:
-            rest = self._readers.next_rested()
+            rest = self.readers.next_rested()
             if rest is not None:
                 ends.append(rest)
         return min(ends, default=None)
@@ -327,7 +323,7 @@ class LeaseBook:
         for run, lease in self.leases.items():
             by_node.setdefault(lease.node, set()).add(run)
             assert not self._have.get(lease.node, 0) >> run & 1, self.story(run)
-        self._readers.check(by_node)
+        self.readers.check(by_node)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -335,12 +331,12 @@ class LeaseBook:
     def at_once(self) -> int:
         """How many leases may be in flight: one more for each that was read, up to the knob."""
         # Those that share the uplink end together: with few the swarm has something to spread sooner.
-        return min(self._readers.at_once, self._settings.first_in_flight + self.ends["done"])
+        return min(self.readers.at_once, self._settings.first_in_flight + self.ends["done"])
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
-        late = now - DRAGGING * self._readers.usual_s()
-        if not self._readers.measured:
+        late = now - DRAGGING * self.readers.usual_s()
+        if not self.readers.measured:
             return len(self.leases)
         dragging = sum(1 for _ in takewhile(lambda one: one.since < late, self.leases.values()))
         return len(self.leases) - min(dragging, int(MOST_SLOW * self._settings.in_flight))
@@ -359,11 +355,11 @@ class LeaseBook:
 
     def _taken_back_at(self, until: float) -> Iterator[tuple[int, float]]:
         """When leases are taken back unasked, later than for somebody who is stuck; all those up to a time."""
-        patience_s, taken = UNASKED * self._readers.patience_s, self._taken
+        patience_s, taken = UNASKED * self.readers.patience_s, self._taken
         for run, lease in self.leases.items():  # the oldest first
             if lease.since + patience_s > until:
                 break
-            if not self._readers.overtaken(lease):
+            if not self.readers.overtaken(lease):
                 yield run, lease.since + patience_s * 2.0 ** taken.get(run, 0)
 
     def _mine(self, node: int, runs: int) -> list[int]:
@@ -372,7 +368,7 @@ class LeaseBook:
     def _barred(self, run: int) -> set[int]:
         """Nodes that couldn't read this run, unless nobody else is left to try."""
         avoid = self._avoid.get(run, set())
-        return set() if avoid and self._readers.only(avoid) else avoid
+        return set() if avoid and self.readers.only(avoid) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
         self.leases[run] = Lease(node, now, now + self._settings.ttl_s, why == "adopted")
@@ -380,13 +376,13 @@ class LeaseBook:
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._demanded &= ~(1 << run)
-        self._readers.took(node, run)
+        self.readers.took(node, run)
         self._story.note(now, run, why, node)
 
     def _drop(self, run: int, now: float, why: str) -> None:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
-        self._readers.gave_back(lease.node, run)
+        self.readers.gave_back(lease.node, run)
         self.ends[why] += 1
         self._story.note(now, run, why, lease.node)
 

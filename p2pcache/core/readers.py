@@ -36,19 +36,21 @@ class Readers:
     """The nodes that work on leases, and how each fares.
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
-    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_usual_s` follows from
-    `_recent`.
+    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_out` are exactly the nodes
+    with credit that are hidden or doubted, and in `_ready_out` instead; `_usual_s` follows from `_recent`.
     """
 
     def __init__(
-        self, settings: LeaseSettings, rng: random.Random, dealer: Dealer | None = None
-    ) -> None:
+        self, settings: LeaseSettings, rng: random.Random, dealer: Dealer | None = None,
+        doubted: AbstractSet[int] = frozenset(),
+    ) -> None:  # fmt: skip
         """Nobody yet.
 
         Args:
             settings: the knobs.
             rng: breaks ties.
             dealer: names the nodes of choice, if racks matter.
+            doubted: nodes that perhaps nobody can dial, kept by their owner, who tells us (`reviewed`).
         """
         self._settings = settings
         self._dealer = dealer
@@ -58,6 +60,9 @@ class Readers:
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
+        self._doubted = doubted
+        self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
+        self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self._usual_s = 1.0  # kept: each look at each lease asks for it
@@ -83,6 +88,15 @@ class Readers:
         """Whether all who work on leases are among these."""
         return len(self._credit) <= len(nodes) and self._credit.keys() <= nodes
 
+    def reviewed(self, node: int) -> None:
+        """What is thought of a node's place has changed, or what it works on."""
+        self._unready(node)
+        if node in self._credit and (node in self._hidden or node in self._doubted):
+            self._out.add(node)
+        else:
+            self._out.discard(node)
+        self._ready_again(node)
+
     def set_credit(self, node: int, credit: int) -> None:
         """How many leases at once the node works on; at most what the whole swarm may have."""
         self._unready(node)
@@ -93,7 +107,7 @@ class Readers:
             self._wanted.pop(node, None)
             self._slow.pop(node, None)
             self._resting.pop(node, None)
-        self._ready_again(node)
+        self.reviewed(node)
 
     @property
     def at_once(self) -> int:
@@ -123,7 +137,7 @@ class Readers:
     def acceptable(self) -> int:
         """Runs (bits) that somebody with room has use for, as far as a sample can tell."""
         runs = 0
-        for bag in self._ready[: self._share(self.at_once)]:
+        for bag in self._lines(set())[: self._share(self.at_once)]:
             for node in bag.draw(self._rng, SAMPLE):
                 runs |= self._wanted.get(node, ALL)
         return runs
@@ -211,6 +225,7 @@ class Readers:
     def hide(self, node: int, now: float) -> None:
         """Others can't get from the node what it has: let somebody else read."""
         self._hidden[node] = now + HIDDEN_S
+        self.reviewed(node)
 
     @property
     def hidden(self) -> AbstractSet[int]:
@@ -237,6 +252,8 @@ class Readers:
             if table:  # mostly none is: each message comes by here
                 for node in [n for n, until in table.items() if until <= now]:
                     del table[node]
+                    if table is self._hidden:
+                        self.reviewed(node)
 
     def pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, slow_too: bool = False
@@ -259,17 +276,20 @@ class Readers:
     def _pick(
         self, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
     ) -> int | None:
+        everybody = everybody or len(self._slow) + len(self._out - self._slow.keys()) >= len(self)
         at_once, usual = self.at_once, self._settings.in_flight
+        lines = self._lines(barred)
         share = self._share(at_once)
         # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
         dealt = max(share, self._share(usual) * at_once // usual)
         for node in self._dealer.order(run) if self._dealer is not None else ():
             room = len(self.runs_of(node)) < min(dealt, self._credit.get(node, 0))
-            if room and node not in self._verdicts and self._may_read(node, barred, run, have):
+            fit = node not in self._verdicts and (node in self._out) == (lines is self._ready_out)
+            if room and fit and self._may_read(node, barred, run, have, everybody=everybody):
                 return node
         # On parole: taken when all others are full, or the last run of all may be one that it sits on.
         spare: int | None = None
-        for bag in self._ready[:share]:
+        for bag in lines[:share]:
             for node in bag.draw(self._rng, SAMPLE):
                 if not self._may_read(node, barred, run, have, everybody=everybody):
                     continue
@@ -285,15 +305,10 @@ class Readers:
         run: int,
         have: Mapping[int, int],
         *,
-        everybody: bool = False,
+        everybody: bool,
     ) -> bool:
         if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
             return False
-        hidden = self._hidden.keys() & self._credit.keys() if self._hidden else set()
-        if node in hidden and len(hidden) < len(self._credit):
-            return False
-        slow_or_hidden = len(self._slow) + len(hidden - self._slow.keys())
-        everybody = everybody or slow_or_hidden == len(self._credit)
         wants = self._wanted.get(node, ALL) >> run & 1
         return bool(wants) and (everybody or node not in self._slow)
 
@@ -305,12 +320,15 @@ class Readers:
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
-        for count, bag in enumerate(self._ready):
-            bag.check()
-            want = {
-                n for n, c in self._credit.items() if len(self.runs_of(n)) == count and c > count
-            }
-            assert set(bag) == want
+        assert self._out == self._credit.keys() & (self._hidden.keys() | self._doubted)
+        for bags, out in ((self._ready, False), (self._ready_out, True)):
+            for count, bag in enumerate(bags):
+                bag.check()
+                want = {
+                    n for n, c in self._credit.items()
+                    if len(self.runs_of(n)) == count and c > count and (n in self._out) == out
+                }  # fmt: skip
+                assert set(bag) == want
         assert self._slow.keys() <= self._credit.keys()
         assert self._wanted.keys() <= self._credit.keys()
         assert self._resting.keys() <= self._credit.keys()
@@ -320,7 +338,9 @@ class Readers:
         # What slow ones don't read falls to the others: with a share over all, three slow nodes of eight left the
         # origin's link idle for a third of a measured storm. Nor does one on parole count, or it would have a
         # share for which all others are full.
-        fit = len(self._credit) - len(self._verdicts.keys() & self._credit.keys())
+        # And none who stands aside: 4 of 16 who can't be dialled would leave a quarter of the leases to nobody.
+        unfit = sum(1 for node in self._verdicts if node in self._credit and node not in self._out)
+        fit = len(self._credit) - len(self._out) - unfit
         settings = self._settings
         # A lone node has its usual reads, and as many times more as all have: half of what `_depth` says.
         alone = ceil(settings.usual_credit * at_once / settings.in_flight)
@@ -328,12 +348,23 @@ class Readers:
 
     def _unready(self, node: int) -> None:
         count = len(self.runs_of(node))
-        if count < len(self._ready):
-            self._ready[count].discard(node)
+        bags = self._ready_out if node in self._out else self._ready
+        if count < len(bags):
+            bags[count].discard(node)
 
     def _ready_again(self, node: int) -> None:
         count = len(self.runs_of(node))
         if count < self._credit.get(node, 0):
-            while len(self._ready) <= count:
-                self._ready.append(Bag())
-            self._ready[count].add(node)
+            bags = self._ready_out if node in self._out else self._ready
+            while len(bags) <= count:
+                bags.append(Bag())
+            bags[count].add(node)
+
+    def _lines(self, barred: set[int]) -> list[Bag]:
+        """Who is asked: those whom others reach, as long as any of them may read this."""
+        if len(self._out) == len(self._credit):
+            return self._ready_out
+        away = barred | self._resting.keys() if barred or self._resting else barred
+        if away and self._out and all(n in away or n in self._out for n in self._credit):
+            return self._ready_out
+        return self._ready

@@ -9,6 +9,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.audit import Audit
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
+from p2pcache.core.dialback import DialBacks
 from p2pcache.core.hold import Hold
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
@@ -43,14 +44,22 @@ class Close:
 
 
 @dataclass(slots=True)
+class DialBack:
+    """See whether a member can be dialled where it says; `Tracking.dialled` is told how it ends."""
+
+    node: int
+    member: m.Member
+
+
+@dataclass(slots=True)
 class Unreached:
     """People should know: what a member has read of a model, nobody could get from it."""
 
     node: int
-    digest: str
+    digest: str  # empty: of no model, it could not be dialled
 
 
-Output = Send | Close | Unreached
+Output = Send | Close | DialBack | Unreached
 
 
 class TrackedSwarm:
@@ -64,6 +73,7 @@ class TrackedSwarm:
         epoch: int,
         members: MemberSettings,
         leases: LeaseSettings,
+        dials: DialBacks,
         now: float,
         remembered: Iterable[int] = (),
     ) -> None:
@@ -73,13 +83,14 @@ class TrackedSwarm:
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
             run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
-            dealer=Dealer(self.roster),
+            dealer=Dealer(self.roster), doubted=dials.doubted,
         )  # fmt: skip
         self.audit = Audit()
         self.ledger = Ledger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
+        self._unreached = dials.unreached
         self._epoch = epoch
         self._neighbours = members.neighbours
         # (node, run) -> when, and to whom
@@ -197,6 +208,15 @@ class TrackedSwarm:
         """Its connection broke: what it reads goes on, but it gets nothing new."""
         self.book.want(node, 0)
 
+    def doubted(self, node: int, now: float, *, lost: bool) -> None:
+        """Whether others can dial it is seen in another way; `lost`: they can't, so far as the tracker can tell."""
+        self.book.readers.reviewed(node)
+        alone = self._alone(node) if lost else 0
+        # What it read before that was known. No more than a little is read twice: perhaps only the tracker can't.
+        for run in chunkset.members(alone & ~self.book.leased & ~self.book.free):
+            if not self.book.rescue(run, now):
+                break
+
     def left(self, node: int, now: float) -> None:
         """It has nothing of this model any more, or is gone."""
         self.roster.leave(node)
@@ -225,7 +245,7 @@ class TrackedSwarm:
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
         times = [self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at()]
-        if self.hold.waiting and self.book.free and self.book.wanting:
+        if self.hold.waiting and self.book.free and len(self.book.readers):
             times.append(self.hold.until)
         return min((t for t in times if t is not None), default=None)
 
@@ -321,7 +341,7 @@ class TrackedSwarm:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
-            hidden = self.book.hidden >= {*found}
+            hidden = self.book.readers.hidden >= {*found}
             self.book.rescue(run, now, capped=not idle and not hidden)
         return found
 
@@ -335,14 +355,17 @@ class TrackedSwarm:
         if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
             return
         for holder in holders:
-            if holder in self.roster and holder not in self.book.hidden:
+            if holder in self.roster and holder not in self.book.readers.hidden:
                 accusers = self._in_vain.setdefault(holder, set())
                 accusers.add(node)
-                if len(accusers) >= min(ACCUSERS_TO_HIDE, len(self.roster) - 1):
+                needed = ACCUSERS_TO_HIDE - (holder in self._unreached)
+                if len(accusers) >= min(needed, len(self.roster) - 1):
                     self._hide(holder, now)
                     out.append(Unreached(holder, self.digest))
 
     def _hide(self, holder: int, now: float) -> None:
         del self._in_vain[holder]
-        alone = self.roster.have[holder] & ~self.roster.covered(without=holder)
-        self.book.hide(holder, alone, now)
+        self.book.hide(holder, self._alone(holder), now)
+
+    def _alone(self, node: int) -> int:
+        return self.roster.have[node] & ~self.roster.covered(without=node)

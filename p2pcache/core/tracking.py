@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from p2pcache.core import ledger
 from p2pcache.core import messages as m
+from p2pcache.core.dialback import DialBacks
 from p2pcache.core.manifest import MAX_CHUNKS
 from p2pcache.core.registry import Node, Registry
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracked import Close, Output, Send, TrackedSwarm
+from p2pcache.core.tracked import Close, DialBack, Output, Send, TrackedSwarm, Unreached
 from p2pcache.core.warming import Spread
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import is_digest
@@ -72,6 +73,7 @@ class Tracking:
         """
         self.epoch = epoch
         self.registry = Registry(members)
+        self.dials = DialBacks()
         self.swarms: dict[str, TrackedSwarm] = {}
         self._members = members
         self._leases = leases
@@ -91,6 +93,7 @@ class Tracking:
         out: list[Output] = []
         if isinstance(message, m.Announce):
             self._announce(node, message, now, out)
+            self._dial(now, out)
             return out
         record = self.registry.heard(node, now)
         if record is None:
@@ -122,8 +125,15 @@ class Tracking:
             self._settle(self.swarms[digest], now, out)
         return out
 
+    def dialled(self, member: m.Member, now: float, *, reached: bool) -> list[Output]:
+        """A `DialBack` has ended."""
+        out: list[Output] = []
+        self.dials.answered(member, reached=reached, now=now)
+        self._dial(now, out)
+        return out
+
     def tick(self, now: float) -> list[Output]:
-        """Do all that time brings: expiry, batches, polls."""
+        """Do all that time brings: expiry, batches, polls, dials."""
         out: list[Output] = []
         for node in self.registry.expired(now):
             self._forget(node, now, out)
@@ -134,11 +144,13 @@ class Tracking:
             if swarm is not None and swarm.scheduled == when:
                 swarm.scheduled = None
                 self._settle(swarm, now, out)
+        self._dial(now, out)
         return out
 
     def next_wakeup(self) -> float | None:
         """When `tick` wants to be called next (may be in the past: then at once)."""
-        times = [self.registry.next_wakeup(), self._due[0][0] if self._due else None]
+        swarms_at = self._due[0][0] if self._due else None
+        times = [self.registry.next_wakeup(), self.dials.next_wakeup(), swarms_at]
         return min((t for t in times if t is not None), default=None)
 
     # -- for people and records --------------------------------------------------------------------
@@ -156,6 +168,11 @@ class Tracking:
             digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
         }
 
+    def unreached(self) -> set[int]:
+        """Members whom others can't dial, or couldn't lately."""
+        hidden = (swarm.book.readers.hidden for swarm in self.swarms.values())
+        return self.dials.unreached.union(*hidden)
+
     def story(self, digest: str, run: int) -> list[str]:
         """What happened to a run's leases, oldest first."""
         swarm = self.swarms.get(digest)
@@ -164,6 +181,7 @@ class Tracking:
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
         self.registry.check()
+        self.dials.check()
         listed: dict[int, set[str]] = {}
         for digest, swarm in self.swarms.items():
             swarm.check()
@@ -203,6 +221,7 @@ class Tracking:
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
         record = self.registry.announce(node, said, now)
+        self.dials.announced(record.member)
         out.append(Send(node, m.Settled(
             self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
         )))  # fmt: skip
@@ -260,7 +279,7 @@ class Tracking:
         if swarm is None:
             swarm = self.swarms[said.digest] = TrackedSwarm(
                 said.digest, said.run_count, epoch=self.epoch, members=self._members,
-                leases=self._leases, now=now,
+                leases=self._leases, dials=self.dials, now=now,
                 remembered=self._remembered.pop(said.digest, set()) - self._present,
             )  # fmt: skip
         record.digests.add(said.digest)
@@ -280,9 +299,25 @@ class Tracking:
 
     def _forget(self, node: int, now: float, out: list[Output]) -> None:
         record = self.registry.forget(node)
+        self.dials.forget(node)
         if record is not None:
             for digest in sorted(record.digests):
                 self._leave(node, record, digest, now, out)
+            self._dial(now, out)
+
+    def _dial(self, now: float, out: list[Output]) -> None:
+        """Dial who is due, and let the swarms know of whom it says something."""
+        out += [DialBack(member.node, member) for member in self.dials.step(now)]
+        touched: dict[str, None] = {}
+        changed, unreached = self.dials.changes()
+        for node in changed:
+            record = self.registry.nodes.get(node)
+            for digest in sorted(record.digests) if record is not None else ():
+                self.swarms[digest].doubted(node, now, lost=node in unreached)
+                touched[digest] = None
+        out += [Unreached(node, "") for node in unreached]
+        for digest in touched:
+            self._settle(self.swarms[digest], now, out)
 
     def _settle(self, swarm: TrackedSwarm, now: float, out: list[Output]) -> None:
         """Let a touched swarm do what is due, and note when it wants to be looked at again."""

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from p2pcache.core import messages as m
+from p2pcache.core.dialback import DIAL_S
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.tracked import Close, Output, Send
+from p2pcache.core.tracked import Close, DialBack, Output, Send
 from p2pcache.core.tracking import Tracking
 from p2pcache.sim.agentlink import AgentLink
 
@@ -66,6 +67,9 @@ class SimTracker:
     def _perform(self, out: list[Output]) -> None:
         cluster, mind = self._cluster, self._mind
         for output in out:
+            if isinstance(output, DialBack):
+                self._dial(output.member)
+                continue
             link = self._links.get(output.node)
             if link is None:
                 continue
@@ -81,6 +85,20 @@ class SimTracker:
         if wake is not None and wake < self._timer:
             self._timer = wake
             cluster.world.at(wake, self._tick, wake)
+
+    def _dial(self, member: m.Member) -> None:
+        cluster, world, mind = self._cluster, self._cluster.world, self._mind
+        node = cluster.nodes.get(member.node)
+        alive = node is not None and node.alive
+        void = node is not None and alive and (node.hidden or cluster.between(node.side, self.side))
+        wait_s = DIAL_S if void else 2 * cluster.latency_s
+        reached = alive and not void
+
+        def over() -> None:
+            if mind is not None and mind is self._mind:
+                self._perform(mind.dialled(member, world.now, reached=reached))
+
+        world.after(wait_s, over)
 
     def _tick(self, armed_for: float) -> None:
         if armed_for != self._timer:

@@ -71,7 +71,7 @@ def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
         now += share_s * (len(left) + 1)
         left = {other: rest_s - share_s for other, rest_s in left.items()}
         finish(book, have, who[run], run, now)
-        might.append(book._readers.at_once)
+        might.append(book.readers.at_once)
     assert max(might) == in_flight
     assert sum(one < in_flight for one in might) <= 0.2 * len(might)
 
@@ -115,7 +115,7 @@ def test_after_a_restart_in_mid_storm_it_is_found_out_again() -> None:
         finish(book, have, run % NODES + 1, run, now := now + 0.001)
     for _ in range(60):
         now = all_read(book, have, now, 0.1)
-    assert book._readers.at_once > 3 * SETTINGS.in_flight
+    assert book.readers.at_once > 3 * SETTINGS.in_flight
 
 
 def test_a_pause_says_nothing_about_the_origin() -> None:

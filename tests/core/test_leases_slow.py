@@ -43,7 +43,7 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
     for node in (A, B, C, D):
         book.want(node, 8)
     book.grants(20.0)
-    assert D in book._readers._slow
+    assert D in book.readers._slow
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
@@ -86,7 +86,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
         ends.sort()
         now, node, run = ends.pop(0)
         finish(book, have, node, run, now)
-        assert len(book._readers._slow) <= 2
+        assert len(book.readers._slow) <= 2
         worst = max(worst, *(len(book.runs_of(n)) for n in range(1, 9)))
     assert worst <= 4
 
@@ -219,7 +219,7 @@ def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
     book.grants(0.1)
     for run in (1, 2):
         finish(book, have, book.leases[run].node, run, 1.1)  # 1.1 - (1.1 - 0.1) is more than 0.1
-    assert not any(book._readers.overtaken(lease) for lease in book.leases.values())
+    assert not any(book.readers.overtaken(lease) for lease in book.leases.values())
 
 
 def test_what_is_taken_back_unasked_is_capped() -> None:

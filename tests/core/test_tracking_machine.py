@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracked import Close, Output, Send
+from p2pcache.core.tracked import Close, DialBack, Output, Unreached
 from p2pcache.core.tracking import Tracking
 
 RUNS = 12
@@ -45,6 +45,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.epoch = epoch
         self.agents = {n: Agent(n) for n in range(6)}
+        self.dials: list[m.Member] = []
         self.tracking = self.fresh(epoch)
 
     def fresh(self, epoch: int) -> Tracking:
@@ -54,6 +55,9 @@ class TrackerMachine(RuleBasedStateMachine):
         todo = list(out)
         while todo:
             output = todo.pop(0)
+            if isinstance(output, DialBack):
+                self.dials.append(output.member)
+                continue
             agent = self.agents[output.node]
             if not agent.connected:
                 continue
@@ -61,7 +65,8 @@ class TrackerMachine(RuleBasedStateMachine):
                 agent.connected = False
                 todo += self.tracking.disconnected(output.node, self.now)
                 continue
-            assert isinstance(output, Send)
+            if isinstance(output, Unreached):
+                continue
             todo += self.deliver(agent, output.message)
 
     def deliver(self, agent: Agent, message: m.ToAgent) -> list[Output]:
@@ -145,6 +150,12 @@ class TrackerMachine(RuleBasedStateMachine):
         if agent.connected and not agent.have >> run & 1:
             self.take(self.say(agent, m.Stuck(X, (run,))))
 
+    @rule(which=st.integers(0, 50), reached=st.booleans())
+    def dial_ends(self, which: int, *, reached: bool) -> None:
+        if self.dials:
+            member = self.dials.pop(which % len(self.dials))
+            self.take(self.tracking.dialled(member, self.now, reached=reached))
+
     @rule(node=NODES)
     def leaves(self, node: int) -> None:
         agent = self.agents[node]
@@ -161,6 +172,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def tracker_restarts(self, epoch: int) -> None:
         self.epoch = epoch
         self.tracking = self.fresh(epoch)
+        self.dials.clear()
         for agent in self.agents.values():
             agent.connected = False
 

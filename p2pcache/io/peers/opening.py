@@ -128,6 +128,9 @@ class Door:
 
         def failed(text: str) -> None:
             del self._openings[number]
+            if channel.knocked:
+                _log.debug("%s looked whether this port is open", where)
+                return
             self.refused += 1
             if self._lines.allow():
                 _log.warning("refused a peer from %s: %s", where, text)

@@ -39,6 +39,10 @@ class Secure:
         """Take over a connected non-blocking socket; nothing is sent yet."""
         self.sock = sock
         self.member: Member | None = None  # set by who checked the certificate
+        self.spoke = False  # the other side has sent anything
+        self.knocked = (
+            False  # ... or it went without a word: it only looked whether the port is open
+        )
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
         self._lock = threading.Lock()  # over `_tls`, `_in` and `_out`
@@ -56,9 +60,13 @@ class Secure:
             data = self.sock.recv(READ_BYTES)
             if not data:
                 raise ConnectionResetError("the peer closed the connection in the TLS handshake")
+            self.spoke = True
             self._in.write(data)
         except BlockingIOError:
             pass
+        except ConnectionResetError:
+            self.knocked = not self.spoke
+            raise
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:

@@ -1,0 +1,47 @@
+"""Dials members back: is there anybody where they say? Nothing is said on the connection."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+from p2pcache.core.dialback import DIAL_S
+from p2pcache.core.messages import Member
+from p2pcache.io.peers.dialer import Dialer
+
+
+class Dialling:
+    """The dials under way: `core.dialback` limits how many. Each ends in one call of `answered`, or with `close`."""
+
+    def __init__(self, answered: Callable[..., None]) -> None:
+        """`answered(member, reached=...)` is told whether somebody is there."""
+        self._answered = answered
+        self._dials: dict[int, tuple[Dialer, asyncio.TimerHandle]] = {}
+        self._next = 0
+
+    def dial(self, member: Member) -> None:
+        """Try one; the answer comes later."""
+        loop = asyncio.get_running_loop()
+        number, self._next = self._next, self._next + 1
+
+        def over(*, reached: bool) -> None:
+            dialer, timer = self._dials.pop(number)
+            timer.cancel()
+            dialer.cancel()
+            self._answered(member, reached=reached)
+
+        def connected(sock: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                sock.close()
+            over(reached=True)
+
+        dialer = Dialer(loop, member.address, connected, lambda _text: over(reached=False))
+        timer = loop.call_later(DIAL_S, lambda: over(reached=False))
+        self._dials[number] = dialer, timer
+
+    def close(self) -> None:
+        """Give up all of them."""
+        for dialer, timer in self._dials.values():
+            timer.cancel()
+            dialer.cancel()
+        self._dials.clear()
