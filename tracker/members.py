@@ -16,8 +16,8 @@ from aiohttp import web
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
+from p2pcache.core.outputs import DialBack, Output, Send, Unreached
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.core.tracked import DialBack, Output, Send, Unreached
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node

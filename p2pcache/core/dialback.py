@@ -40,6 +40,7 @@ class _Tried:
     since: float = -1.0  # of the dial under way; negative: there is none
     queued: bool = False
     failures: int = 0  # in a row
+    again_at: float = 0.0  # the next try after a failure
 
 
 class DialBacks:
@@ -100,9 +101,9 @@ class DialBacks:
             known.failures = 0
             self._told.discard(member.node)
         else:
-            again_s = AGAIN_S * 2.0 ** min(known.failures, LAST_DOUBLING)
+            known.again_at = now + AGAIN_S * 2.0 ** min(known.failures, LAST_DOUBLING)
             known.failures += 1
-            heapq.heappush(self._due, (now + again_s, member.node))
+            heapq.heappush(self._due, (known.again_at, member.node))
 
     def step(self, now: float) -> list[Member]:
         """Whom to dial now."""
@@ -112,7 +113,8 @@ class DialBacks:
             if known is None:
                 continue
             if known.word is _Word.FAILED:
-                self._enqueue(node, known)
+                if known.again_at <= now:
+                    self._enqueue(node, known)
             elif (
                 known.word is _Word.NOTHING
                 and known.since >= 0

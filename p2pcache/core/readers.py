@@ -80,6 +80,11 @@ class Readers:
         """The runs that a node reads now."""
         return self._runs.get(node, set())
 
+    @property
+    def fit(self) -> int:
+        """How many of them others can dial, so far as is known."""
+        return len(self._credit) - len(self._out)
+
     def any_but(self, node: int) -> bool:
         """Whether anybody else works on leases."""
         return len(self._credit) > (node in self._credit)

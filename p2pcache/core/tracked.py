@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
@@ -13,53 +12,14 @@ from p2pcache.core.dialback import DialBacks
 from p2pcache.core.hold import Hold
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
+from p2pcache.core.outofreach import OutOfReach
+from p2pcache.core.outputs import Output, Send
 from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
 MAX_LISTED_LEASES = 256  # per message; nodes work on a handful
 MAX_DEMANDED = 256  # runs per message; more is told when these are here
-MAX_STUCK_RUNS = 32  # per message: a window; more is told again later
-INTRODUCED = 4  # holders named per stuck run
-SCARCE = 2  # holders at most, for a run to be worth a second read
-RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
-MAX_REMEMBERED = 20_000  # introductions remembered per swarm
-ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
 BLAMES_TO_SHUN = 2  # nodes that got wrong bytes from a peer before it is believed of it
-
-
-@dataclass(slots=True)
-class Send:
-    """Send a message to a member (dropped if its connection is gone: it will announce again)."""
-
-    node: int
-    message: m.ToAgent
-
-
-@dataclass(slots=True)
-class Close:
-    """End a member's connection."""
-
-    node: int
-    reason: str
-
-
-@dataclass(slots=True)
-class DialBack:
-    """See whether a member can be dialled where it says; `Tracking.dialled` is told how it ends."""
-
-    node: int
-    member: m.Member
-
-
-@dataclass(slots=True)
-class Unreached:
-    """People should know: what a member has read of a model, nobody could get from it."""
-
-    node: int
-    digest: str  # empty: of no model, it could not be dialled
-
-
-Output = Send | Close | DialBack | Unreached
 
 
 class TrackedSwarm:
@@ -90,12 +50,9 @@ class TrackedSwarm:
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self._unreached = dials.unreached
+        self.out_of_reach = OutOfReach(self.roster, self.book, dials)
         self._epoch = epoch
         self._neighbours = members.neighbours
-        # (node, run) -> when, and to whom
-        self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
 
     # -- what members say --------------------------------------------------------------------------
@@ -111,7 +68,7 @@ class TrackedSwarm:
         """A member connected: what it lists is all there is."""
         node = member.node
         self._blames.pop(node, None)
-        self._in_vain.pop(node, None)
+        self.out_of_reach.announced(node)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
         reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
@@ -172,25 +129,6 @@ class TrackedSwarm:
             self._want(node, said.credit, wanted, out, now)
         book.demand(demanded)
 
-    def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
-        """None of the node's neighbours has these runs: introduce holders, or free the runs."""
-        if node not in self.roster:
-            return
-        holders: dict[int, None] = {}
-        wanted = self.book.bits(said.runs[:MAX_STUCK_RUNS])
-        # With the origin idle, who waits matters more than a second read: holders that nobody can
-        # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
-        idle = self.book.idle
-        for run in chunkset.members(wanted):
-            self._accuse(node, run, now, out)
-        for run in chunkset.members(wanted & ~self.book.free):
-            if run in self.book.leases:
-                self._hurry(node, run, now, out)
-            else:
-                holders |= dict.fromkeys(self._help(node, run, now, idle=idle))
-        if holders:
-            out.append(Send(node, self.roster.introduction(holders)))
-
     def blamed(self, accuser: int, node: int, now: float) -> None:
         """A member got bytes from another that don't match."""
         if accuser == node or accuser not in self.roster or node not in self.roster:
@@ -208,14 +146,10 @@ class TrackedSwarm:
         """Its connection broke: what it reads goes on, but it gets nothing new."""
         self.book.want(node, 0)
 
-    def doubted(self, node: int, now: float, *, lost: bool) -> None:
-        """Whether others can dial it is seen in another way; `lost`: they can't, so far as the tracker can tell."""
+    def doubted(self, node: int) -> None:
+        """Whether others can dial it is seen in another way."""
         self.book.readers.reviewed(node)
-        alone = self._alone(node) if lost else 0
-        # What it read before that was known. No more than a little is read twice: perhaps only the tracker can't.
-        for run in chunkset.members(alone & ~self.book.leased & ~self.book.free):
-            if not self.book.rescue(run, now):
-                break
+        self.out_of_reach.has_news(node)
 
     def left(self, node: int, now: float) -> None:
         """It has nothing of this model any more, or is gone."""
@@ -231,6 +165,7 @@ class TrackedSwarm:
         """Do all that is due: expiry, polls, grants, the members' list."""
         if self.book.expire(now):
             self.audit.suspect(now)
+        self.out_of_reach.step(now)
         for node, runs in self.book.overdue(now).items():
             out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         poll = m.Poll(self.digest)
@@ -289,6 +224,7 @@ class TrackedSwarm:
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
         fresh = self.roster.update(node, have)
         if fresh:
+            self.out_of_reach.has_news(node)
             for reader, runs in self.book.claim(node, fresh, now).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
 
@@ -299,7 +235,7 @@ class TrackedSwarm:
         if credit > 0 and not self.book.resume(now):
             out.append(Send(node, self._stop()))
             return
-        self.book.want(node, 0 if self.roster.is_shunned(node) else credit, wanted)
+        self.out_of_reach.want(node, 0 if self.roster.is_shunned(node) else credit, wanted)
 
     def _mismatched(self, node: int, runs: int, now: float, out: list[Output]) -> None:
         if self.book.mismatched(node, runs, now) is not None:
@@ -317,55 +253,3 @@ class TrackedSwarm:
         neighbours = self.roster.introduce(node, self._neighbours)
         if neighbours is not None:
             out.append(Send(node, neighbours))
-
-    def _hurry(self, node: int, run: int, now: float, out: list[Output]) -> None:
-        """Somebody waits for a run that is being read: not by a node that is far too slow."""
-        if self.book.leases[run].node == node:
-            return
-        slow = self.book.take_over(run, now)
-        if slow is not None:
-            out.append(Send(slow, m.Revoke(self.digest, (run,))))
-
-    def _help(self, node: int, run: int, now: float, *, idle: bool) -> list[int]:
-        """Holders of a run to introduce to the node; none if it may be read again instead."""
-        found = self.roster.holders(run, without=node, limit=INTRODUCED)
-        if not found:
-            if not self.roster.have[node] >> run & 1:
-                self.book.release(1 << run, now)
-            return []
-        key = (node, run)
-        before = self._introduced.get(key)
-        if before is None:
-            if len(self._introduced) >= MAX_REMEMBERED:
-                self._introduced.clear()
-            self._introduced[key] = now, tuple(found)
-        elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
-            del self._introduced[key]
-            hidden = self.book.readers.hidden >= {*found}
-            self.book.rescue(run, now, capped=not idle and not hidden)
-        return found
-
-    def _accuse(self, node: int, run: int, now: float, out: list[Output]) -> None:
-        """Whom the node was sent to for this run didn't help: perhaps nobody gets at what they have.
-
-        A node behind a firewall would hold everybody up, window after window, with what it had read
-        until this was noticed.
-        """
-        since, holders = self._introduced.get((node, run), (now, ()))
-        if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
-            return
-        for holder in holders:
-            if holder in self.roster and holder not in self.book.readers.hidden:
-                accusers = self._in_vain.setdefault(holder, set())
-                accusers.add(node)
-                needed = ACCUSERS_TO_HIDE - (holder in self._unreached)
-                if len(accusers) >= min(needed, len(self.roster) - 1):
-                    self._hide(holder, now)
-                    out.append(Unreached(holder, self.digest))
-
-    def _hide(self, holder: int, now: float) -> None:
-        del self._in_vain[holder]
-        self.book.hide(holder, self._alone(holder), now)
-
-    def _alone(self, node: int) -> int:
-        return self.roster.have[node] & ~self.roster.covered(without=node)

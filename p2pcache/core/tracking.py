@@ -16,9 +16,10 @@ from p2pcache.core import ledger
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DialBacks
 from p2pcache.core.manifest import MAX_CHUNKS
+from p2pcache.core.outputs import Close, DialBack, Output, Send, Unreached
 from p2pcache.core.registry import Node, Registry
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracked import Close, DialBack, Output, Send, TrackedSwarm, Unreached
+from p2pcache.core.tracked import TrackedSwarm
 from p2pcache.core.warming import Spread
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import is_digest
@@ -259,7 +260,7 @@ class Tracking:
             case m.LeaseReport():
                 swarm.reported(node, message, now, out)
             case m.Stuck():
-                swarm.stuck(node, message, now, out)
+                swarm.out_of_reach.stuck(node, message, now, out)
             case m.Blame():
                 swarm.blamed(node, message.node, now)
         self._settle(swarm, now, out)
@@ -313,7 +314,7 @@ class Tracking:
         for node in changed:
             record = self.registry.nodes.get(node)
             for digest in sorted(record.digests) if record is not None else ():
-                self.swarms[digest].doubted(node, now, lost=node in unreached)
+                self.swarms[digest].doubted(node)
                 touched[digest] = None
         out += [Unreached(node, "") for node in unreached]
         for digest in touched:

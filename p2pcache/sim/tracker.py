@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DIAL_S
+from p2pcache.core.outputs import Close, DialBack, Output, Send
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.tracked import Close, DialBack, Output, Send
 from p2pcache.core.tracking import Tracking
 from p2pcache.sim.agentlink import AgentLink
 

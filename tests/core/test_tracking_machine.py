@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
+from p2pcache.core.outputs import Close, DialBack, Output, Unreached
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracked import Close, DialBack, Output, Unreached
 from p2pcache.core.tracking import Tracking
 
 RUNS = 12

@@ -2,7 +2,7 @@
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
-from p2pcache.core.tracked import Unreached
+from p2pcache.core.outputs import Unreached
 from tests.core.tracking_kit import EPOCH, RUNS, World, X, state
 
 

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
+from p2pcache.core.outputs import Close, Output, Send
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracked import Close, Output, Send
 from p2pcache.core.tracking import Tracking
 
 RUNS = 32

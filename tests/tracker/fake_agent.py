@@ -25,6 +25,7 @@ class FakeAgent:
 
     def __init__(self, node: int, secret: Secret = NO_KEY) -> None:
         self.node = node
+        self.address = f"127.0.0.1:{7000 + node}"
         self.mail: list[m.ToAgent] = []
         self.closed: tuple[int, str] | None = None
         self.have: dict[str, int] = {}
@@ -90,7 +91,7 @@ class FakeAgent:
 
     async def announce(self) -> None:
         states = tuple(self.state(digest) for digest in self.runs)
-        await self.send(m.Announce(f"127.0.0.1:{7000 + self.node}", "0.1", swarms=states))
+        await self.send(m.Announce(self.address, "0.1", swarms=states))
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in socket:

@@ -5,6 +5,7 @@ import inspect
 import re
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,22 @@ async def test_garbage_is_dropped(authority: Authority, garbage: bytes) -> None:
                 pass
         writer.close()
         assert server.net.stats.refused == 1
+
+
+async def test_who_only_looks_whether_the_port_is_open_is_no_stranger(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kubelet's probe, a load balancer's, the tracker's: the log of a node must not fill with them."""
+    caplog.set_level("INFO")
+    a = authority.tls("a")
+    async with node(number(a), tls=a, limits=QUICK) as server:
+        for linger in (False, True):
+            with socket.create_connection(server.where) as probe:
+                if linger:  # ends in a reset
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.2)
+        assert "refused" not in caplog.text
+        assert server.net.stats.refused == 0
 
 
 async def test_a_flood_of_half_open_connections_is_bounded(authority: Authority) -> None:

@@ -1,0 +1,148 @@
+"""Runs that members wait for in vain, and the members that have them but that nobody gets at. Pure.
+
+Who is stuck is introduced to holders. A holder that didn't help two of them, or one and our own dial (`dialback`), is
+out of the others' reach: it gets no lease while they work on some, and what it alone has is read again.
+"""
+
+from p2pcache.core import chunkset
+from p2pcache.core import messages as m
+from p2pcache.core.dialback import DialBacks
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.outputs import Output, Send, Unreached
+from p2pcache.core.roster import Roster
+
+MAX_STUCK_RUNS = 32  # per message: a window; more is told again later
+INTRODUCED = 4  # holders named per stuck run
+SCARCE = 2  # holders at most, for a run to be worth a second read
+RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
+MAX_REMEMBERED = 20_000  # introductions remembered per swarm
+ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
+
+
+class OutOfReach:
+    """One swarm's."""
+
+    def __init__(self, roster: Roster, book: LeaseBook, dials: DialBacks) -> None:
+        """Nobody is stuck yet; the swarm's roster and leases, and whom the tracker could dial."""
+        self._roster = roster
+        self._book = book
+        self._unreached = dials.unreached
+        # (node, run) -> when, and to whom
+        self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
+        # Of those that we can't dial: they have something new, or others want it only now.
+        self._perhaps_lost: set[int] = set()
+
+    def announced(self, node: int) -> None:
+        """It connected: perhaps somebody has mended it."""
+        self._in_vain.pop(node, None)
+
+    def has_news(self, node: int) -> None:
+        """It has runs that it didn't have, or is seen in another way."""
+        if node in self._unreached:
+            self._perhaps_lost.add(node)
+
+    def want(self, node: int, credit: int, wanted: int) -> None:
+        """See `LeaseBook.want`; who comes to a swarm of nodes that it can't dial wants what they have."""
+        before = self._book.readers.fit
+        self._book.want(node, credit, wanted)
+        if self._book.readers.fit > before == 0:
+            self._perhaps_lost.update(one for one in self._unreached if one in self._roster)
+
+    def step(self, now: float) -> None:
+        """Have read again, before anybody waits for it, what members have alone that can't be dialled."""
+        if not self._perhaps_lost or not self._book.readers.fit:
+            return
+        for node in sorted(self._perhaps_lost):
+            alone = self._alone(node) if node in self._unreached and node in self._roster else 0
+            # A little, no more: perhaps only the tracker can't dial it.
+            for run in chunkset.members(alone & ~self._book.leased & ~self._book.free):
+                if not self._book.rescue(run, now):
+                    break
+        self._perhaps_lost.clear()
+
+    def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
+        """None of the node's neighbours has these runs: introduce holders, or free the runs."""
+        if node not in self._roster:
+            return
+        holders: dict[int, None] = {}
+        wanted = self._book.bits(said.runs[:MAX_STUCK_RUNS])
+        # With the origin idle, who waits matters more than a second read: holders that nobody can
+        # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
+        idle = self._book.idle
+        for run in chunkset.members(wanted):
+            self._accuse(node, run, now, out)
+            self._find_lost(node, run, now, out)
+        for run in chunkset.members(wanted & ~self._book.free):
+            if run in self._book.leases:
+                self._hurry(node, run, now, out)
+            else:
+                holders |= dict.fromkeys(self._help(node, run, now, idle=idle))
+        if holders:
+            out.append(Send(node, self._roster.introduction(holders)))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _hurry(self, node: int, run: int, now: float, out: list[Output]) -> None:
+        """Somebody waits for a run that is being read: not by a node that is far too slow."""
+        if self._book.leases[run].node == node:
+            return
+        slow = self._book.take_over(run, now)
+        if slow is not None:
+            out.append(Send(slow, m.Revoke(self._roster.digest, (run,))))
+
+    def _help(self, node: int, run: int, now: float, *, idle: bool) -> list[int]:
+        """Holders of a run to introduce to the node; none if it may be read again instead."""
+        found = self._roster.holders(run, without=node, limit=INTRODUCED)
+        if not found:
+            if not self._roster.have[node] >> run & 1:
+                self._book.release(1 << run, now)
+            return []
+        key = (node, run)
+        before = self._introduced.get(key)
+        if before is None:
+            if len(self._introduced) >= MAX_REMEMBERED:
+                self._introduced.clear()
+            self._introduced[key] = now, tuple(found)
+        elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
+            del self._introduced[key]
+            hidden = self._book.readers.hidden >= {*found}
+            self._book.rescue(run, now, capped=not idle and not hidden)
+        return found
+
+    def _accuse(self, node: int, run: int, now: float, out: list[Output]) -> None:
+        """Whom the node was sent to for this run didn't help: perhaps nobody gets at what they have.
+
+        A node behind a firewall would hold everybody up, window after window, with what it had read
+        until this was noticed.
+        """
+        since, holders = self._introduced.get((node, run), (now, ()))
+        if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
+            return
+        for holder in holders:
+            if holder in self._roster and holder not in self._book.readers.hidden:
+                accusers = self._in_vain.setdefault(holder, set())
+                accusers.add(node)
+                if len(accusers) >= min(ACCUSERS_TO_HIDE, len(self._roster) - 1):
+                    self._hide(holder, now, out)
+
+    def _find_lost(self, node: int, run: int, now: float, out: list[Output]) -> None:
+        """Who is stuck has tried its neighbours; no use in trying again where our own dial failed."""
+        if run in self._book.leases or self._book.free >> run & 1:
+            return
+        found = self._roster.holders(run, without=node, limit=INTRODUCED)
+        if not found or len(found) == INTRODUCED or not self._unreached.issuperset(found):
+            return
+        for holder in found:
+            if holder not in self._book.readers.hidden:
+                self._hide(holder, now, out)
+        if not self._book.free >> run & 1:  # several had it
+            self._book.rescue(run, now, capped=False)
+
+    def _hide(self, holder: int, now: float, out: list[Output]) -> None:
+        self._in_vain.pop(holder, None)
+        out.append(Unreached(holder, self._roster.digest))
+        self._book.hide(holder, self._alone(holder), now)
+
+    def _alone(self, node: int) -> int:
+        return self._roster.have[node] & ~self._roster.covered(without=node)

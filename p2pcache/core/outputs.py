@@ -1,0 +1,40 @@
+"""What the tracker's mind wants done. Pure."""
+
+from dataclasses import dataclass
+
+from p2pcache.core import messages as m
+
+
+@dataclass(slots=True)
+class Send:
+    """Send a message to a member (dropped if its connection is gone: it will announce again)."""
+
+    node: int
+    message: m.ToAgent
+
+
+@dataclass(slots=True)
+class Close:
+    """End a member's connection."""
+
+    node: int
+    reason: str
+
+
+@dataclass(slots=True)
+class DialBack:
+    """See whether a member can be dialled where it says; `Tracking.dialled` is told how it ends."""
+
+    node: int
+    member: m.Member
+
+
+@dataclass(slots=True)
+class Unreached:
+    """People should know: what a member has read of a model, nobody could get from it."""
+
+    node: int
+    digest: str  # empty: of no model, it could not be dialled
+
+
+Output = Send | Close | DialBack | Unreached

@@ -1,0 +1,302 @@
+"""Who is dialled back, when, and what is believed of the answers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core import dialback
+from p2pcache.core import messages as m
+from p2pcache.core.dialback import DialBacks
+from p2pcache.core.outputs import DialBack, Send, Unreached
+from tests.core.tracking_kit import EPOCH, World, X, state
+
+
+def member(node: int, *, address: str = "", site: str = "") -> m.Member:
+    return m.Member(node, address or f"10.0.0.{node}:7401", "", site)
+
+
+def tried(*reached: int, failed: tuple[int, ...] = (), site: str = "") -> DialBacks:
+    dials = DialBacks()
+    for node in (*reached, *failed):
+        dials.announced(member(node, site=site))
+    for one in dials.step(0.0):
+        dials.answered(one, reached=one.node in reached, now=0.0)
+    dials.check()
+    return dials
+
+
+def test_each_that_announces_itself_is_dialled_once() -> None:
+    dials = DialBacks()
+    for _ in range(2):
+        dials.announced(member(1))
+    assert dials.step(0.0) == [member(1)]
+    dials.announced(member(1))
+    assert dials.step(1.0) == [], "it is being dialled"
+    dials.answered(member(1), reached=True, now=1.0)
+    dials.announced(member(1))
+    assert dials.step(2.0) == [member(1)], "it came back: perhaps not as it was"
+    dials.announced(m.Member(2, ""))
+    assert dials.step(3.0) == [], "it doesn't say that it can be dialled"
+
+
+def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
+    dials = DialBacks()
+    for node in range(10_000):
+        dials.announced(member(node, address=f"h:{node + 1}"))
+    begun, now = 0, 0.0
+    while now < 10.0:
+        due = dials.next_wakeup()
+        assert due is not None
+        now = max(now, due)
+        started = dials.step(now)
+        assert len(started) <= dialback.AT_ONCE
+        for one in started:
+            dials.answered(one, reached=True, now=now)
+        begun += len(started)
+        assert begun <= dialback.BURST + dialback.RATE * now + 2
+    assert begun > 0.95 * 10 * dialback.RATE
+    assert len(dials.step(now + 1.0)) == dialback.AT_ONCE
+    assert not dials.step(now + 2.0), "those under way haven't ended"
+
+
+def test_who_does_not_answer_is_doubted_and_trusted_again_when_it_does() -> None:
+    dials = tried(1)
+    dials.announced(member(2))
+    (second,) = dials.step(1.0)
+    assert not dials.doubted
+    assert dials.next_wakeup() == 1.0 + dialback.DOUBT_AFTER_S
+    dials.step(1.0 + dialback.DOUBT_AFTER_S)
+    assert (dials.doubted, dials.unreached) == ({2}, set())
+    assert dials.changes() == ([2], [])
+    dials.answered(second, reached=True, now=1.2)
+    assert not dials.doubted
+    assert dials.changes() == ([2], [])
+
+
+def test_who_fails_is_unreached_told_of_once_and_tried_again_less_and_less() -> None:
+    dials = tried(1, failed=(2,))
+    assert (dials.doubted, dials.unreached) == ({2}, {2})
+    assert dials.changes()[1] == [2]
+    pauses, now = [], 0.0
+    for _ in range(12):
+        begun: list[m.Member] = []
+        due = now
+        while not begun:
+            due = dials.next_wakeup() or due
+            begun = dials.step(due)
+        pauses.append(due - now)
+        now = due
+        assert dials.unreached == {2}
+        dials.answered(begun[0], reached=False, now=now)
+        assert dials.changes() == ([], []), "people have been told"
+    assert pauses[:3] == [5.0, 10.0, 20.0]
+    assert pauses[-1] == 640.0
+    dials.announced(member(2))
+    (again,) = dials.step(now + 1.0)
+    dials.answered(again, reached=True, now=now + 1.0)
+    assert not dials.doubted | dials.unreached
+    dials.check()
+
+
+def test_a_tracker_that_reaches_hardly_anybody_says_nothing() -> None:
+    assert not tried(failed=(1, 2, 3)).doubted
+    assert not tried(1, failed=(2, 3)).doubted
+    assert tried(1, 2, failed=(3, 4)).unreached == {3, 4}
+    dials = tried(1, failed=(2,))
+    dials.announced(member(3))
+    (third,) = dials.step(1.0)
+    dials.answered(third, reached=False, now=1.0)
+    assert not dials.doubted, "two against one"
+    assert 2 in dials.changes()[0]
+
+
+def test_sites_speak_for_themselves() -> None:
+    dials = tried(1, 2, site="here")
+    for node in (3, 4):
+        dials.announced(member(node, site="behind NAT"))
+    for one in dials.step(1.0):
+        dials.answered(one, reached=False, now=1.0)
+    assert not dials.doubted
+
+
+def test_who_moves_or_leaves_is_another_matter() -> None:
+    dials = tried(1, failed=(2,))
+    dials.announced(member(2, address="elsewhere:1"))
+    assert not dials.unreached
+    (again,) = dials.step(1.0)
+    assert again.address == "elsewhere:1"
+    dials.answered(member(2), reached=False, now=1.1)  # an answer from before
+    assert not dials.unreached
+    dials.forget(2)
+    dials.answered(again, reached=False, now=1.2)
+    dials.check()
+    assert not dials.unreached
+    dials.announced(member(2))
+    assert dials.step(2.0) == [member(2)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("acfrw"), st.booleans())))
+def test_any_story(steps: list[tuple[int, str, bool]]) -> None:
+    dials, now = DialBacks(), 0.0
+    out: list[m.Member] = []
+    for node, what, flag in steps:
+        now += 0.03
+        match what:
+            case "a":
+                dials.announced(member(node, site="x" if flag else ""))
+            case "f":
+                dials.forget(node)
+            case "c":
+                dials.changes()
+            case "w":
+                now += 6.0
+            case _ if out:
+                dials.answered(out.pop(node % len(out)), reached=flag, now=now)
+        due = dials.next_wakeup()
+        out += dials.step(now)
+        assert due is None or due <= now or not out or out[-1].node >= 0
+        dials.check()
+        assert (later := dials.next_wakeup()) is None or later > now
+
+
+# -- in the tracker's mind ---------------------------------------------------------------------------
+
+
+def rescues(world: World) -> int:
+    return world.tracking.swarms[X].book.rescues
+
+
+def answer(world: World, *nodes: int, reached: bool) -> list[object]:
+    """These nodes' dials end; returns what the tracker says to it."""
+    said: list[object] = []
+    for node in nodes:
+        out = world.tracking.dialled(member(node), world.now, reached=reached)
+        said += out
+        world.take(out)
+    return said
+
+
+def test_a_member_is_dialled_where_it_says() -> None:
+    world = World()
+    out = world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
+    assert DialBack(1, member(1)) in out
+
+
+def test_who_cannot_be_dialled_gets_no_lease_while_others_work_on_some() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=0)
+    said = answer(world, 1, reached=True) + answer(world, 2, reached=False)
+    assert said.count(Unreached(2, "")) == 1
+    assert world.tracking.unreached() == {2}
+    world.say(2, m.LeaseReport(X, EPOCH, credit=4))
+    assert world.granted(2), "nobody else wants any"
+    world.done(2, *world.granted(2))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=0))
+    world.forget_mail()
+    world.say(1, m.LeaseReport(X, EPOCH, credit=16))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=16))
+    assert len(world.granted(1)) == 8, "as if it were alone"
+    assert not world.granted(2)
+    world.done(1, *world.granted(1))
+    assert not world.granted(2)
+
+
+def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=8)
+    mine = world.granted(2)
+    world.done(2, *mine)
+    answer(world, 1, reached=True)
+    world.wait(0.1, alive=(1, 2))
+    assert not rescues(world), "it may only be late"
+    answer(world, 2, reached=False)
+    assert rescues(world) == 1, "32 runs allow for one"
+    assert world.tracking.swarms[X].book.free & 1 << mine[0]
+
+
+def test_who_is_stuck_is_not_sent_where_our_own_dial_failed() -> None:
+    """One pod came first, and nobody can fetch from it: the others read all that it has."""
+    world = World()
+    world.join(1, credit=8)
+    for _ in range(4):
+        mine = world.granted(1)
+        world.forget_mail()
+        world.done(1, *mine)
+    for node in (2, 3, 4, 5):
+        world.join(node)
+    answer(world, 2, 3, reached=True)
+    answer(world, 1, 5, reached=False)
+    has = world.tracking.swarms[X].roster.have[1]
+    assert rescues(world) == 1, "within the cap: only the tracker may not reach it"
+    stuck = m.Stuck(X, (has.bit_length() - 1,))
+    out = world.tracking.handle(2, stuck, world.now)
+    assert Unreached(1, X) in out
+    assert not [one for one in out if isinstance(one, Send) and isinstance(one.message, m.Swarm)]
+    world.take(out)
+    assert rescues(world) == has.bit_count()
+    assert Unreached(1, X) not in world.tracking.handle(3, stuck, world.now)
+
+
+def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
+    """The whole storm stood still for four seconds, for one run."""
+    world = World()
+    for node in (1, 2):
+        world.announce(node)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    world.say(2, m.Enter(state(credit=2)))
+    first, second = world.granted(2)
+    world.done(2, first)
+    assert not rescues(world), "nobody else wants it"
+    world.say(1, m.Enter(state(credit=8)))
+    assert first in world.granted(1)
+    world.done(1, first)
+    assert second not in world.granted(1)
+    world.done(2, second)
+    assert rescues(world) == 1, "the cap"
+
+
+def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
+    world = World()
+    world.join(1, have=1, credit=0)
+    world.join(2, have=1, credit=0)
+    world.join(3, credit=0)
+    answer(world, 2, 3, reached=True)
+    answer(world, 1, reached=False)
+    world.forget_mail()
+    world.say(3, m.Stuck(X, (0,)))
+    assert {one.node for swarm in world.got(3, m.Swarm) for one in swarm.joined} >= {2}
+    assert not rescues(world)
+
+
+def test_who_cannot_be_dialled_reads_what_the_others_cannot() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    for run in world.granted(2):
+        world.done(2, run)
+    world.forget_mail()
+    for _ in range(3):
+        reading = sorted(world.tracking.swarms[X].book.runs_of(1))
+        world.say(1, m.LeaseReport(X, EPOCH, failed=tuple(reading)))
+        if world.granted(2):
+            return
+        world.wait(1.0, alive=(1, 2))
+    raise AssertionError("the one who reaches storage stood aside")
+
+
+def test_what_is_known_of_a_node_holds_for_the_next_model() -> None:
+    world = World()
+    for node in (1, 2):
+        world.announce(node)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    world.say(1, m.Enter(state(credit=1)))
+    world.say(2, m.Enter(state(credit=16)))
+    assert world.granted(1)
+    assert not world.granted(2)
+    world.say(1, m.Leaving())
+    assert world.granted(2), "now it is the only one"
