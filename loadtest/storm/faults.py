@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.storm.arena import LEFT, RIGHT, Arena
+from loadtest.storm.arena import AGENT_PORT, LEFT, RIGHT, Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
 from p2pcache.io.hashing import index_directory
@@ -86,6 +86,12 @@ def _slow(arena: Arena) -> None:
     arena.fabric.shape(arena.node_hosts[-1], arena.plan.rate / SLOW_FACTOR)
 
 
+def _hide(arena: Arena) -> None:
+    host = arena.node_hosts[-1]
+    nobody = f"{host.address.rpartition('.')[0]}.254:{AGENT_PORT}"
+    arena.agents[-1].command += ["--advertise", nobody]
+
+
 def _far_origin(arena: Arena, _t_lb: float) -> list[Act]:
     return [Act(0.0, "the origin is far away", lambda: arena.origin.fault("latency", delay=FAR_S))]
 
@@ -119,6 +125,7 @@ FAULTS: dict[str, Fault] = {
     "late-join": Fault("one node starts at half of T_LB", unlucky=True, late=True),
     "late-half": Fault("the second half of the nodes starts at half of T_LB", unlucky=True, late=True, half=True),
     "slow-node": Fault("one node has a tenth of the rate", unlucky=True, expect=None, prepare=_slow),
+    "hidden-node": Fault("one node advertises an address where nobody is", unlucky=True, prepare=_hide),
     "disk-full": Fault("one node's disk is too small: exit 5 there", unlucky=True, expect=5, prepare=_small_disk),
     "split": Fault("half of the nodes lose the other half and the tracker for 10 s", alpha=2.0, acts=_split),
 }  # fmt: skip

@@ -189,6 +189,11 @@ def test_network_policies_name_ports_that_exist(rendered: dict[str, Objects]) ->
         open_ports = [p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]]
         assert sorted(open_ports) == sorted(p["name"] for p in container["ports"])
         assert all(rule["from"] for rule in policy["spec"]["ingress"])
+    agents = find(rendered["base"], "NetworkPolicy", "p2pcache-agent")
+    (peers,) = [r for r in agents["spec"]["ingress"] if r["ports"] == [{"port": "peers"}]]
+    selectors = [one["podSelector"]["matchLabels"] for one in peers["from"]]
+    kinds = {one["app.kubernetes.io/component"] for one in selectors}
+    assert kinds == {"agent", "tracker"}, "the tracker dials members back"
 
 
 def test_inference_pods_mount_what_the_agents_offer(rendered: dict[str, Objects]) -> None:

@@ -81,16 +81,33 @@ def test_a_node_that_crashed_comes_back(restart: str) -> None:
 def test_nodes_that_nobody_can_dial_hold_nobody_up() -> None:
     report = run(SMALL, hidden=1)
     all_complete(report)
-    assert report.alpha <= 1.1, "what the hidden one read is read once more"
+    assert report.alpha <= 1.02, "what the hidden one read is read once more"
 
 
 @pytest.mark.slow
-def test_a_node_behind_a_firewall_is_found_out_before_it_has_read_much() -> None:
+def test_a_node_behind_a_firewall_is_found_out_before_it_has_read_anything() -> None:
     """It took seven storms' time: every eight seconds the swarm got one window further."""
     report = run(Storm(nodes=16, runs=512, hidden=1))
     all_complete(report)
+    assert report.alpha <= 1.002
+    assert report.eta >= 0.95
+
+
+def test_on_quick_links_too_and_a_quarter_of_the_nodes() -> None:
+    """What they read in 50 ms held everybody up for 8 s, sixteen times as long as the storm."""
+    storm = Storm(
+        nodes=16, runs=512, run_bytes=4 << 20, rate=25e9 / 8, origin_rate=25e9 / 8, hidden=4
+    )
+    report = run(storm)
+    all_complete(report)
     assert report.alpha <= 1.05
-    assert report.eta >= 0.75
+    assert report.t_last <= 2.5
+
+
+def test_where_most_cannot_be_dialled_the_tracker_is_not_believed() -> None:
+    report = run(SMALL, hidden=9)
+    all_complete(report)
+    assert report.alpha <= 1.6
 
 
 def test_a_partition_that_the_tracker_does_not_see_costs_a_copy_at_most() -> None:
