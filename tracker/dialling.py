@@ -18,9 +18,12 @@ class Dialling:
         self._answered = answered
         self._dials: dict[int, tuple[Dialer, asyncio.TimerHandle]] = {}
         self._next = 0
+        self._closed = False
 
     def dial(self, member: Member) -> None:
-        """Try one; the answer comes later."""
+        """Try one; the answer comes later. After `close` it does nothing."""
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
         number, self._next = self._next, self._next + 1
 
@@ -41,6 +44,7 @@ class Dialling:
 
     def close(self) -> None:
         """Give up all of them."""
+        self._closed = True
         for dialer, timer in self._dials.values():
             timer.cancel()
             dialer.cancel()

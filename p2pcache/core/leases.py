@@ -342,10 +342,13 @@ class LeaseBook:
         return len(self.leases) - min(dragging, int(MOST_SLOW * self._settings.in_flight))
 
     @property
+    def rescue_cap(self) -> int:
+        """How many runs may be read twice in all to help who waits."""
+        return max(1, int(self._settings.rescue_cap * self.run_count))
+
+    @property
     def _spare(self) -> int:
-        """How many more runs may be read twice to help who waits."""
-        cap = max(1, int(self._settings.rescue_cap * self.run_count))
-        return max(0, cap - self.rescues - self.taken_over)
+        return max(0, self.rescue_cap - self.rescues - self.taken_over)
 
     @property
     def _unasked(self) -> int:

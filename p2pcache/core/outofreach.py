@@ -4,6 +4,8 @@ Who is stuck is introduced to holders. A holder that didn't help two of them, or
 out of the others' reach: it gets no lease while they work on some, and what it alone has is read again.
 """
 
+from math import inf
+
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DialBacks
@@ -17,6 +19,7 @@ SCARCE = 2  # holders at most, for a run to be worth a second read
 RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
 MAX_REMEMBERED = 20_000  # introductions remembered per swarm
 ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
+LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some milliseconds
 
 
 class OutOfReach:
@@ -32,6 +35,8 @@ class OutOfReach:
         self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
         # Of those that we can't dial: they have something new, or others want it only now.
         self._perhaps_lost: set[int] = set()
+        self._look_at = -inf  # at those again
+        self._reread = 0  # runs read again though nobody waited for them
 
     def announced(self, node: int) -> None:
         """It connected: perhaps somebody has mended it."""
@@ -51,15 +56,23 @@ class OutOfReach:
 
     def step(self, now: float) -> None:
         """Have read again, before anybody waits for it, what members have alone that can't be dialled."""
-        if not self._perhaps_lost or not self._book.readers.fit:
+        if not self._perhaps_lost or not self._book.readers.fit or now < self._look_at:
             return
-        for node in sorted(self._perhaps_lost):
-            alone = self._alone(node) if node in self._unreached and node in self._roster else 0
-            # A little, no more: perhaps only the tracker can't dial it.
-            for run in chunkset.members(alone & ~self._book.leased & ~self._book.free):
-                if not self._book.rescue(run, now):
-                    break
+        self._look_at = now + LOOK_S
+        if 2 * self._reread >= self._book.rescue_cap:
+            self._perhaps_lost.clear()
+            return
+        alone = self._roster.alone(self._perhaps_lost & self._unreached)
         self._perhaps_lost.clear()
+        for run in chunkset.members(alone & ~self._book.leased & ~self._book.free):
+            # Half of the cap, no more: perhaps only the tracker can't dial it, and others need the cap, too.
+            if 2 * self._reread >= self._book.rescue_cap or not self._book.rescue(run, now):
+                return
+            self._reread += 1
+
+    def next_wakeup(self) -> float | None:
+        """When `step` has something to do next."""
+        return self._look_at if self._perhaps_lost and self._book.readers.fit else None
 
     def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
         """None of the node's neighbours has these runs: introduce holders, or free the runs."""
@@ -72,7 +85,6 @@ class OutOfReach:
         idle = self._book.idle
         for run in chunkset.members(wanted):
             self._accuse(node, run, now, out)
-            self._find_lost(node, run, now, out)
         for run in chunkset.members(wanted & ~self._book.free):
             if run in self._book.leases:
                 self._hurry(node, run, now, out)
@@ -106,6 +118,8 @@ class OutOfReach:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
+            if node in self._unreached:
+                self._book.readers.pardon(node, now)  # cut off both ways: nobody else reads for it
             hidden = self._book.readers.hidden >= {*found}
             self._book.rescue(run, now, capped=not idle and not hidden)
         return found
@@ -123,26 +137,11 @@ class OutOfReach:
             if holder in self._roster and holder not in self._book.readers.hidden:
                 accusers = self._in_vain.setdefault(holder, set())
                 accusers.add(node)
-                if len(accusers) >= min(ACCUSERS_TO_HIDE, len(self._roster) - 1):
+                needed = ACCUSERS_TO_HIDE - (holder in self._unreached)
+                if len(accusers) >= min(needed, len(self._roster) - 1):
                     self._hide(holder, now, out)
 
-    def _find_lost(self, node: int, run: int, now: float, out: list[Output]) -> None:
-        """Who is stuck has tried its neighbours; no use in trying again where our own dial failed."""
-        if run in self._book.leases or self._book.free >> run & 1:
-            return
-        found = self._roster.holders(run, without=node, limit=INTRODUCED)
-        if not found or len(found) == INTRODUCED or not self._unreached.issuperset(found):
-            return
-        for holder in found:
-            if holder not in self._book.readers.hidden:
-                self._hide(holder, now, out)
-        if not self._book.free >> run & 1:  # several had it
-            self._book.rescue(run, now, capped=False)
-
     def _hide(self, holder: int, now: float, out: list[Output]) -> None:
-        self._in_vain.pop(holder, None)
+        del self._in_vain[holder]
         out.append(Unreached(holder, self._roster.digest))
-        self._book.hide(holder, self._alone(holder), now)
-
-    def _alone(self, node: int) -> int:
-        return self._roster.have[node] & ~self._roster.covered(without=node)
+        self._book.hide(holder, self._roster.alone({holder}), now)

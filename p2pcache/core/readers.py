@@ -37,7 +37,8 @@ class Readers:
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_out` are exactly the nodes
-    with credit that are hidden or doubted, and in `_ready_out` instead; `_usual_s` follows from `_recent`.
+    with credit that are hidden or doubted and not pardoned, and in `_ready_out` instead; `_usual_s` follows
+    from `_recent`.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Readers:
         self._verdicts: dict[int, int] = {}  # how often in a row a node was found slow
         self._resting: dict[int, float] = {}
         self._hidden: dict[int, float] = {}
+        self._pardoned: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
         self._done: dict[int, float] = {}  # when the youngest of its leases began that it has ended
 
@@ -96,7 +98,8 @@ class Readers:
     def reviewed(self, node: int) -> None:
         """What is thought of a node's place has changed, or what it works on."""
         self._unready(node)
-        if node in self._credit and (node in self._hidden or node in self._doubted):
+        hidden = node in self._hidden or node in self._doubted
+        if node in self._credit and hidden and node not in self._pardoned:
             self._out.add(node)
         else:
             self._out.discard(node)
@@ -142,7 +145,8 @@ class Readers:
     def acceptable(self) -> int:
         """Runs (bits) that somebody with room has use for, as far as a sample can tell."""
         runs = 0
-        for bag in self._lines(set())[: self._share(self.at_once)]:
+        share = self._share(self.at_once)
+        for bag in (*self._ready[:share], *self._ready_out[:share]):
             for node in bag.draw(self._rng, SAMPLE):
                 runs |= self._wanted.get(node, ALL)
         return runs
@@ -154,6 +158,7 @@ class Readers:
         self._failures.pop(node, None)
         self._verdicts.pop(node, None)
         self._hidden.pop(node, None)
+        self._pardoned.pop(node, None)
         self._done.pop(node, None)
 
     def overtaken(self, lease: Lease) -> bool:
@@ -227,6 +232,11 @@ class Readers:
         if node in self._credit:
             self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
 
+    def pardon(self, node: int, now: float) -> None:
+        """It reaches nobody itself: it has to read, whoever gets at that."""
+        self._pardoned[node] = now + HIDDEN_S
+        self.reviewed(node)
+
     def hide(self, node: int, now: float) -> None:
         """Others can't get from the node what it has: let somebody else read."""
         self._hidden[node] = now + HIDDEN_S
@@ -253,11 +263,11 @@ class Readers:
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
-        for table in (self._resting, self._slow, self._hidden):
+        for table in (self._resting, self._slow, self._hidden, self._pardoned):
             if table:  # mostly none is: each message comes by here
                 for node in [n for n, until in table.items() if until <= now]:
                     del table[node]
-                    if table is self._hidden:
+                    if table is self._hidden or table is self._pardoned:
                         self.reviewed(node)
 
     def pick(
@@ -273,17 +283,33 @@ class Readers:
         """
         if not self._credit:
             return None
-        quick = self._pick(barred, run, have, everybody=False)
-        if quick is None and slow_too:
-            return self._pick(barred, run, have, everybody=True)
-        return quick
+        lines = self._ready if self.fit else self._ready_out
+        found = self._pick(lines, barred, run, have, everybody=False)
+        if found is None and slow_too:
+            found = self._pick(lines, barred, run, have, everybody=True)
+        if (
+            found is None
+            and lines is self._ready
+            and self._out
+            and not self._fit_for(barred, run, have)
+        ):
+            found = self._pick(self._ready_out, barred, run, have, everybody=slow_too)
+        return found
+
+    def _fit_for(self, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
+        """Whether anybody whom others reach could read this run, if not now."""
+        return any(
+            node not in self._out and node not in barred and node not in self._resting
+            and not have.get(node, 0) >> run & 1 and self._wanted.get(node, ALL) >> run & 1
+            for node in self._credit
+        )  # fmt: skip
 
     def _pick(
-        self, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
-    ) -> int | None:
+        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
+        *, everybody: bool,
+    ) -> int | None:  # fmt: skip
         everybody = everybody or len(self._slow) + len(self._out - self._slow.keys()) >= len(self)
         at_once, usual = self.at_once, self._settings.in_flight
-        lines = self._lines(barred)
         share = self._share(at_once)
         # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
         dealt = max(share, self._share(usual) * at_once // usual)
@@ -325,7 +351,8 @@ class Readers:
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
-        assert self._out == self._credit.keys() & (self._hidden.keys() | self._doubted)
+        hidden = self._hidden.keys() | self._doubted
+        assert self._out == (self._credit.keys() & hidden) - self._pardoned.keys()
         for bags, out in ((self._ready, False), (self._ready_out, True)):
             for count, bag in enumerate(bags):
                 bag.check()
@@ -364,12 +391,3 @@ class Readers:
             while len(bags) <= count:
                 bags.append(Bag())
             bags[count].add(node)
-
-    def _lines(self, barred: set[int]) -> list[Bag]:
-        """Who is asked: those whom others reach, as long as any of them may read this."""
-        if len(self._out) == len(self._credit):
-            return self._ready_out
-        away = barred | self._resting.keys() if barred or self._resting else barred
-        if away and self._out and all(n in away or n in self._out for n in self._credit):
-            return self._ready_out
-        return self._ready

@@ -143,6 +143,20 @@ class Roster:
                 found.append(node)
         return found[:limit]
 
+    def alone(self, nodes: AbstractSet[int]) -> int:
+        """Runs (bits) that just one member has, and it is among these; O(members)."""
+        nodes = nodes & self.have.keys()
+        if len(self.complete) > 1:
+            return 0
+        once = twice = 0
+        for have in self.have.values() if nodes else ():
+            twice |= once & have
+            once |= have
+        theirs = 0
+        for node in nodes:
+            theirs |= self.have[node]
+        return theirs & ~twice
+
     def needy(self) -> Iterable[int]:
         """Members that lack runs: the ones whom changes of the list concern."""
         return (node for node in self._members if node not in self.complete)

@@ -179,7 +179,10 @@ class TrackedSwarm:
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
-        times = [self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at()]
+        times = [
+            self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at(),
+            self.out_of_reach.next_wakeup(),
+        ]  # fmt: skip
         if self.hold.waiting and self.book.free and len(self.book.readers):
             times.append(self.hold.until)
         return min((t for t in times if t is not None), default=None)

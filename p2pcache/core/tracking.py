@@ -145,6 +145,7 @@ class Tracking:
             if swarm is not None and swarm.scheduled == when:
                 swarm.scheduled = None
                 self._settle(swarm, now, out)
+        self.dials.late(now)
         self._dial(now, out)
         return out
 

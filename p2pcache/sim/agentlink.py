@@ -1,5 +1,6 @@
 """One agent's connection to the tracker, in virtual time: announce, heartbeat, come back."""
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from p2pcache.core import events
@@ -32,7 +33,7 @@ class AgentLink:
             return
         self.connected = True
         self._generation += 1
-        address, rack = f"sim:{agent.node}", agent.place.rack
+        address, rack = f"{ip_address(agent.node + 1)}:7401", agent.place.rack
         self.tell(m.Announce(address, "sim", rack=rack, swarms=(agent.state(announcing=True),)))
         cluster.world.after(self._beat_s(), self._beat, self._generation)
 

@@ -93,7 +93,9 @@ class TrackerMachine(RuleBasedStateMachine):
 
     def connect(self, agent: Agent) -> None:
         agent.connected = True
-        self.take(self.say(agent, m.Announce(f"h:{agent.node + 1}", "1", swarms=(agent.state(),))))
+        self.take(
+            self.say(agent, m.Announce(f"10.0.0.{agent.node}:1", "1", swarms=(agent.state(),)))
+        )
 
     @rule(node=NODES)
     def comes(self, node: int) -> None:

@@ -40,6 +40,11 @@ class Dialer:
         except RemoteProtocolError as error:
             loop.call_soon(self._fail, str(error))
             return
+        with contextlib.suppress(OSError):  # a number needs no resolver, and no thread
+            flags = socket.AI_NUMERICHOST
+            numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+            loop.call_soon(self._connect, numbers)
+            return
         resolve = loop.run_in_executor(
             None, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )
@@ -62,7 +67,12 @@ class Dialer:
         if error is not None:
             self._fail(f"its name can't be resolved: {error}")
             return
-        family, kind, protocol, _, where = answer.result()[0]
+        self._connect(answer.result())
+
+    def _connect(self, found: _Found) -> None:
+        if self._over:
+            return
+        family, kind, protocol, _, where = found[0]
         try:
             self._socket = socket.socket(family, kind, protocol)
             self._socket.settimeout(0.0)
