@@ -54,7 +54,8 @@ class LeaseBook:
         self.leases: dict[int, Lease] = {}
         self.stopped: int | None = None  # the run whose origin bytes are wrong
         self.granted = 0  # leases given out, for metrics
-        self.rescues = 0  # runs granted again though a live node has them
+        self.rescues = 0  # runs granted again though a live node has them ...
+        self.lost = 0  # ... of them, before anybody was stuck; these have a cap of their own
         self.taken_over = 0  # leases taken from nodes that dragged on, unasked
         self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
         self._again = 0  # of them (bits)
@@ -348,7 +349,7 @@ class LeaseBook:
 
     @property
     def _spare(self) -> int:
-        return max(0, self.rescue_cap - self.rescues - self.taken_over)
+        return max(0, self.rescue_cap - (self.rescues - self.lost) - self.taken_over)
 
     @property
     def _unasked(self) -> int:

@@ -36,7 +36,6 @@ class OutOfReach:
         # Of those that we can't dial: they have something new, or others want it only now.
         self._perhaps_lost: set[int] = set()
         self._look_at = -inf  # at those again
-        self._reread = 0  # runs read again though nobody waited for them
 
     def announced(self, node: int) -> None:
         """It connected: perhaps somebody has mended it."""
@@ -59,16 +58,16 @@ class OutOfReach:
         if not self._perhaps_lost or not self._book.readers.fit or now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if 2 * self._reread >= self._book.rescue_cap:
+        if self._book.lost >= self._book.rescue_cap:
             self._perhaps_lost.clear()
             return
         alone = self._roster.alone(self._perhaps_lost & self._unreached)
         self._perhaps_lost.clear()
         for run in chunkset.members(alone & ~self._book.leased & ~self._book.free):
-            # Half of the cap, no more: perhaps only the tracker can't dial it, and others need the cap, too.
-            if 2 * self._reread >= self._book.rescue_cap or not self._book.rescue(run, now):
-                return
-            self._reread += 1
+            if self._book.lost >= self._book.rescue_cap:
+                return  # no more: perhaps only the tracker can't dial it
+            self._book.rescue(run, now, capped=False)
+            self._book.lost += 1
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""

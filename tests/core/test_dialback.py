@@ -369,7 +369,7 @@ def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
     world.done(1, first)
     world.done(2, second)
     world.wait(0.5, alive=(1, 2))
-    assert rescues(world) == 1, "half of the cap, which is one"
+    assert rescues(world) == 1, "the cap, which is one"
 
 
 def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
