@@ -308,7 +308,8 @@ class Readers:
         self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
         *, everybody: bool,
     ) -> int | None:  # fmt: skip
-        everybody = everybody or len(self._slow) + len(self._out - self._slow.keys()) >= len(self)
+        if self._slow and not everybody:
+            everybody = len(self._slow) + len(self._out - self._slow.keys()) >= len(self)
         at_once, usual = self.at_once, self._settings.in_flight
         share = self._share(at_once)
         # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
