@@ -9,6 +9,8 @@ from p2pcache.core.dialback import DIAL_S
 from p2pcache.core.messages import Member
 from p2pcache.io.peers.dialer import Dialer
 
+LOOK_S = 0.01  # an answer that lies there already is taken in first
+
 
 class Dialling:
     """The dials under way: `core.dialback` limits how many. Each ends in one call of `answered`, or with `close`."""
@@ -39,8 +41,13 @@ class Dialling:
             over(reached=True)
 
         dialer = Dialer(loop, member.address, connected, lambda _text: over(reached=False))
-        timer = loop.call_later(DIAL_S, lambda: over(reached=False))
-        self._dials[number] = dialer, timer
+
+        def late() -> None:
+            # After a pause of the whole process libuv runs its timers before it looks at its sockets.
+            last = loop.call_later(LOOK_S, lambda: over(reached=False))
+            self._dials[number] = dialer, last
+
+        self._dials[number] = dialer, loop.call_later(DIAL_S, late)
 
     def close(self) -> None:
         """Give up all of them."""

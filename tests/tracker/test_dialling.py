@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DIAL_S
@@ -72,6 +75,33 @@ async def test_open_closed_swallowing_and_nonsense() -> None:
         took_s = asyncio.get_running_loop().time() - started
         assert took_s >= DIAL_S
         assert answers.said.index((2, False)) >= 3, "the void answers last"
+
+
+async def dialled_by_a_busy_tracker() -> None:
+    answers = Answers()
+    dialling = Dialling(answers)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, listening() as here:
+        ours.setblocking(False)
+
+        def message() -> None:
+            ours.recv(1)
+            time.sleep(DIAL_S + 0.1)
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, message)
+        dialling.dial(m.Member(1, f"127.0.0.1:{here}"))
+        theirs.send(b"x")
+        assert await answers.wait(1) == {1: True}
+        loop.remove_reader(ours)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_who_answered_while_the_tracker_was_busy_is_reached(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """libuv looks at its clock before it looks at its sockets."""
+    run(dialled_by_a_busy_tracker())
 
 
 async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
