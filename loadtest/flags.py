@@ -17,6 +17,13 @@ def count(text: str) -> int:
     return number
 
 
+def share(text: str) -> float:
+    """A part of a whole, 0 to 1."""
+    if not 0 <= (part := float(text)) <= 1:
+        raise argparse.ArgumentTypeError("between 0 and 1")
+    return part
+
+
 def out_file(text: str) -> Path:
     """A file that can be written when the run is over."""
     path = Path(text)

@@ -6,10 +6,12 @@ handshakes, the production messages at the production interval. What goes on mea
 
 - every agent holds 3 complete models of 40, beats every 5 s, and resolves a ref once a minute;
 - a tenth of them pulls one model of 1,024 runs, all at once, and 20 swarms of 32 agents pull others:
-  resolve, manifest, enter, leases (0.4 s each), have-sets, credit, exit; then the next storm;
-- two agents a second lose their connection and come back.
+  resolve, manifest, enter, leases (of which storage serves each storm 40 a second), have-sets,
+  credit, exit; then the next storm;
+- two agents a second lose their connection and come back;
+- the tracker dials each agent back; `--hidden` of them can't be reached.
 
-    python -m loadtest.trackerload [--agents 10000] [--seconds 60] [--json FILE]
+    python -m loadtest.trackerload [--agents 10000] [--seconds 60] [--hidden 0.0] [--json FILE]
 
 On a busy machine a core is only the tracker's own if it goes first, so root starts tracker and agents
 with the lowest realtime priority. An answer is what somebody waits for: Settled after an announcement,
@@ -65,6 +67,7 @@ class Figures:
     lost: int  # connections that broke by themselves
     sent_per_s: float
     received_per_s: float
+    dialled: int  # times that the tracker reached an agent
     answers: dict[str, tuple[int, float, float, float]] = field(default_factory=dict)
     agents_cpu: float = 0.0  # of the simulated agents, in cores: near their number they are late
     late_p99_s: float = 0.0  # by how much their own loops turned late: it is in the answers' times
@@ -93,6 +96,7 @@ class Figures:
             f"{self.agents} agents, {self.seconds:.0f} s; connected in {self.connect_s:.1f} s",
             f"tracker: {self.cpu:.1%} of its core, {self.rss_bytes >> 20} MiB RSS",
             f"{self.sent_per_s:.0f} messages/s to it, {self.received_per_s:.0f} from it",
+            f"{self.dialled} times it dialled an agent and reached it",
             f"{self.storms} storms ended; the simulated agents took {self.agents_cpu:.2f} cores",
             f"they were late themselves: p99 {self.late_p99_s * 1000:.1f} ms, worst {self.late_worst_s * 1000:.1f}",
             f"the tracker's loop at worst: {self.tracker_late_worst_s * 1000:.1f} ms",
@@ -162,7 +166,14 @@ def pinned(cores: str) -> list[str]:
 
 
 def plans(
-    agents: int, url: str, key_file: Path, pushed: dict[str, Any], *, runs: int, seed: int
+    agents: int,
+    url: str,
+    key_file: Path,
+    pushed: dict[str, Any],
+    *,
+    runs: int,
+    seed: int,
+    hidden: float = 0.0,
 ) -> list[Plan]:
     """What each process does: the big storm in the first, small ones in the others."""
     count = min(PROCESSES, max(1, agents // 250))
@@ -175,13 +186,19 @@ def plans(
     return [
         Plan(url=url, key_file=str(key_file), first=cuts[n], agents=cuts[n + 1] - cuts[n],
              storms=storms[n], ref=pushed["ref"], digest=pushed["digest"], runs=runs,
-             reconnects_per_s=RECONNECTS_PER_S / count, seed=seed + n)
+             reconnects_per_s=RECONNECTS_PER_S / count, hidden=hidden, seed=seed + n)
         for n in range(count)
     ]  # fmt: skip
 
 
 def measure(
-    agents: int, seconds: float, *, runs: int = RUNS, settle_s: float = SETTLE_S, seed: int = 1
+    agents: int,
+    seconds: float,
+    *,
+    runs: int = RUNS,
+    settle_s: float = SETTLE_S,
+    seed: int = 1,
+    hidden: float = 0.0,
 ) -> Figures:
     """Start all, count for so long, stop all."""
     own, others = cores()
@@ -205,7 +222,9 @@ def measure(
         )  # fmt: skip
         tracker.start()
         try:
-            planned = plans(agents, f"http://{address}", key, pushed, runs=runs, seed=seed)
+            planned = plans(
+                agents, f"http://{address}", key, pushed, runs=runs, seed=seed, hidden=hidden
+            )
             return _counted(tracker, planned, others, settle_s, seconds)
         finally:
             tracker.stop()
@@ -237,6 +256,7 @@ def _counted(
         agents=sum(plan.agents for plan in planned), seconds=wall, connect_s=connect_s,
         cpu=cpu / wall, rss_bytes=rss, agents_cpu=agents_cpu / wall,
         storms=sum(r["storms"] for r in results), lost=sum(r["lost"] for r in results),
+        dialled=sum(r["dialled"] for r in results),
         sent_per_s=sum(r["sent"] for r in results) / wall,
         received_per_s=sum(r["received"] for r in results) / wall,
         answers=_answers(results), late_p99_s=quantile(late, 0.99), late_worst_s=max(late),
@@ -289,11 +309,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
     parser.add_argument("--agents", type=flags.count, default=10_000)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--hidden", type=flags.share, default=0.0, metavar="SHARE")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=flags.out_file, metavar="FILE")
     wish = parser.parse_args()
     exit_on_signals()
-    figures = measure(wish.agents, wish.seconds, seed=wish.seed)
+    figures = measure(wish.agents, wish.seconds, seed=wish.seed, hidden=wish.hidden)
     print(figures.table())
     if wish.json is not None:
         wish.json.write_bytes(msgspec.json.encode(figures))

@@ -28,7 +28,8 @@ from p2pcache.io.auth import read_cluster_key
 from p2pcache.io.door import raise_file_limit
 from p2pcache.io.tasks import Tasks
 
-READ_S = 0.4  # a lease: 16 in flight then are 40 runs a second
+RUNS_PER_S = 40.0  # what storage gives a storm, however many leases are in flight
+FIRST_BYTE_S = 0.02  # of storage
 SPREAD_S = 1.0  # from the reader to everybody else in the swarm
 ARRIVAL_S = 2.0  # a storm's nodes ask within so long
 PAUSE_S = 3.0  # between two storms of the same size
@@ -54,6 +55,7 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
     digest: str  # of its manifest
     runs: int  # of each model that is pulled
     reconnects_per_s: float
+    hidden: float  # share of the agents that the tracker can't dial
     seed: int
 
 
@@ -91,6 +93,14 @@ class Storm:
         self.members = members
         self._read: deque[tuple[float, int]] = deque()
         self._spread = 0
+        self._free_at = 0.0  # of storage
+
+    def reading(self, dice: random.Random) -> float:
+        """How long a lease takes that was granted now, seconds: those before it come first."""
+        now = time.monotonic()
+        took = dice.uniform(0.5, 1.5) / RUNS_PER_S
+        self._free_at = max(now + FIRST_BYTE_S, self._free_at) + took
+        return self._free_at - now
 
     def read(self, run: int) -> None:
         """A member has read a run from the origin."""
@@ -119,6 +129,7 @@ class Agent:
         self.chosen = False  # for a storm, which it may not have entered yet
         self.storm: Storm | None = None  # the tracker knows that it pulls this
         self.kept = fleet.dice.sample(fleet.models, KEPT)
+        self._hidden = fleet.dice.random() < fleet.plan.hidden
         self._fleet = fleet
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._epoch = 0
@@ -182,8 +193,16 @@ class Agent:
         if self.storm is not None:
             states.append(self._state(self.storm))
         rack = f"rack-{self.number // RACK}"
-        address = f"127.0.0.1:{1024 + self.number % 60_000}"
-        return m.Announce(address, p2pcache.__version__, rack, "", tuple(states), f"n{self.number}")
+        return m.Announce(
+            self._address, p2pcache.__version__, rack, "", tuple(states), f"n{self.number}"
+        )
+
+    @property
+    def _address(self) -> str:
+        """One of its own, where its process listens, or nobody does."""
+        high, low = divmod(self.number, 256)
+        port = 1 if self._hidden else self._fleet.port
+        return f"127.{64 + high // 256}.{high % 256}.{low}:{port}"
 
     def _state(self, storm: Storm) -> m.SwarmState:
         have, runs = storm.have | self._mine, storm.runs
@@ -263,7 +282,7 @@ class Agent:
             case m.Grant(digest, _, runs) if self.storm and self.storm.digest == digest:
                 for run in runs:
                     self._reading.add(run)
-                    wait = READ_S * self._fleet.dice.uniform(0.5, 1.5)
+                    wait = self.storm.reading(self._fleet.dice)
                     asyncio.get_running_loop().call_later(wait, self._read, self.storm, run)
             case m.Revoke(_, runs):
                 self._reading.difference_update(runs)
@@ -296,6 +315,8 @@ class Fleet:
         self.answers = Answers()
         self.members = 0
         self.storms = 0  # that came to their end
+        self.port = 0  # where the tracker finds its agents when it dials them back
+        self.dialled = 0
         self.door = asyncio.Semaphore(CONNECTING)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
         self.agents = [Agent(plan.first + n, self) for n in range(plan.agents)]
@@ -312,6 +333,16 @@ class Fleet:
         """Let go all connections."""
         for session in self._sessions.values():
             await session.close()
+
+    async def listen(self) -> None:
+        """Take the tracker's dials, at any number of this machine."""
+
+        async def dialled(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.dialled += self.answers.counting
+            writer.close()
+
+        server = await asyncio.start_server(dialled, "0.0.0.0", backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
 
     def start(self) -> None:
         """Everybody connects; storms begin with `storm`."""
@@ -347,7 +378,7 @@ class Fleet:
         return {
             "members": self.members, "storms": self.storms, "sent": answers.sent,
             "received": answers.received, "lost": answers.lost, "times": answers.times,
-            "late": answers.late,
+            "late": answers.late, "dialled": self.dialled,
         }  # fmt: skip
 
 
@@ -372,6 +403,7 @@ async def _run() -> None:
     async with Tasks() as tasks:
         fleet = Fleet(plan, tasks)
         try:
+            await fleet.listen()
             fleet.start()
             while fleet.members < len(fleet.agents):
                 await asyncio.sleep(0.1)

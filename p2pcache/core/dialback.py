@@ -16,8 +16,13 @@ from p2pcache.core.messages import Member
 
 AT_ONCE = 256  # dials under way; one into the void keeps its place for `DIAL_S`
 AGAIN_AT_ONCE = 64  # beside these nobody is tried again: who is new comes first
-RATE = 500.0  # a second: a tenth of the tracker's core while ten thousand announce themselves
+RATE = (
+    500.0  # a second: about a sixth of the tracker's core, while ten thousand announce themselves
+)
 BURST = 64
+AGAIN_RATE = (
+    50.0  # ... of those who are tried again: all of them, where the tracker itself is cut off
+)
 LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
 DIAL_S = 1.25  # without an answer it has failed: a lost SYN is sent again after a second
 # Without an answer others get the leases; who answers later has lost nothing. At 25 Gbit/s 75 runs are read in 0.1 s.
@@ -43,7 +48,7 @@ class _Tried:
     member: Member
     word: _Word = _Word.NOTHING
     since: float = -1.0  # of the dial under way; negative: there is none
-    queued: bool = False
+    line: deque[int] | None = None  # where it stands
     failures: int = 0  # in a row
     begun: float = -inf  # the last dial
     not_before: float = -inf  # the next one
@@ -87,6 +92,7 @@ class DialBacks:
         self._open = 0  # dials that haven't ended, of whomever
         self._due: list[tuple[float, int]] = []  # when to look at a node again
         self._paid_until = 0.0  # of the rate
+        self._again_from = 0.0  # of the next that is tried again
         self._sites: dict[str, _Site] = {}
         self._changed: set[int] = set()  # see `changes`
         self._told: set[int] = set()  # of them; once each until it is reached
@@ -107,7 +113,8 @@ class DialBacks:
         if known is None:
             known = self._nodes[node] = _Tried(member)
         known.not_before = known.begun + LEAST_PAUSE_S
-        self._enqueue(node, known, self._new)
+        if known.since < 0 and known.line is not self._new:
+            _queue(node, known, self._new)
 
     def forget(self, node: int) -> None:
         """It is gone."""
@@ -143,25 +150,27 @@ class DialBacks:
                 if known.word is _Word.NOTHING and known.since + DOUBT_AFTER_S <= now:
                     self._say(node, known, _Word.SILENT)
             elif known.not_before <= now:
-                if known.queued:
+                if known.line is self._new:
                     self._new.append(node)  # it came back sooner than it could be dialled again
-                elif known.word is _Word.FAILED:
-                    self._enqueue(node, known, self._again)
+                elif known.line is None and known.word is _Word.FAILED:
+                    _queue(node, known, self._again)
 
     def step(self, now: float) -> list[Member]:
         """Whom to dial now."""
         begun: list[Member] = []
-        while (line := self._line) and self._free_at <= now:
+        while (line := self._line) and self._free_at(line) <= now:
             node = line.popleft()
             known = self._nodes.get(node)
-            if known is None or not known.queued:
+            if known is None or known.line is not line:
                 continue
             if known.not_before > now:
                 heapq.heappush(self._due, (known.not_before, node))
                 continue
-            known.queued, known.since, known.begun = False, now, now
+            known.line, known.since, known.begun = None, now, now
             self._open += 1
             self._paid_until = max(self._paid_until, now) + 1 / RATE
+            if line is self._again:
+                self._again_from = now + 1 / AGAIN_RATE
             heapq.heappush(self._due, (now + DOUBT_AFTER_S, node))
             begun.append(known.member)
         return begun
@@ -176,8 +185,8 @@ class DialBacks:
     def next_wakeup(self) -> float | None:
         """When `late` and `step` have something to do."""
         times = [self._due[0][0]] if self._due else []
-        if self._line:
-            times.append(self._free_at)
+        if line := self._line:
+            times.append(self._free_at(line))
         return min(times, default=None)
 
     def check(self) -> None:
@@ -200,14 +209,9 @@ class DialBacks:
             return self._new
         return self._again if self._open < AGAIN_AT_ONCE else deque()
 
-    @property
-    def _free_at(self) -> float:
-        return self._paid_until - BURST / RATE
-
-    def _enqueue(self, node: int, known: _Tried, line: deque[int]) -> None:
-        if not known.queued and known.since < 0:
-            known.queued = True
-            line.append(node)
+    def _free_at(self, line: deque[int]) -> float:
+        burst_over = self._paid_until - BURST / RATE
+        return max(burst_over, self._again_from) if line is self._again else burst_over
 
     def _say(self, node: int, known: _Tried, word: _Word) -> None:
         """This is known of it from now on, and with it perhaps of the whole site."""
@@ -230,6 +234,11 @@ class DialBacks:
                     (kept.add if belongs else kept.discard)(one)
         if not any(words.values()):
             del self._sites[known.member.site]
+
+
+def _queue(node: int, known: _Tried, line: deque[int]) -> None:
+    known.line = line
+    line.append(node)
 
 
 def _can_be_tried(address: str) -> bool:

@@ -92,7 +92,49 @@ def test_who_is_new_comes_before_who_is_tried_again() -> None:
     for node in range(100, 110):
         dials.announced(member(node))
     dials.late(6.0)
-    assert [one.node for one in dials.step(6.0)] == [*range(100, 110), *range(10)]
+    assert [one.node for one in dials.step(6.0)] == [*range(100, 110), 0]
+    due = dials.next_wakeup()
+    assert due == 6.0 + 1 / dialback.AGAIN_RATE
+    assert [one.node for one in dials.step(due)] == [1]
+
+
+def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiting() -> None:
+    """Where the tracker itself is what is cut off, ten thousand dials for nothing would take a sixth of its core."""
+    dials, count = DialBacks(), 1000
+    for node in range(1, count + 1):
+        dials.announced(member(node, address=f"10.1.{node >> 8}.{node & 255}:7401"))
+    now, begun = 0.0, 0
+    while begun < count:
+        now += 0.002
+        for one in dials.step(now):
+            begun += 1
+            dials.answered(one, reached=False, now=now)
+    began = now = now + 10  # all of them are due
+    again, newcomers = 0, 0
+    while now < began + 10:
+        now += 0.002
+        dials.late(now)
+        if round(now * 500) % 100 == 0:
+            newcomers += 1
+            fresh = member(20_000 + newcomers, address=f"10.2.0.{newcomers}:7401")
+            dials.announced(fresh)
+            assert dials.step(now)[0] == fresh, "who is new doesn't wait"
+            dials.answered(fresh, reached=True, now=now)
+        for one in dials.step(now):
+            again += 1
+            dials.answered(one, reached=False, now=now)
+    assert newcomers == 50
+    assert 0.8 * 10 * dialback.AGAIN_RATE < again <= 10 * dialback.AGAIN_RATE + 2
+
+
+def test_who_comes_back_while_it_waits_to_be_tried_again_is_new() -> None:
+    dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
+    dials.late(6.0)
+    assert [one.node for one in dials.step(6.0)] == [0]
+    dials.announced(member(9))
+    assert [one.node for one in dials.step(6.0)] == [9]
+    begun = [one.node for tick in range(1, 500) for one in dials.step(6.0 + tick / 50)]
+    assert begun == [*range(1, 9)], "each once"
 
 
 def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
