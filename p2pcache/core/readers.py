@@ -345,8 +345,8 @@ class Readers:
         return bool(wants) and (everybody or node not in self._slow)
 
     def next_rested(self) -> float | None:
-        """When a resting or slow node may be tried again."""
-        tables = (self._resting, self._slow, self._hidden)
+        """When `wake` has something to do."""
+        tables = (self._resting, self._slow, self._hidden, self._pardoned)
         return min((until for table in tables for until in table.values()), default=None)
 
     def check(self, by_node: Mapping[int, set[int]]) -> None:
