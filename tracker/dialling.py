@@ -5,8 +5,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from p2pcache.core.dialback import DIAL_S
-from p2pcache.core.messages import Member
+from p2pcache.core.dialback import DIAL_S, Dial
 from p2pcache.io.peers.dialer import Dialer
 
 LOOK_S = 0.01  # an answer that lies there already is taken in first
@@ -16,38 +15,36 @@ class Dialling:
     """The dials under way: `core.dialback` limits how many. Each ends in one call of `answered`, or with `close`."""
 
     def __init__(self, answered: Callable[..., None]) -> None:
-        """`answered(member, reached=...)` is told whether somebody is there."""
+        """`answered(dial, reached=...)` is told whether somebody is there."""
         self._answered = answered
         self._dials: dict[int, tuple[Dialer, asyncio.TimerHandle]] = {}
-        self._next = 0
         self._closed = False
 
-    def dial(self, member: Member) -> None:
+    def dial(self, dial: Dial) -> None:
         """Try one; the answer comes later. After `close` it does nothing."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
-        number, self._next = self._next, self._next + 1
 
         def over(*, reached: bool) -> None:
-            dialer, timer = self._dials.pop(number)
+            dialer, timer = self._dials.pop(dial.number)
             timer.cancel()
             dialer.cancel()
-            self._answered(member, reached=reached)
+            self._answered(dial, reached=reached)
 
         def connected(sock: socket.socket) -> None:
             with contextlib.suppress(OSError):
                 sock.close()
             over(reached=True)
 
-        dialer = Dialer(loop, member.address, connected, lambda _text: over(reached=False))
+        dialer = Dialer(loop, dial.member.address, connected, lambda _text: over(reached=False))
 
         def late() -> None:
             # After a pause of the whole process libuv runs its timers before it looks at its sockets.
             last = loop.call_later(LOOK_S, lambda: over(reached=False))
-            self._dials[number] = dialer, last
+            self._dials[dial.number] = dialer, last
 
-        self._dials[number] = dialer, loop.call_later(DIAL_S, late)
+        self._dials[dial.number] = dialer, loop.call_later(DIAL_S, late)
 
     def close(self) -> None:
         """Give up all of them."""

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from p2pcache.core import messages as m
+from p2pcache.core.dialback import Dial
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
 from p2pcache.core.outputs import DialBack, Output, Send, Unreached
@@ -27,18 +28,22 @@ from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
-from p2pcache.tracker.dialling import Dialling
+from p2pcache.tracker.dialling import LOOK_S, Dialling
 
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
 MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
 STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
-LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # refusals in the log, of an address and of all
+LINES_EACH, LINES = (
+    Rate(0.1, 3),
+    Rate(1, 20),
+)  # warnings in the log, of an address or node and of all
 PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 ROUSED = 32  # connections that send in one turn of the loop, if more were told: some 2 ms
 RECENT = 8  # messages whose bytes are kept: between two nodes that enter come a few to others
+LATE_S = 0.02  # a tick that comes so much later than it was meant to; turns of the loop are shorter
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 
 
@@ -81,6 +86,8 @@ class Members:
         self._dialling = Dialling(self._dialled)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._meant_for = 0.0  # that is when its tick was to come
+        self._looking = False  # at the sockets once more, before what time brings
         self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
         self._asleep: deque[Connection] = deque()  # they have something to send, and are to be told
         self._rousing = False  # `_rouse` goes on by itself
@@ -262,7 +269,7 @@ class Members:
                 self._warn_of(output)
                 continue
             if isinstance(output, DialBack):
-                self._dialling.dial(output.member)
+                self._dialling.dial(output.dial)
                 continue
             connection = self._live.get(output.node)
             if connection is None:
@@ -303,6 +310,8 @@ class Members:
         record = self._tracking.registry.nodes.get(node)
         if record is None or not record.connected:
             return  # it is gone, which is why
+        if self._lines.take(format_node(node), time.monotonic(), patience_s=0):
+            return  # one that comes and goes, or moves, would fill the log
         what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
         _log.warning(
             "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
@@ -310,8 +319,8 @@ class Members:
             format_node(node), record.member.address, what,
         )  # fmt: skip
 
-    def _dialled(self, member: m.Member, *, reached: bool) -> None:
-        self._perform(self._tracking.dialled(member, self._clock.now(), reached=reached))
+    def _dialled(self, dial: Dial, *, reached: bool) -> None:
+        self._perform(self._tracking.dialled(dial, self._clock.now(), reached=reached))
 
     def _arm(self) -> None:
         wakeup = self._tracking.next_wakeup()
@@ -320,9 +329,18 @@ class Members:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wakeup
-        wait = max(LEAST_WAIT_S, wakeup - self._clock.now())
+        now = self._clock.now()
+        wait = max(LEAST_WAIT_S, wakeup - now)
+        self._meant_for = now + wait
         self._timer = asyncio.get_running_loop().call_later(wait, self._tick)
 
     def _tick(self) -> None:
+        now = self._clock.now()
+        if now > self._meant_for + LATE_S and not self._looking:
+            # The process stood still. What lies there (signs of life, answers of dials) is taken in first.
+            self._looking = True
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
+            return
+        self._looking = False
         self._timer, self._timer_at = None, float("inf")
         self._perform(self._tracking.tick(self._clock.now()))

@@ -33,7 +33,8 @@ class Views:
 
     def nodes(self) -> dict[str, object]:
         """Every member, by id."""
-        now, unreached = self._clock.now(), self._tracking.unreached()
+        now = self._clock.now()
+        unreached = self._tracking.unreached(now)
         rows = [
             {
                 "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,

@@ -6,23 +6,24 @@ The idea is AutoNAT's, of libp2p: who is dialled back knows in a moment (decisio
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from math import inf
+from typing import NamedTuple
 
 from p2pcache.core.messages import Member
 
 AT_ONCE = 256  # dials under way; one into the void keeps its place for `DIAL_S`
-AGAIN_AT_ONCE = 64  # beside these nobody is tried again: who is new comes first
 RATE = (
     500.0  # a second: about a sixth of the tracker's core, while ten thousand announce themselves
 )
 BURST = 64
-AGAIN_RATE = (
-    50.0  # ... of those who are tried again: all of them, where the tracker itself is cut off
-)
+# Who failed is tried again beside those who are new, so that neither keeps the others waiting. Where the tracker itself
+# is cut off that is everybody.
+AGAIN_AT_ONCE = 64
+AGAIN_RATE = 50.0
 LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
 DIAL_S = 1.25  # without an answer it has failed: a lost SYN is sent again after a second
 # Without an answer others get the leases; who answers later has lost nothing. At 25 Gbit/s 75 runs are read in 0.1 s.
@@ -32,6 +33,14 @@ DOUBT_AFTER_S = 0.05
 AGAIN_S = 5.0
 LAST_DOUBLING = 7
 DISBELIEVED = 0.8  # of those that failed are reached: fewer, or one node at the balance would turn a site over and over
+
+
+class Dial(NamedTuple):
+    """One attempt."""
+
+    number: int
+    member: Member
+    again: bool  # the last one failed
 
 
 class _Word(Enum):
@@ -46,12 +55,17 @@ class _Word(Enum):
 @dataclass(slots=True)
 class _Tried:
     member: Member
+    here: bool = (
+        True  # no: it left, or has no address that can be dialled; kept for `LEAST_PAUSE_S`
+    )
     word: _Word = _Word.NOTHING
-    since: float = -1.0  # of the dial under way; negative: there is none
-    line: deque[int] | None = None  # where it stands
+    wanted: bool = False  # it has announced itself since its last dial began
+    dial: int = 0  # the number of the one under way; 0: there is none
+    begun: float = -inf  # the last one
+    again_at: float = inf  # it has failed, and is tried again then
     failures: int = 0  # in a row
-    begun: float = -inf  # the last dial
-    not_before: float = -inf  # the next one
+    told: bool = False  # people were, since it was reached last
+    look_at: float = inf  # the soonest of its times in `_due`
 
 
 @dataclass(slots=True)
@@ -72,6 +86,30 @@ class _Site:
         )
 
 
+class _Line:
+    """Nodes that wait to be dialled: so many a second, so many at once."""
+
+    def __init__(self, rate: float, burst: int, at_once: int) -> None:
+        self._rate = rate
+        self._burst_s = (burst - 1) / rate
+        self._at_once = at_once
+        self._paid_until = -inf
+        self.nodes: OrderedDict[int, None] = OrderedDict()  # whoever leaves, leaves the line
+        self.open = 0  # dials that haven't ended, of whomever
+
+    @property
+    def free_at(self) -> float:
+        """When the next one may begin; inf: nobody waits, or all places are taken."""
+        if not self.nodes or self.open >= self._at_once:
+            return inf
+        return self._paid_until - self._burst_s
+
+    def begin(self, now: float) -> None:
+        """One has begun."""
+        self.open += 1
+        self._paid_until = max(self._paid_until, now) + 1 / self._rate
+
+
 class DialBacks:
     """Who is to be dialled, and who is believed to be out of the others' reach.
 
@@ -79,7 +117,8 @@ class DialBacks:
     only among nodes of one site, and only while as many there were reached.
 
     Invariants (`check`): `unreached` <= `doubted`; `doubted` are exactly the silent and failed nodes of sites that
-    are believed; no more dials are open than `AT_ONCE`.
+    are believed; each dial under way has a place of its line; who is wanted or has failed, and isn't being dialled,
+    is in a line or will be looked at.
     """
 
     def __init__(self) -> None:
@@ -87,57 +126,59 @@ class DialBacks:
         self.doubted: set[int] = set()  # others get leases before these
         self.unreached: set[int] = set()  # of them: their dial has failed
         self._nodes: dict[int, _Tried] = {}
-        self._new: deque[int] = deque()
-        self._again: deque[int] = deque()
-        self._open = 0  # dials that haven't ended, of whomever
+        self._new = _Line(RATE, BURST, AT_ONCE)
+        self._again = _Line(AGAIN_RATE, 1, AGAIN_AT_ONCE)
+        self._dials = 0  # so far: their numbers
         self._due: list[tuple[float, int]] = []  # when to look at a node again
-        self._paid_until = 0.0  # of the rate
-        self._again_from = 0.0  # of the next that is tried again
         self._sites: dict[str, _Site] = {}
         self._changed: set[int] = set()  # see `changes`
-        self._told: set[int] = set()  # of them; once each until it is reached
+        self._failed: set[int] = set()  # if it was away when it failed before, people weren't told
 
     def announced(self, member: Member) -> None:
         """A member connected. What is known of it stays until it is known better, unless it has moved."""
         node = member.node
         known = self._nodes.get(node)
-        if known is not None and (known.member.address, known.member.site) != (
-            member.address, member.site,
-        ):  # fmt: skip
-            begun = known.begun
-            self.forget(node)
-            known = self._nodes[node] = _Tried(member, begun=begun)
-        if not _can_be_tried(member.address):
-            self.forget(node)
-            return
         if known is None:
             known = self._nodes[node] = _Tried(member)
-        known.not_before = known.begun + LEAST_PAUSE_S
-        if known.since < 0 and known.line is not self._new:
-            _queue(node, known, self._new)
+        elif (known.member.address, known.member.site) != (member.address, member.site):
+            self._know_nothing(node, known)
+            known.member, known.told = member, False
+        known.here = _can_be_tried(member.address)
+        if not known.here:
+            self.forget(node)
+            return
+        known.wanted = True
+        self._again.nodes.pop(node, None)
+        if not known.dial:
+            self._new.nodes[node] = None
 
     def forget(self, node: int) -> None:
         """It is gone."""
-        known = self._nodes.pop(node, None)
-        self._told.discard(node)
+        known = self._nodes.get(node)
         if known is not None:
-            self._say(node, known, _Word.NOTHING)
+            known.here = False
+            self._know_nothing(node, known)
+            if known.begun == -inf:
+                del self._nodes[node]
+            else:
+                self._look(node, known)
 
-    def answered(self, member: Member, *, reached: bool, now: float) -> None:
+    def answered(self, dial: Dial, *, reached: bool, now: float) -> None:
         """A dial has ended; each that `step` named does, once."""
-        self._open -= 1
-        known = self._nodes.get(member.node)
-        if known is None or known.member != member or known.since < 0:
+        (self._again if dial.again else self._new).open -= 1
+        node = dial.member.node
+        known = self._nodes.get(node)
+        if known is None or known.dial != dial.number:
             return  # it left meanwhile, or has moved
-        known.since = -1.0
-        self._say(member.node, known, _Word.REACHED if reached else _Word.FAILED)
+        known.dial = 0
+        self._say(node, known, _Word.REACHED if reached else _Word.FAILED)
         if reached:
-            known.failures = 0
-            self._told.discard(member.node)
+            known.failures, known.again_at, known.told = 0, inf, False
         else:
-            known.not_before = now + AGAIN_S * 2.0 ** min(known.failures, LAST_DOUBLING)
+            known.again_at = now + AGAIN_S * 2.0 ** min(known.failures, LAST_DOUBLING)
             known.failures += 1
-            heapq.heappush(self._due, (known.not_before, member.node))
+            self._failed.add(node)
+        self._look(node, known)
 
     def late(self, now: float) -> None:
         """Doubt who hasn't answered. Only when answers that have come were taken in: a busy tracker is late itself."""
@@ -146,72 +187,95 @@ class DialBacks:
             known = self._nodes.get(node)
             if known is None:
                 continue
-            if known.since >= 0:
-                if known.word is _Word.NOTHING and known.since + DOUBT_AFTER_S <= now:
-                    self._say(node, known, _Word.SILENT)
-            elif known.not_before <= now:
-                if known.line is self._new:
-                    self._new.append(node)  # it came back sooner than it could be dialled again
-                elif known.line is None and known.word is _Word.FAILED:
-                    _queue(node, known, self._again)
+            known.look_at = inf
+            if self._next_look(node, known) > now:
+                pass  # something has happened since
+            elif known.dial:
+                self._say(node, known, _Word.SILENT)
+            elif not known.here:
+                del self._nodes[node]
+                continue
+            else:
+                (self._new if known.wanted else self._again).nodes[node] = None
+            self._look(node, known)
 
-    def step(self, now: float) -> list[Member]:
+    def step(self, now: float) -> list[Dial]:
         """Whom to dial now."""
-        begun: list[Member] = []
-        while (line := self._line) and self._free_at(line) <= now:
-            node = line.popleft()
-            known = self._nodes.get(node)
-            if known is None or known.line is not line:
-                continue
-            if known.not_before > now:
-                heapq.heappush(self._due, (known.not_before, node))
-                continue
-            known.line, known.since, known.begun = None, now, now
-            self._open += 1
-            self._paid_until = max(self._paid_until, now) + 1 / RATE
-            if line is self._again:
-                self._again_from = now + 1 / AGAIN_RATE
-            heapq.heappush(self._due, (now + DOUBT_AFTER_S, node))
-            begun.append(known.member)
+        begun: list[Dial] = []
+        for line in (self._new, self._again):
+            while line.free_at <= now:
+                node, _ = line.nodes.popitem(last=False)
+                known = self._nodes[node]
+                if known.begun + LEAST_PAUSE_S > now:
+                    self._look(node, known)
+                    continue
+                self._dials += 1
+                known.dial, known.begun, known.wanted = self._dials, now, False
+                line.begin(now)
+                self._look(node, known)
+                begun.append(Dial(self._dials, known.member, line is self._again))
         return begun
 
     def changes(self) -> tuple[list[int], list[int]]:
-        """Nodes of which something else is thought since it was asked last, and those that people should hear of."""
-        changed, self._changed = sorted(self._changed), set()
-        fresh = [node for node in changed if node in self.unreached and node not in self._told]
-        self._told.update(fresh)
-        return changed, fresh
+        """Since it was asked last: of whom something else is thought, and who has failed (again) and is unreached."""
+        changed, failed = self._changed, self._failed
+        self._changed, self._failed = set(), set()
+        return sorted(changed), sorted((changed | failed) & self.unreached)
+
+    def tell(self, node: int) -> bool:
+        """Whether people should hear that this one isn't reached; once, until it is."""
+        fresh = node in self.unreached and not self._nodes[node].told
+        if fresh:
+            self._nodes[node].told = True
+        return fresh
 
     def next_wakeup(self) -> float | None:
         """When `late` and `step` have something to do."""
-        times = [self._due[0][0]] if self._due else []
-        if line := self._line:
-            times.append(self._free_at(line))
-        return min(times, default=None)
+        due = self._due[0][0] if self._due else inf
+        wakeup = min(due, self._new.free_at, self._again.free_at)
+        return None if wakeup == inf else wakeup
 
     def check(self) -> None:
         """Assert the invariants; O(nodes)."""
         assert self.unreached <= self.doubted <= self._nodes.keys()
-        assert sum(known.since >= 0 for known in self._nodes.values()) <= self._open <= AT_ONCE
+        assert sum(known.dial > 0 for known in self._nodes.values()) <= (
+            self._new.open + self._again.open
+        )
         assert all(any(site.words.values()) for site in self._sites.values())
+        assert self._new.nodes.keys() | self._again.nodes.keys() <= self._nodes.keys()
+        due = set(self._due)
         for node, known in self._nodes.items():
             site = self._sites.get(known.member.site, _Site())
             said = [word for word, nodes in site.words.items() if node in nodes]
             assert said == [known.word] * (known.word is not _Word.NOTHING)
             assert (node in self.doubted) == site.doubts(node)
+            lines = (node in self._new.nodes) + (node in self._again.nodes)
+            assert lines <= (known.here and not known.dial)
+            assert known.look_at <= self._next_look(node, known)
+            assert known.look_at == inf or (known.look_at, node) in due
 
     # -- inside ------------------------------------------------------------------------------------
 
-    @property
-    def _line(self) -> deque[int]:
-        """Who is next: those who are new, then those who are tried again; empty if all places are taken."""
-        if self._new and self._open < AT_ONCE:
-            return self._new
-        return self._again if self._open < AGAIN_AT_ONCE else deque()
+    def _look(self, node: int, known: _Tried) -> None:
+        """See to it that `late` comes by when there is something to do."""
+        when = self._next_look(node, known)
+        if when < known.look_at:
+            known.look_at = when
+            heapq.heappush(self._due, (when, node))
 
-    def _free_at(self, line: deque[int]) -> float:
-        burst_over = self._paid_until - BURST / RATE
-        return max(burst_over, self._again_from) if line is self._again else burst_over
+    def _next_look(self, node: int, known: _Tried) -> float:
+        if known.dial:
+            return known.begun + DOUBT_AFTER_S if known.word is _Word.NOTHING else inf
+        if not known.here or known.wanted:
+            return inf if node in self._new.nodes else known.begun + LEAST_PAUSE_S
+        return inf if node in self._again.nodes else known.again_at
+
+    def _know_nothing(self, node: int, known: _Tried) -> None:
+        """It isn't there any more; the end of its dial says nothing."""
+        self._new.nodes.pop(node, None)
+        self._again.nodes.pop(node, None)
+        known.wanted, known.dial, known.failures, known.again_at = False, 0, 0, inf
+        self._say(node, known, _Word.NOTHING)
 
     def _say(self, node: int, known: _Tried, word: _Word) -> None:
         """This is known of it from now on, and with it perhaps of the whole site."""
@@ -236,11 +300,6 @@ class DialBacks:
             del self._sites[known.member.site]
 
 
-def _queue(node: int, known: _Tried, line: deque[int]) -> None:
-    known.line = line
-    line.append(node)
-
-
 def _can_be_tried(address: str) -> bool:
     """Whether this is a number that a node can have. A name would keep the tracker waiting for a resolver."""
     host, _, port = address.rpartition(":")
@@ -248,5 +307,9 @@ def _can_be_tried(address: str) -> bool:
         number = ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
+    if isinstance(number, IPv6Address):
+        if number.scope_id is not None:
+            return False  # a name of one of our interfaces
+        number = number.ipv4_mapped or number
     wrong = number.is_link_local or number.is_multicast or number.is_unspecified
     return port.isascii() and port.isdigit() and not wrong

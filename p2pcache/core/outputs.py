@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from p2pcache.core import messages as m
+from p2pcache.core.dialback import Dial
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class DialBack:
     """See whether a member can be dialled where it says; `Tracking.dialled` is told how it ends."""
 
     node: int
-    member: m.Member
+    dial: Dial
 
 
 @dataclass(slots=True)

@@ -247,6 +247,10 @@ class Readers:
         """The nodes of which that was so lately."""
         return self._hidden.keys()
 
+    def hidden_at(self, now: float) -> set[int]:
+        """The same for people: nobody wakes us while nobody wants a lease."""
+        return {node for node, until in self._hidden.items() if until > now}
+
     @property
     def measured(self) -> bool:
         """Whether any read has ended: before that nobody can be called slow."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.core import ledger
 from p2pcache.core import messages as m
-from p2pcache.core.dialback import DialBacks
+from p2pcache.core.dialback import Dial, DialBacks
 from p2pcache.core.manifest import MAX_CHUNKS
 from p2pcache.core.outputs import Close, DialBack, Output, Send, Unreached
 from p2pcache.core.registry import Node, Registry
@@ -126,10 +126,10 @@ class Tracking:
             self._settle(self.swarms[digest], now, out)
         return out
 
-    def dialled(self, member: m.Member, now: float, *, reached: bool) -> list[Output]:
+    def dialled(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `DialBack` has ended."""
         out: list[Output] = []
-        self.dials.answered(member, reached=reached, now=now)
+        self.dials.answered(dial, reached=reached, now=now)
         self._dial(now, out)
         return out
 
@@ -170,9 +170,9 @@ class Tracking:
             digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
         }
 
-    def unreached(self) -> set[int]:
+    def unreached(self, now: float) -> set[int]:
         """Members whom others can't dial, or couldn't lately."""
-        hidden = (swarm.book.readers.hidden for swarm in self.swarms.values())
+        hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
         return self.dials.unreached.union(*hidden)
 
     def story(self, digest: str, run: int) -> list[str]:
@@ -223,7 +223,6 @@ class Tracking:
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
         record = self.registry.announce(node, said, now)
-        self.dials.announced(record.member)
         out.append(Send(node, m.Settled(
             self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
         )))  # fmt: skip
@@ -237,6 +236,7 @@ class Tracking:
             if swarm.hold.waiting:
                 swarm.hold.arrived(node)
                 self._settle(swarm, now, out)
+        self.dials.announced(record.member)
 
     def _beat(
         self, node: int, record: Node, said: m.Heartbeat, now: float, out: list[Output]
@@ -309,7 +309,7 @@ class Tracking:
 
     def _dial(self, now: float, out: list[Output]) -> None:
         """Dial who is due, and let the swarms know of whom it says something."""
-        out += [DialBack(member.node, member) for member in self.dials.step(now)]
+        out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
         touched: dict[str, None] = {}
         changed, unreached = self.dials.changes()
         for node in changed:
@@ -317,7 +317,10 @@ class Tracking:
             for digest in sorted(record.digests) if record is not None else ():
                 self.swarms[digest].doubted(node)
                 touched[digest] = None
-        out += [Unreached(node, "") for node in unreached]
+        for node in unreached:
+            record = self.registry.nodes.get(node)
+            if record is not None and record.connected and self.dials.tell(node):
+                out.append(Unreached(node, ""))
         for digest in touched:
             self._settle(self.swarms[digest], now, out)
 

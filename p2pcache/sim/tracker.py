@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from p2pcache.core import messages as m
-from p2pcache.core.dialback import DIAL_S
+from p2pcache.core.dialback import DIAL_S, Dial
 from p2pcache.core.outputs import Close, DialBack, Output, Send
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.tracking import Tracking
@@ -68,7 +68,7 @@ class SimTracker:
         cluster, mind = self._cluster, self._mind
         for output in out:
             if isinstance(output, DialBack):
-                self._dial(output.member)
+                self._dial(output.dial)
                 continue
             link = self._links.get(output.node)
             if link is None:
@@ -86,9 +86,9 @@ class SimTracker:
             self._timer = wake
             cluster.world.at(wake, self._tick, wake)
 
-    def _dial(self, member: m.Member) -> None:
+    def _dial(self, dial: Dial) -> None:
         cluster, world, mind = self._cluster, self._cluster.world, self._mind
-        node = cluster.nodes.get(member.node)
+        node = cluster.nodes.get(dial.member.node)
         alive = node is not None and node.alive
         void = node is not None and alive and (node.hidden or cluster.between(node.side, self.side))
         wait_s = DIAL_S if void else 2 * cluster.latency_s
@@ -96,7 +96,7 @@ class SimTracker:
 
         def over() -> None:
             if mind is not None and mind is self._mind:
-                self._perform(mind.dialled(member, world.now, reached=reached))
+                self._perform(mind.dialled(dial, world.now, reached=reached))
 
         world.after(wait_s, over)
 

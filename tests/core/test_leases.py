@@ -2,7 +2,8 @@
 
 import pytest
 
-from p2pcache.core.leases import STOP_S
+from p2pcache.core.leases import STOP_S, LeaseBook
+from p2pcache.core.readers import HIDDEN_S
 from p2pcache.errors import RemoteProtocolError
 from tests.core.leases_kit import SETTINGS, A, B, C, D, finish, make
 
@@ -153,6 +154,19 @@ def test_rests_grow() -> None:
         rest = (book.next_wakeup() or 0) - now
         now += rest
     assert 4.0 <= rest <= 8.0
+
+
+def test_the_end_of_a_pardon_lets_the_others_read_too() -> None:
+    """Nobody reaches these two; while one reads for itself alone the other waits for it."""
+    book = LeaseBook(run_count=64, settings=SETTINGS, seed=7, have={}, doubted={A, B})
+    for node in (A, B):
+        book.want(node, 1)
+        book.readers.reviewed(node)
+    book.readers.pardon(B, 0.0)
+    assert set(book.grants(50.0)) == {B}
+    assert book.next_wakeup() == HIDDEN_S
+    assert set(book.grants(HIDDEN_S)) == {A}
+    book.check()
 
 
 def test_two_nodes_mismatches_stop() -> None:

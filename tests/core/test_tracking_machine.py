@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
+from p2pcache.core.dialback import Dial
 from p2pcache.core.outputs import Close, DialBack, Output, Unreached
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracking import Tracking
@@ -45,7 +46,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.epoch = epoch
         self.agents = {n: Agent(n) for n in range(6)}
-        self.dials: list[m.Member] = []
+        self.dials: list[Dial] = []
         self.tracking = self.fresh(epoch)
 
     def fresh(self, epoch: int) -> Tracking:
@@ -56,7 +57,7 @@ class TrackerMachine(RuleBasedStateMachine):
         while todo:
             output = todo.pop(0)
             if isinstance(output, DialBack):
-                self.dials.append(output.member)
+                self.dials.append(output.dial)
                 continue
             agent = self.agents[output.node]
             if not agent.connected:
@@ -155,8 +156,8 @@ class TrackerMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 50), reached=st.booleans())
     def dial_ends(self, which: int, *, reached: bool) -> None:
         if self.dials:
-            member = self.dials.pop(which % len(self.dials))
-            self.take(self.tracking.dialled(member, self.now, reached=reached))
+            dial = self.dials.pop(which % len(self.dials))
+            self.take(self.tracking.dialled(dial, self.now, reached=reached))
 
     @rule(node=NODES)
     def leaves(self, node: int) -> None:

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
-from p2pcache.core.outputs import Close, Output, Send
+from p2pcache.core.dialback import Dial
+from p2pcache.core.outputs import Close, DialBack, Output, Send
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracking import Tracking
 
@@ -26,6 +27,7 @@ class World:
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []
         self.closed: list[int] = []
+        self.dials: dict[int, Dial] = {}  # the last of each node
 
     def take(self, out: list[Output]) -> None:
         for output in out:
@@ -34,6 +36,8 @@ class World:
                     self.sent.append((node, message))
                 case Close(node, _):
                     self.closed.append(node)
+                case DialBack(node, dial):
+                    self.dials[node] = dial
         self.tracking.check()
 
     def say(self, node: int, message: m.ToTracker) -> None:

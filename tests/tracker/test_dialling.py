@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from p2pcache.core import dialback
 from p2pcache.core import messages as m
-from p2pcache.core.dialback import DIAL_S
+from p2pcache.core.dialback import DIAL_S, DOUBT_AFTER_S, Dial
 from p2pcache.tracker.dialling import Dialling
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
@@ -43,14 +44,18 @@ def closed_port() -> int:
         return port
 
 
+def to(number: int, address: str) -> Dial:
+    return Dial(number, m.Member(1000 + number, address), again=False)
+
+
 class Answers:
     """What became of dials, in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[int, bool]] = []
 
-    def __call__(self, member: m.Member, *, reached: bool) -> None:
-        self.said.append((member.node, reached))
+    def __call__(self, dial: Dial, *, reached: bool) -> None:
+        self.said.append((dial.number, reached))
 
     async def wait(self, count: int) -> dict[int, bool]:
         async with asyncio.timeout(10):
@@ -64,17 +69,18 @@ async def test_open_closed_swallowing_and_nonsense() -> None:
     dialling = Dialling(answers)
     with listening() as here, swallowing() as void:
         started = asyncio.get_running_loop().time()
-        for node, address in enumerate(
+        for number, address in enumerate(
             (
                 f"127.0.0.1:{here}", f"127.0.0.1:{closed_port()}", f"127.0.0.1:{void}",
-                "no port", "nobody.invalid:1",
+                "no port", "nobody.invalid:1", "a..b:1", "[::1%a..b]:1", "\ud800:1", "a\0b:1",
             )
         ):  # fmt: skip
-            dialling.dial(m.Member(node, address))
-        assert await answers.wait(5) == {0: True, 1: False, 2: False, 3: False, 4: False}
+            dialling.dial(to(number, address))
+        said = await answers.wait(9)
+        assert said == {number: number == 0 for number in range(9)}
         took_s = asyncio.get_running_loop().time() - started
         assert took_s >= DIAL_S
-        assert answers.said.index((2, False)) >= 3, "the void answers last"
+        assert answers.said.index((2, False)) >= 7, "the void answers last"
 
 
 async def dialled_by_a_busy_tracker() -> None:
@@ -90,7 +96,7 @@ async def dialled_by_a_busy_tracker() -> None:
 
         loop = asyncio.get_running_loop()
         loop.add_reader(ours, message)
-        dialling.dial(m.Member(1, f"127.0.0.1:{here}"))
+        dialling.dial(to(1, f"127.0.0.1:{here}"))
         theirs.send(b"x")
         assert await answers.wait(1) == {1: True}
         loop.remove_reader(ours)
@@ -104,11 +110,66 @@ def test_who_answered_while_the_tracker_was_busy_is_reached(
     run(dialled_by_a_busy_tracker())
 
 
+async def doubts_of_a_busy_tracker(folder: Path, patch: pytest.MonkeyPatch) -> set[int]:
+    """Who is doubted while a tracker takes in what came as it stood still, right after a dial."""
+    doubted: set[int] = set()
+    ours, theirs = socket.socketpair()
+    first, second = FakeAgent(1), FakeAgent(2)
+    with ours, theirs, listening() as here:
+        ours.setblocking(False)
+        first.address = second.address = f"127.0.0.1:{here}"
+        async with tracker(folder) as app, first.member(app.address):
+            dials, dialling = app.tracking.dials, app.members._dialling
+            await until(lambda: answered(dials, 1))
+
+            def busy() -> None:
+                ours.recv(1)
+                time.sleep(4 * DOUBT_AFTER_S)
+
+            asyncio.get_running_loop().add_reader(ours, busy)
+            dial, say = dialling.dial, dials._say
+
+            def dialled(one: Dial) -> None:
+                dial(one)
+                theirs.send(b"x")
+
+            def said(*what: Any) -> None:
+                say(*what)
+                doubted.update(dials.doubted)
+
+            patch.setattr(dialling, "dial", dialled)
+            patch.setattr(dials, "_say", said)
+            async with second.member(app.address):
+                await until(lambda: answered(dials, 2))
+            asyncio.get_running_loop().remove_reader(ours)
+    return doubted
+
+
+def answered(dials: dialback.DialBacks, node: int) -> bool:
+    known = dials._nodes.get(node)
+    return known is not None and known.begun > 0 and not known.dial
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_nobody_is_doubted_whose_answer_lies_there(
+    run: Callable[[Coroutine[Any, Any, set[int]]], set[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not run(doubts_of_a_busy_tracker(tmp_path, monkeypatch))
+
+
 async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
     answers = Answers()
     dialling = Dialling(answers)
     with swallowing() as void:
-        dialling.dial(m.Member(1, f"127.0.0.1:{void}"))
+        dialling.dial(to(1, f"127.0.0.1:{void}"))
         await asyncio.sleep(0.1)
         dialling.close()
         await asyncio.sleep(DIAL_S)
@@ -143,3 +204,21 @@ async def test_who_cannot_be_dialled_is_named_and_reads_nothing_while_another_do
             await hidden.enter(X, 64)
             await reached.until(lambda: len(reached.origin_reads) == 64)
             assert not hidden.origin_reads
+
+
+async def test_who_comes_and_goes_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dialback, "LEAST_PAUSE_S", 0.02)
+    caplog.set_level(logging.WARNING)
+    reached, hidden = FakeAgent(1), FakeAgent(2)
+    with listening() as port:
+        reached.address, hidden.address = f"127.0.0.1:{port}", f"127.0.0.1:{closed_port()}"
+        async with tracker(tmp_path) as app, reached.member(app.address):
+            dials = app.tracking.dials
+            for _ in range(8):
+                async with hidden.member(app.address) as agent:
+                    await until(lambda: 2 in dials.unreached)
+                    await agent.send(m.Leaving())
+                    await until(lambda: 2 not in dials._nodes)
+    assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3

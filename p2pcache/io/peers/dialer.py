@@ -40,7 +40,8 @@ class Dialer:
         except RemoteProtocolError as error:
             loop.call_soon(self._fail, str(error))
             return
-        with contextlib.suppress(OSError):  # a number needs no resolver, and no thread
+        # A number needs no resolver, and no thread. What no resolver can even be asked for is a ValueError.
+        with contextlib.suppress(OSError, ValueError):
             flags = socket.AI_NUMERICHOST
             numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
             loop.call_soon(self._connect, numbers)
