@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
+from math import inf
 
 import aiohttp
 from aiohttp import web
@@ -28,23 +29,20 @@ from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
-from p2pcache.tracker.dialling import LOOK_S, Dialling
+from p2pcache.tracker.dialling import Dialling
 
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
 MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
 STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
-LINES_EACH, LINES = (
-    Rate(0.1, 3),
-    Rate(1, 20),
-)  # warnings in the log, of an address or node and of all
+LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # in the log, of an address or node and of all
 PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 ROUSED = 32  # connections that send in one turn of the loop, if more were told: some 2 ms
 RECENT = 8  # messages whose bytes are kept: between two nodes that enter come a few to others
-LATE_S = 0.02  # a tick that comes so much later than it was meant to; turns of the loop are shorter
 LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
+LOOK_S = 0.002  # from a deadline to the tick: more than one turn of an idle loop
 
 
 class Members:
@@ -78,6 +76,7 @@ class Members:
         self._certified = certified
         self._live: dict[int, Connection] = {}
         self._lines = RateLimit(LINES_EACH, LINES)
+        self._warnings = RateLimit(LINES_EACH, LINES)  # strangers mustn't take those of members
         self._shaking = 0  # handshakes under way
         self._strangers: Counter[str] = (
             Counter()
@@ -85,9 +84,7 @@ class Members:
         self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
         self._dialling = Dialling(self._dialled)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
-        self._meant_for = 0.0  # that is when its tick was to come
-        self._looking = False  # at the sockets once more, before what time brings
+        self._timer_at = inf
         self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
         self._asleep: deque[Connection] = deque()  # they have something to send, and are to be told
         self._rousing = False  # `_rouse` goes on by itself
@@ -310,7 +307,8 @@ class Members:
         record = self._tracking.registry.nodes.get(node)
         if record is None or not record.connected:
             return  # it is gone, which is why
-        if self._lines.take(format_node(node), time.monotonic(), patience_s=0):
+        if self._warnings.take(format_node(node), time.monotonic(), patience_s=0):
+            self._tracking.dials.untold(node)
             return  # one that comes and goes, or moves, would fill the log
         what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
         _log.warning(
@@ -329,18 +327,17 @@ class Members:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wakeup
-        now = self._clock.now()
-        wait = max(LEAST_WAIT_S, wakeup - now)
-        self._meant_for = now + wait
-        self._timer = asyncio.get_running_loop().call_later(wait, self._tick)
+        wait = max(LEAST_WAIT_S, wakeup - self._clock.now())
+        self._timer = asyncio.get_running_loop().call_later(wait, self._look)
+
+    def _look(self) -> None:
+        """Take in what lies at the sockets (signs of life, answers of dials), then do what time brings.
+
+        libuv runs its timers first: after a pause of the whole process everybody would seem silent.
+        """
+        self._timer_at = -inf  # nothing comes sooner
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def _tick(self) -> None:
-        now = self._clock.now()
-        if now > self._meant_for + LATE_S and not self._looking:
-            # The process stood still. What lies there (signs of life, answers of dials) is taken in first.
-            self._looking = True
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
-            return
-        self._looking = False
-        self._timer, self._timer_at = None, float("inf")
+        self._timer, self._timer_at = None, inf
         self._perform(self._tracking.tick(self._clock.now()))

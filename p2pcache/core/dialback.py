@@ -32,6 +32,7 @@ DOUBT_AFTER_S = 0.05
 # the tracker reaches nobody that is at least a dial in eleven minutes for each.
 AGAIN_S = 5.0
 LAST_DOUBLING = 7
+PORT_DIGITS = 5
 DISBELIEVED = 0.8  # of those that failed are reached: fewer, or one node at the balance would turn a site over and over
 
 
@@ -65,7 +66,7 @@ class _Tried:
     again_at: float = inf  # it has failed, and is tried again then
     failures: int = 0  # in a row
     told: bool = False  # people were, since it was reached last
-    look_at: float = inf  # the soonest of its times in `_due`
+    look_at: float = inf  # of its times in `_due` the one that counts, the soonest
 
 
 @dataclass(slots=True)
@@ -183,10 +184,10 @@ class DialBacks:
     def late(self, now: float) -> None:
         """Doubt who hasn't answered. Only when answers that have come were taken in: a busy tracker is late itself."""
         while self._due and self._due[0][0] <= now:
-            _, node = heapq.heappop(self._due)
+            when, node = heapq.heappop(self._due)
             known = self._nodes.get(node)
-            if known is None:
-                continue
+            if known is None or known.look_at != when:
+                continue  # it was to be looked at sooner, and has been
             known.look_at = inf
             if self._next_look(node, known) > now:
                 pass  # something has happened since
@@ -228,6 +229,11 @@ class DialBacks:
         if fresh:
             self._nodes[node].told = True
         return fresh
+
+    def untold(self, node: int) -> None:
+        """They didn't: there was too much to hear. It is to be told when it has failed again."""
+        if node in self._nodes:
+            self._nodes[node].told = False
 
     def next_wakeup(self) -> float | None:
         """When `late` and `step` have something to do."""
@@ -312,4 +318,4 @@ def _can_be_tried(address: str) -> bool:
             return False  # a name of one of our interfaces
         number = number.ipv4_mapped or number
     wrong = number.is_link_local or number.is_multicast or number.is_unspecified
-    return port.isascii() and port.isdigit() and not wrong
+    return port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS and not wrong

@@ -220,6 +220,8 @@ class Tracking:
         for text in (said.address, said.version, said.rack, said.site, said.name):
             if len(text) > MAX_TEXT:
                 raise RemoteProtocolError(f"an announcement with a text of {len(text)} characters")
+            if not text.isprintable():  # it is shown in terminals, and written to logs
+                raise RemoteProtocolError("an announcement with characters that can't be printed")
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
         record = self.registry.announce(node, said, now)

@@ -102,6 +102,8 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
             "224.0.0.1:1",
             "10.0.0.1",
             "10.0.0.1:x",
+            "10.0.0.1:000080" + 20 * "9",
+            "10.0.0.1:0000801000000",
         )
     ):
         dials.announced(m.Member(node, address))
@@ -142,6 +144,22 @@ def test_nobody_has_us_dial_more_than_once_a_second_or_fills_our_memory(
     dials.forget(1)
     lived(dials, 10.0, 20.0)
     assert not dials._nodes
+
+
+def test_what_was_to_be_looked_at_sooner_is_not_kept() -> None:
+    """A node came back half a second after its dial, and then three, for half a day: 11,000 times were kept."""
+    dials, now = tried(1, failed=(2,)), 0.0
+    for turn in range(6000):
+        due = now + (0.5, 3.0)[turn % 2]
+        while now < due:
+            now = min(due, dials.next_wakeup() or due)
+            dials.late(now)
+            if now == due:
+                dials.announced(member(2))
+            for one in dials.step(now):
+                dials.answered(one, reached=False, now=now)
+    dials.check()
+    assert len(dials._due) < 700, "one for each second of the longest pause at most"
 
 
 def test_dials_of_those_who_left_count_until_they_end() -> None:
@@ -331,6 +349,8 @@ def test_who_fails_is_unreached_told_of_once_and_tried_again_less_and_less() -> 
     (again,) = dials.step(now + 6.0)
     dials.answered(again, reached=False, now=now + 6.0)
     assert dials.tell(2), "at another address"
+    dials.untold(2)
+    assert dials.tell(2), "nobody heard"
     dials.check()
 
 
@@ -468,6 +488,14 @@ def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:
     world.wait(1.0, alive=(1,))
     world.announce(2)
     assert Unreached(2, "") in answer(world, 2, reached=False)
+
+
+def test_what_would_change_a_terminal_or_forge_a_line_of_the_log_is_refused() -> None:
+    world = World()
+    for text in ("10.0.0.1\nCRITICAL:1", "n\x1b[2J", "\ud800"):
+        for said in (m.Announce(text, "1", "", "", ()), m.Announce("", "1", "", "", (), text)):
+            with pytest.raises(RemoteProtocolError, match="printed"):
+                world.tracking.handle(1, said, world.now)
 
 
 def test_an_announcement_that_is_refused_says_nothing_of_a_place() -> None:

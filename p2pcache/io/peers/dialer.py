@@ -9,6 +9,7 @@ from typing import Any
 
 from p2pcache.errors import RemoteProtocolError
 
+_PORT_DIGITS = 5
 _Found = list[tuple[Any, ...]]
 
 
@@ -111,6 +112,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+    number = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS and int(port)
+    if not host or not 0 < number < 65536:
         raise RemoteProtocolError(f"not a peer address: {address[:80]!r}")
-    return host, int(port)
+    return host, number
