@@ -60,5 +60,7 @@ def check(said: SwarmState) -> None:
     figures = (said.total_bytes, *said.taken)
     if len(said.label) > MAX_LABEL or len(said.taken) not in (0, 3):
         raise RemoteProtocolError("a swarm's label or figures are too long")
+    if not said.label.isprintable():  # it is shown in terminals
+        raise RemoteProtocolError("a swarm's label has characters that can't be printed")
     if any(not 0 <= figure <= MAX_BYTES for figure in figures):
         raise RemoteProtocolError(f"a number of bytes out of range: {max(figures, key=abs)}")

@@ -51,6 +51,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         said(1), said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
         said(label="x" * 1000),
+        said(label="m:v1\x1b[2J"),
+        said(label="m:v1\nm:v2"),
     ],
 )  # fmt: skip
 def test_figures_out_of_range_are_refused(bad: SwarmState) -> None:
