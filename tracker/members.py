@@ -211,7 +211,8 @@ class Members:
             self._take(connection, first)
             await connection.read(lambda message: self._take(connection, message))
         except RemoteProtocolError as error:
-            _log.warning("dropped member %s: %s", format_node(node), error)
+            level = logging.WARNING if self._has_a_line(node) else logging.DEBUG
+            _log.log(level, "dropped member %s: %s", format_node(node), error)
             connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, str(error))
         finally:
             connection.close(aiohttp.WSCloseCode.OK, "")
@@ -307,15 +308,19 @@ class Members:
         record = self._tracking.registry.nodes.get(node)
         if record is None or not record.connected:
             return  # it is gone, which is why
-        if self._warnings.take(format_node(node), time.monotonic(), patience_s=0):
+        if not self._has_a_line(node):
             self._tracking.dials.untold(node)
-            return  # one that comes and goes, or moves, would fill the log
+            return
         what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
         _log.warning(
             "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
             "and the address its own? (p2pcache doctor there; --advertise)",
             format_node(node), record.member.address, what,
         )  # fmt: skip
+
+    def _has_a_line(self, node: int) -> bool:
+        """Whether a warning about this member finds room: one that comes and goes, or moves, would fill the log."""
+        return not self._warnings.take(format_node(node), time.monotonic(), patience_s=0)
 
     def _dialled(self, dial: Dial, *, reached: bool) -> None:
         self._perform(self._tracking.dialled(dial, self._clock.now(), reached=reached))

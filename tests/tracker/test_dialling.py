@@ -228,3 +228,18 @@ async def test_who_comes_and_goes_does_not_fill_the_log(
                     await agent.send(m.Leaving())
                     await until(lambda: 2 not in dials._nodes)
     assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3
+
+
+async def test_who_announces_nonsense_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.WARNING)
+    one = FakeAgent(1)
+    one.address = "10.0.0.1\nCRITICAL forged:1"
+    async with tracker(tmp_path) as app:
+        for _ in range(8):
+            async with one.member(app.address, announce=False) as agent:
+                await agent.announce()
+                await agent.wait_closed()
+    assert sum("dropped member" in text for text in caplog.messages) == 3
+    assert not any("forged" in text for text in caplog.messages)
