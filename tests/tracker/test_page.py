@@ -85,12 +85,12 @@ async def test_one_swarm_with_its_members() -> None:
 
 async def test_metrics_of_a_swarm() -> None:
     one = Talker(1)
-    one.label = 'a"b\n'
+    one.label = 'a"b\\'
     async with tracker() as app, one.member(app.address):
         await one.enter(X, 8)
         await one.ask("status")
         _, text = await get(app.address, "/metrics")
-        key = f'digest="{X}",model="a\\"b\\n"'
+        key = f'digest="{X}",model="a\\"b\\\\"'
         assert f'p2pcache_tracker_swarm_received_bytes_total{{{key},source="origin"}} 400.0' in text
         assert f"p2pcache_tracker_swarm_size_bytes{{{key}}} 1000.0" in text
         assert f"p2pcache_tracker_swarm_leases_limit{{{key}}} 4.0" in text
