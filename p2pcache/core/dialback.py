@@ -16,9 +16,7 @@ from typing import NamedTuple
 from p2pcache.core.messages import Member
 
 AT_ONCE = 256  # dials under way; one into the void keeps its place for `DIAL_S`
-RATE = (
-    500.0  # a second: about a sixth of the tracker's core, while ten thousand announce themselves
-)
+RATE = 500.0  # a second: a sixth of the tracker's core, while ten thousand announce themselves
 BURST = 64
 # Who failed is tried again beside those who are new, so that neither keeps the others waiting. Where the tracker itself
 # is cut off that is everybody.
@@ -56,9 +54,7 @@ class _Word(Enum):
 @dataclass(slots=True)
 class _Tried:
     member: Member
-    here: bool = (
-        True  # no: it left, or has no address that can be dialled; kept for `LEAST_PAUSE_S`
-    )
+    here: bool = True  # no: it left, or can't be dialled there; it is kept for `LEAST_PAUSE_S`
     word: _Word = _Word.NOTHING
     wanted: bool = False  # it has announced itself since its last dial began
     dial: int = 0  # the number of the one under way; 0: there is none
