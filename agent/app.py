@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import p2pcache
+from p2pcache.agent import place
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.agent.api import Api
 from p2pcache.agent.doors import Doors
@@ -38,7 +39,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
-from p2pcache.io.host import address_for_peers
+from p2pcache.io.host import WILDCARDS, address_for_peers
 from p2pcache.io.kube import in_cluster
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.memberbook import MemberBook
@@ -66,6 +67,7 @@ class AgentApp:
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
         """
+        place.check(settings)
         self.settings = settings
         secret = read_cluster_key(settings.cluster_key_file)
         host, self._port = web.parse_listen(settings.listen)
@@ -284,7 +286,7 @@ class AgentApp:
 
 def _advertised(settings: AgentSettings, host: str, port: int) -> str:
     """What to tell peers when we listen on every address; "" where the bound address will do."""
-    if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+    if host not in WILDCARDS:
         return ""
     address = address_for_peers(settings.tracker)
     if address and port:

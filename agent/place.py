@@ -1,13 +1,17 @@
-"""This node's rack and site, where a Kubernetes cluster knows them: from labels of its Node."""
+"""Where this node is: what the operator says of it, or a Kubernetes cluster by labels of its Node."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 
 import msgspec
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.errors import P2PCacheError
+from p2pcache.core import announced
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io import web
+from p2pcache.io.host import WILDCARDS
 from p2pcache.io.kube import NodeLabels, in_cluster
 
 log = logging.getLogger(__name__)
@@ -18,6 +22,46 @@ TRIES_S = (
     4.0,
     8.0,
 )  # pauses after a failure; a node that has just booted has no network yet
+
+LABELS = ("rack", "site", "node_name")  # settings that every member of the cluster is told
+
+
+def check(settings: AgentSettings) -> None:
+    """Whether others can be told where this node is, or a tracker refuses it for ever, or nobody can dial it.
+
+    Raises:
+        UsageError: they can't; it names the setting.
+    """
+    if settings.advertise:
+        check_advertised(settings.advertise)
+    for setting in LABELS:
+        check_label(setting, getattr(settings, setting))
+
+
+def check_advertised(address: str) -> None:
+    """Whether other nodes can dial this.
+
+    Raises:
+        UsageError: they can't.
+    """
+    with contextlib.suppress(UsageError):
+        host, port = web.parse_listen(address)
+        if port and host not in WILDCARDS and not announced.unfit(address):
+            return
+    raise UsageError(
+        f"advertise is no address that other nodes can dial: {address[:80]!r}; "
+        "expected HOST:PORT, for example 10.0.0.7:7401 or [fd00::7]:7401"
+    )
+
+
+def check_label(setting: str, text: str) -> None:
+    """Whether others can be told this name of a node or of its place.
+
+    Raises:
+        UsageError: they can't.
+    """
+    if why := announced.unfit(text):
+        raise UsageError(f"{setting} {why}: {text[:80]!r}")
 
 
 async def settled(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:

@@ -25,7 +25,6 @@ T = TypeVar("T")
 LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
 DISK_S = 12.0  # twice `host.DISK_S`, and a slow drive that makes its last piece durable
-WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 class Node(NamedTuple):
@@ -212,7 +211,7 @@ def _files(pid: int | None) -> Fact:
 
 def _network(settings: AgentSettings) -> Fact:
     name, port = parse_listen(settings.advertise or settings.listen)
-    if name in WILDCARDS:
+    if name in host.WILDCARDS:
         name = host.address_for_peers(settings.tracker)
         if not name:
             raise UsageError(

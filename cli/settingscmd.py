@@ -132,9 +132,25 @@ def _engine_metrics(value: str) -> None:
     EngineMetrics(value, metric="", latency_s=1.0)
 
 
+def _advertise(value: str) -> None:
+    from p2pcache.agent.place import check_advertised
+
+    check_advertised(value)
+
+
+def _label(setting: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        from p2pcache.agent.place import check_label
+
+        check_label(setting, value)
+
+    return check
+
+
 _FORMS: dict[str, Callable[[Any], object]] = {
-    "listen": web.parse_listen, "advertise": web.parse_listen, "api_listen": web.parse_listen,
+    "listen": web.parse_listen, "advertise": _advertise, "api_listen": web.parse_listen,
     "health_listen": web.parse_listen, "tracker": _tracker_url, "origin": _origin_url,
+    "rack": _label("rack"), "site": _label("site"), "node_name": _label("node_name"),
     "agent": AgentClient, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
 }  # fmt: skip
 

@@ -13,7 +13,9 @@ from ipaddress import IPv6Address, ip_address
 from math import inf
 from typing import NamedTuple
 
+from p2pcache.core import address as addresses
 from p2pcache.core.messages import Member
+from p2pcache.errors import RemoteProtocolError
 
 AT_ONCE = 256  # dials under way; one into the void keeps its place for `DIAL_S`
 RATE = 500.0  # a second: a sixth of the tracker's core, while ten thousand announce themselves
@@ -30,7 +32,6 @@ DOUBT_AFTER_S = 0.05
 # the tracker reaches nobody that is at least a dial in eleven minutes for each.
 AGAIN_S = 5.0
 LAST_DOUBLING = 7
-PORT_DIGITS = 5
 DISBELIEVED = 0.8  # of those that failed are reached: fewer, or one node at the balance would turn a site over and over
 
 
@@ -304,14 +305,13 @@ class DialBacks:
 
 def _can_be_tried(address: str) -> bool:
     """Whether this is a number that a node can have. A name would keep the tracker waiting for a resolver."""
-    host, _, port = address.rpartition(":")
     try:
-        number = ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
+        host, _ = addresses.split(address)
+        number = ip_address(host)
+    except (RemoteProtocolError, ValueError):
         return False
     if isinstance(number, IPv6Address):
         if number.scope_id is not None:
             return False  # a name of one of our interfaces
         number = number.ipv4_mapped or number
-    wrong = number.is_link_local or number.is_multicast or number.is_unspecified
-    return port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS and not wrong
+    return not (number.is_link_local or number.is_multicast or number.is_unspecified)

@@ -6,7 +6,7 @@ Nothing is decided by these figures: a member that lies about them misleads a sc
 from p2pcache.core.messages import SwarmState
 from p2pcache.errors import RemoteProtocolError
 
-MAX_LABEL = 256  # characters of a ref: 80 + 80 + 127, and nobody uses that many
+MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_BYTES = 1 << 62
 MAX_TOLD = 20_000  # nodes whose last figures are remembered, departed ones included
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from p2pcache.core import ledger
+from p2pcache.core import announced, ledger
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial, DialBacks
 from p2pcache.core.manifest import MAX_CHUNKS
@@ -25,7 +25,6 @@ from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import is_digest
 
 MAX_SWARMS_PER_NODE = 4096  # models in one cache
-MAX_TEXT = 256  # bytes of an address, a rack, a site, a version
 
 
 @dataclass(slots=True)
@@ -217,11 +216,9 @@ class Tracking:
         return self.registry.nodes.keys()
 
     def _announce(self, node: int, said: m.Announce, now: float, out: list[Output]) -> None:
-        for text in (said.address, said.version, said.rack, said.site, said.name):
-            if len(text) > MAX_TEXT:
-                raise RemoteProtocolError(f"an announcement with a text of {len(text)} characters")
-            if not text.isprintable():  # it is shown in terminals, and written to logs
-                raise RemoteProtocolError("an announcement with characters that can't be printed")
+        for text in announced.TEXTS:
+            if why := announced.unfit(getattr(said, text)):
+                raise RemoteProtocolError(f"an announcement whose {text} {why}")
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
         record = self.registry.announce(node, said, now)

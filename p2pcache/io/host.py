@@ -22,6 +22,7 @@ from p2pcache.io.disk import disk_errors
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
 DISK_BYTES = 128 << 20  # above what a drive's own cache and controller swallow at once ...
 DISK_S = 2.0  # ... and no longer than this each way, on a slow one
+WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - listening there is on all of ours; nobody can dial them
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
 _ANY_PORT = 9  # of a datagram that is never sent
 _TIME_ERROR = 5  # adjtimex(2): the clock isn't synchronised

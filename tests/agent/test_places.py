@@ -1,7 +1,16 @@
-"""Members by rack and site, as the scheduler is told."""
+"""Members by rack and site, as the scheduler is told; and what an agent may say of its own place."""
 
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.app import AgentApp
 from p2pcache.agent.neighbours import placed
+from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.messages import Member
+from p2pcache.errors import UsageError
 
 
 def listed(*places: tuple[int, str, str]) -> dict[int, Member]:
@@ -28,3 +37,28 @@ def test_what_we_are_is_what_our_settings_say_not_what_the_list_says() -> None:
 def test_without_labels_all_are_in_one_rack() -> None:
     said = placed(1, ("", ""), listed((1, "", ""), (2, "", "")))
     assert (said.rack, said.site, said.racks, said.sites) == ((1, 2), (1, 2), (), ())
+
+
+NOBODYS = ": {!r}; expected HOST:PORT, for example 10.0.0.7:7401 or [fd00::7]:7401"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"advertise": "node-7"}, NOBODYS.format("node-7")),
+        ({"advertise": "node-7:0"}, NOBODYS.format("node-7:0")),
+        ({"advertise": "fd00::7:7401"}, NOBODYS.format("fd00::7:7401")),
+        ({"advertise": "[::]:7401"}, NOBODYS.format("[::]:7401")),
+        ({"advertise": f"{300 * 'n'}:7401"}, NOBODYS.format(80 * "n")),
+        ({"rack": "r1\r"}, "rack has characters that can't be printed: 'r1\\r'"),
+        ({"site": 257 * "s"}, "site has 257 characters; 256 are allowed"),
+        ({"node_name": "\x1b[2J"}, "node_name has characters that can't be printed"),
+    ],
+)
+def test_an_agent_whose_place_nobody_could_be_told_does_not_start(
+    tmp_path: Path, wrong: dict[str, Any], says: str
+) -> None:
+    given = {"cache_dir": str(tmp_path / "c"), "socket": str(tmp_path / "s"), **wrong}
+    with pytest.raises(UsageError, match=re.escape(says)):
+        AgentApp(AgentSettings(**{"listen": "127.0.0.1:0", **given}))
+    assert not (tmp_path / "c").exists()

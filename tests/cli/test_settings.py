@@ -81,6 +81,10 @@ def test_check(run: Run, tmp_path: Path) -> None:
     ("line", "says"),
     [
         ('[agent]\nlisten = "nope"', "[agent] listen: not an address"),
+        ('[agent]\nadvertise = "10.0.0.7:0"', "[agent] advertise: is no address that other nodes"),
+        ('[agent]\nrack = "r1\\n"', "[agent] rack: has characters that can't be printed: 'r1\\n'"),
+        (f'[agent]\nsite = "{257 * "s"}"', "[agent] site: has 257 characters; 256 are allowed"),
+        ('[agent]\nnode_name = "\\u001b[2J"', "[agent] node_name: has characters that can't be"),
         ('[agent]\nhealth_listen = "0.0.0.0:99999"', "[agent] health_listen: not a port"),
         ('[agent]\ntracker = "tracker:7400"', "[agent] tracker: not a tracker's URL"),
         ('[tracker]\norigin = "https://x"', "[tracker] origin: no origin of this kind"),

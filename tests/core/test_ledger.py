@@ -6,6 +6,7 @@ from p2pcache.core import ledger
 from p2pcache.core.ledger import Ledger
 from p2pcache.core.messages import SwarmState
 from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import Ref
 
 
 def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
@@ -58,6 +59,12 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_figures_out_of_range_are_refused(bad: SwarmState) -> None:
     with pytest.raises(RemoteProtocolError):
         ledger.check(bad)
+
+
+def test_the_longest_ref_is_a_label() -> None:
+    """Or the tracker would refuse all that a node announces, as long as that model is in its cache."""
+    ref = Ref.parse(f"{80 * 'n'}/{80 * 'm'}:{128 * 'v'}")
+    ledger.check(said(label=ref.short))
 
 
 def test_a_message_of_the_release_before_says_nothing_and_is_fine() -> None:

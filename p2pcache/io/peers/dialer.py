@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from p2pcache.core import address as addresses
 from p2pcache.errors import RemoteProtocolError
 
-_PORT_DIGITS = 5
 _Found = list[tuple[Any, ...]]
 
 
@@ -37,7 +37,7 @@ class Dialer:
         self._socket: socket.socket | None = None
         self._over = False
         try:
-            host, port = split_address(address)
+            host, port = addresses.split(address)
         except RemoteProtocolError as error:
             loop.call_soon(self._fail, str(error))
             return
@@ -102,17 +102,3 @@ class Dialer:
         if not self._over:
             self.cancel()
             self._on_failed(text)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6]:port".
-
-    Raises:
-        RemoteProtocolError: it isn't one.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    number = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS and int(port)
-    if not host or not 0 < number < 65536:
-        raise RemoteProtocolError(f"not a peer address: {address[:80]!r}")
-    return host, number

@@ -10,7 +10,6 @@ from p2pcache.core.handshake import Challenge, Hello, Welcome
 from p2pcache.core.uploads import Turn
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.io.peers import wire
-from p2pcache.io.peers.dialer import split_address
 from p2pcache.io.peers.wire import Frame, Kind
 
 U32 = st.integers(0, 0xFFFFFFFF)
@@ -96,19 +95,3 @@ def test_reasons_are_cut_and_printable() -> None:
     frame = unpack(wire.reason(Kind.BYE, "\x1b[31m" + "é" * 300))
     assert len(frame.payload) == wire.MAX_REASON_BYTES
     assert "\x1b" not in wire.reason_text(frame)
-
-
-@given(st.text(max_size=60))
-def test_addresses(text: str) -> None:
-    try:
-        host, port = split_address(text)
-    except RemoteProtocolError:
-        return
-    assert host
-    assert 0 < port < 65536
-
-
-def test_known_addresses() -> None:
-    assert split_address("10.0.0.1:7401") == ("10.0.0.1", 7401)
-    assert split_address("[fe80::1]:1") == ("fe80::1", 1)
-    assert split_address("node-7.cluster.local:65535") == ("node-7.cluster.local", 65535)
