@@ -9,16 +9,15 @@ import gc
 import json
 import os
 import random
-import secrets
 import sys
 import time
-from collections import deque
 
 import aiohttp
 import msgspec
 import uvloop
 
 import p2pcache
+from loadtest.trackerload_storm import Storm
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
@@ -28,9 +27,6 @@ from p2pcache.io.auth import read_cluster_key
 from p2pcache.io.door import raise_file_limit
 from p2pcache.io.tasks import Tasks
 
-RUNS_PER_S = 40.0  # what storage gives a storm, however many leases are in flight
-FIRST_BYTE_S = 0.02  # of storage
-SPREAD_S = 1.0  # from the reader to everybody else in the swarm
 ARRIVAL_S = 2.0  # a storm's nodes ask within so long
 PAUSE_S = 3.0  # between two storms of the same size
 KEPT = 3  # complete models that each agent holds, of ...
@@ -82,42 +78,6 @@ class Answers:
             await asyncio.sleep(LOOK_S)
             if self.counting:
                 self.late.append(max(0.0, time.monotonic() - due))
-
-
-class Storm:
-    """One model that some agents of this process pull at once."""
-
-    def __init__(self, members: list["Agent"], runs: int) -> None:
-        self.runs = runs
-        self.digest = secrets.token_hex(32)
-        self.members = members
-        self._read: deque[tuple[float, int]] = deque()
-        self._spread = 0
-        self._free_at = 0.0  # of storage
-
-    def reading(self, dice: random.Random) -> float:
-        """How long a lease takes that was granted now, seconds: those before it come first."""
-        now = time.monotonic()
-        took = dice.uniform(0.5, 1.5) / RUNS_PER_S
-        self._free_at = max(now + FIRST_BYTE_S, self._free_at) + took
-        return self._free_at - now
-
-    def read(self, run: int) -> None:
-        """A member has read a run from the origin."""
-        self._read.append((time.monotonic(), run))
-
-    @property
-    def have(self) -> int:
-        """What every member has by now, as bits."""
-        before = time.monotonic() - SPREAD_S
-        while self._read and self._read[0][0] < before:
-            self._spread |= 1 << self._read.popleft()[1]
-        return self._spread
-
-    @property
-    def over(self) -> bool:
-        """Whether everybody has everything."""
-        return self.have == chunkset.full(self.runs)
 
 
 class Agent:
