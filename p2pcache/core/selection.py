@@ -66,11 +66,13 @@ def choose_peer(
         asked = peer.asked  # first, as it costs least: this loop is a tenth of a storm's work
         if asked >= per_peer and asked >= per_peer + peer.ahead:
             continue
+        rest_until = peer.rest_until
+        if rest_until > now:
+            if rest_until < retry_at and peer.have & within[peer.distance]:
+                retry_at = rest_until
+            continue
         offered = peer.have & within[peer.distance]
         if not offered:
-            continue
-        if peer.rest_until > now:
-            retry_at = min(retry_at, peer.rest_until)
             continue
         if peer.slow:
             # passed over unless nobody else has it, and then never more than one at a time

@@ -281,8 +281,14 @@ class UploadQueue(Generic[Item]):
     @property
     def _few_places(self) -> int:
         """Places in all while few ask; 0: they aren't few, or we are to give way."""
-        few = len(set(self._lately)) <= _FEW_ASKERS and self._slots >= self._settings.slots
-        return self._settings.few_askers_places if few else 0
+        if self._slots < self._settings.slots:
+            return 0
+        askers: set[int] = set()
+        for peer in self._lately:
+            askers.add(peer)
+            if len(askers) > _FEW_ASKERS:
+                return 0
+        return self._settings.few_askers_places
 
     def _share(self, peer: int, turn: Turn, few_places: int) -> int:
         askers = len(self._active.keys() | self._waiting.keys() | {peer})

@@ -158,7 +158,7 @@ class Cluster:
         if self.between(side_a, side_b):
             self._held.append((side_a, side_b, what, args))
         else:
-            self.world.after(self.latency_s + queued_s, what, *args)
+            self.world.arrives(self.latency_s + queued_s, what, *args)
 
     def spread(self, a: SimNode, others: list[SimNode], runs: int, load: int) -> None:
         """A HAVE from one node to many: one thing to happen, or half the time went into the heap."""
@@ -166,7 +166,7 @@ class Cluster:
             for b in others:
                 self.send(a, b, b.told, a.node, runs, load)
         elif others:
-            self.world.after(
+            self.world.arrives(
                 self.latency_s + self._queued_s(a.up), self._spread, others, a.node, runs, load
             )
 

@@ -31,6 +31,16 @@ STREAMS = 64  # connections of one node to the origin: more than it ever uses
 STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 
 
+class Neighbour:
+    """What a node knows of one that it is or was connected with."""
+
+    __slots__ = ("askable", "have")
+
+    def __init__(self) -> None:
+        self.have = 0  # bits that it told us of
+        self.askable = False  # we may request from it
+
+
 class SimNode:
     """One agent that wants the model."""
 
@@ -62,7 +72,8 @@ class SimNode:
         self.finished: float | None = None
         self.wanted_done: float | None = None  # when what it was told to get was here
         self.askable: dict[int, SimNode] = {}  # whom we may request from
-        self.known: dict[int, int] = {}  # node -> what it told us that it has (bits)
+        self._heard: dict[int, Neighbour] = {}  # whom we are or were connected with
+        self._audience: list[tuple[SimNode, Neighbour]] = []  # of our news; []: to be made anew
         self.wanted: list[int] = []  # neighbours that the tracker named
         self.members = NOBODY
         self.corrupt = False  # gave up: the origin's bytes are wrong
@@ -159,21 +170,34 @@ class SimNode:
             self.post(events.DialFailed(other_id))
             return
         self.askable[other_id] = other
-        self.known[other_id] = other.have
+        self._hear(other).askable = True
         other.inbound(self)
         self.post(events.PeerJoined(other_id, other.have, 2 * self.cluster.latency_s))
 
     def inbound(self, asker: "SimNode") -> None:
         """Somebody may request from us; we dial back if we want something too."""
         self.serving.askers[asker.node] = asker
-        self.known[asker.node] = asker.have
+        self._hear(asker)
         if not self.scheduler.complete:
             self.dial(asker.node)
+
+    def _hear(self, other: "SimNode") -> "Neighbour":
+        """A connection with it is there: we know what it has now."""
+        known = self._heard.setdefault(other.node, Neighbour())
+        known.have = other.have
+        self.audience_changed()
+        return known
+
+    def audience_changed(self) -> None:
+        """Somebody came or went."""
+        self._audience = []
 
     def hang_up(self, other: "SimNode", outcome: Outcome) -> None:
         """The connection on which we request broke: every request to it ends."""
         if self.askable.pop(other.node, None) is None:
             return
+        self._heard[other.node].askable = False
+        self.audience_changed()
         other.serving.dropped_by(self)
         for number, (server, _run, _at) in list(self._asked.items()):
             if server is other:
@@ -215,19 +239,22 @@ class SimNode:
     def _on_announce(self, command: commands.Announce) -> None:
         load = self.serving.queue.load
         runs = command.runs
-        known = self.known
-        others = [
-            other for node, other in {**self.serving.askers, **self.askable}.items()
-            if runs & ~known.get(node, 0) and not other.scheduler.complete
+        if not self._audience:
+            heard, others = self._heard, {**self.serving.askers, **self.askable}
+            self._audience = [(other, heard[node]) for node, other in others.items()]
+        unaware = [
+            other for other, known in self._audience
+            if runs & ~known.have and not other.scheduler.complete
         ]  # fmt: skip
-        self.cluster.spread(self, others, runs, load)
+        self.cluster.spread(self, unaware, runs, load)
 
     def told(self, node: int, runs: int, load: int) -> None:
         """A neighbour's HAVE."""
-        known = self.known
-        known[node] = known.get(node, 0) | runs
-        if node in self.askable:
-            self.post(events.PeerHas(node, runs, load))
+        known = self._heard.get(node)
+        if known is not None:
+            known.have |= runs
+            if known.askable:
+                self.post(events.PeerHas(node, runs, load))
 
     # -- origin -------------------------------------------------------------------------------
 

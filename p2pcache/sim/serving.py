@@ -63,6 +63,7 @@ class Serving:
     def dropped_by(self, asker: "SimNode") -> None:
         """The asker's connection is gone."""
         self.askers.pop(asker.node, None)
+        self._node.audience_changed()
         for upload in self.queue.leave(asker.node):
             del self._uploads[asker.node, upload.number]
         for key, upload in list(self._uploads.items()):

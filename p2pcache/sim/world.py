@@ -3,9 +3,12 @@
 import hashlib
 import heapq
 import struct
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
+
+_Thing = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
 
 class World:
@@ -19,7 +22,8 @@ class World:
         self.now = 0.0
         self.dice = Random(seed)
         self.steps = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[_Thing] = []
+        self._messages: deque[_Thing] = deque()  # in order
         self._count = 0
         self._trace = hashlib.blake2b(digest_size=16)
 
@@ -33,14 +37,24 @@ class World:
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay_s, self._count, what, args))
 
+    def arrives(self, delay_s: float, what: Callable[..., None], *args: Any) -> None:
+        """The same for messages: most take equally long, so they come in order, and a heap is slow for many."""
+        when = self.now + delay_s
+        if self._messages and when < self._messages[-1][0]:
+            self.after(delay_s, what, *args)
+        else:
+            self._count += 1
+            self._messages.append((when, self._count, what, args))
+
     def run(self, until: float, done: Callable[[], bool]) -> None:
         """Let time pass until `done` or the deadline or nothing is left to happen."""
-        heap = self._heap
-        while heap and not done():
-            if heap[0][0] > until:
+        heap, messages = self._heap, self._messages
+        while (heap or messages) and not done():
+            message_next = bool(messages) and (not heap or messages[0] < heap[0])
+            if (messages[0] if message_next else heap[0])[0] > until:
                 self.now = until
                 return
-            self.now, _, what, args = heapq.heappop(heap)
+            self.now, _, what, args = messages.popleft() if message_next else heapq.heappop(heap)
             self.steps += 1
             what(*args)
 
