@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
-from p2pcache.io.host import WILDCARDS, address_for_peers
+from p2pcache.io.host import address_for_peers, is_wildcard
 from p2pcache.io.kube import in_cluster
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.memberbook import MemberBook
@@ -81,7 +80,7 @@ class AgentApp:
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
-        self.advertise = settings.advertise or _advertised(settings, host, self._port)
+        self.advertise = _advertised(settings, host, self._port)
         disk = TokenBucket(settings.disk_bytes_per_s)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
@@ -126,7 +125,7 @@ class AgentApp:
         self.janitor = Janitor(self.parts, self.downloads, self.serving)
         members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
         self.stranded = Stranded(self.parts, self.downloads, members)
-        self._name = settings.node_name or socket.gethostname()
+        self._name = place.own_name(settings)
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
@@ -285,8 +284,10 @@ class AgentApp:
 
 
 def _advertised(settings: AgentSettings, host: str, port: int) -> str:
-    """What to tell peers when we listen on every address; "" where the bound address will do."""
-    if host not in WILDCARDS:
+    """What to tell peers to dial; "" where the bound address will do."""
+    if settings.advertise:
+        return place.advertised(settings.advertise)
+    if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker)
     if address and port:

@@ -8,10 +8,9 @@ import socket
 import msgspec
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.core import address as addresses
 from p2pcache.core import announced
-from p2pcache.errors import P2PCacheError, UsageError
-from p2pcache.io import web
-from p2pcache.io.host import WILDCARDS
+from p2pcache.errors import P2PCacheError, RemoteProtocolError, UsageError
 from p2pcache.io.kube import NodeLabels, in_cluster
 
 log = logging.getLogger(__name__)
@@ -27,27 +26,26 @@ LABELS = ("rack", "site", "node_name")  # settings that every member of the clus
 
 
 def check(settings: AgentSettings) -> None:
-    """Whether others can be told where this node is, or a tracker refuses it for ever, or nobody can dial it.
+    """Whether others can be told where this node is. Without a tracker nobody is told of rack, site or name.
 
     Raises:
-        UsageError: they can't; it names the setting.
+        UsageError: a tracker would refuse it again and again, or nobody could dial it; it names the setting.
     """
     if settings.advertise:
-        check_advertised(settings.advertise)
-    for setting in LABELS:
+        advertised(settings.advertise)
+    for setting in LABELS if settings.tracker else ():
         check_label(setting, getattr(settings, setting))
 
 
-def check_advertised(address: str) -> None:
-    """Whether other nodes can dial this.
+def advertised(address: str) -> str:
+    """The address as other nodes are told it.
 
     Raises:
-        UsageError: they can't.
+        UsageError: they couldn't dial it.
     """
-    with contextlib.suppress(UsageError):
-        host, port = web.parse_listen(address)
-        if port and host not in WILDCARDS and not announced.unfit(address):
-            return
+    with contextlib.suppress(RemoteProtocolError):
+        if not announced.unfit(address):
+            return addresses.canonical(address)
     raise UsageError(
         f"advertise is no address that other nodes can dial: {address[:80]!r}; "
         "expected HOST:PORT, for example 10.0.0.7:7401 or [fd00::7]:7401"
@@ -61,7 +59,15 @@ def check_label(setting: str, text: str) -> None:
         UsageError: they can't.
     """
     if why := announced.unfit(text):
-        raise UsageError(f"{setting} {why}: {text[:80]!r}")
+        raise UsageError(
+            f"{setting} {why}: {text[:80]!r}; change P2PCACHE_{setting.upper()}, the flag or the settings file"
+        )
+
+
+def own_name(settings: AgentSettings) -> str:
+    """What people call this node."""
+    name = settings.node_name or socket.gethostname()
+    return "".join(c if c.isprintable() else "?" for c in name)  # a host's name can be any bytes
 
 
 async def settled(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:
@@ -75,13 +81,14 @@ async def settled(settings: AgentSettings, node: NodeLabels | None = None) -> Ag
         node: the Node; default: the one that `node_name` names, of this pod's cluster.
 
     Raises:
-        UsageError: labels are to be read, and this isn't a pod.
+        UsageError: labels are to be read, and this isn't a pod; or what is set can't be told to others.
     """
+    check(settings)
     keys = {"rack": settings.kubernetes_rack_label, "site": settings.kubernetes_site_label}
     keys = {part: key for part, key in keys.items() if key and not getattr(settings, part)}
     if not keys:
         return settings
-    labels = await _read(node or in_cluster(settings.node_name or socket.gethostname()))
+    labels = await _read(node or in_cluster(own_name(settings)))
     for part, key in keys.items():
         if labels is not None and not labels.get(key):
             log.warning("no %s: this Node has no label %s", part, key)

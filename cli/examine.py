@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from p2pcache import __version__
+from p2pcache.agent.place import advertised, check
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import doctor as think
 from p2pcache.core.doctor import Fact, Trouble
@@ -210,8 +211,11 @@ def _files(pid: int | None) -> Fact:
 
 
 def _network(settings: AgentSettings) -> Fact:
-    name, port = parse_listen(settings.advertise or settings.listen)
-    if name in host.WILDCARDS:
+    check(settings)
+    name, port = parse_listen(
+        (settings.advertise and advertised(settings.advertise)) or settings.listen
+    )
+    if host.is_wildcard(name):
         name = host.address_for_peers(settings.tracker)
         if not name:
             raise UsageError(

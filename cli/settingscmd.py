@@ -133,9 +133,9 @@ def _engine_metrics(value: str) -> None:
 
 
 def _advertise(value: str) -> None:
-    from p2pcache.agent.place import check_advertised
+    from p2pcache.agent.place import advertised
 
-    check_advertised(value)
+    advertised(value)
 
 
 def _label(setting: str) -> Callable[[str], None]:

@@ -1,7 +1,15 @@
 """Where a peer says it can be dialled: "host:port" or "[v6]:port". Pure."""
 
+import re
+from contextlib import suppress
+from ipaddress import ip_address
+
 from p2pcache.errors import RemoteProtocolError
 
+_NAME = re.compile(
+    r"[^\s:/%\[\]*]+"
+)  # of a host: strict enough for slips of the pen, a resolver knows the rest
+_NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver would take "0" and "10.1" for numbers
 _PORT_DIGITS = 5  # or a number of any length would be taken in
 
 
@@ -17,3 +25,20 @@ def split(address: str) -> tuple[str, int]:
     if not host or not 0 < number < 65536:
         raise RemoteProtocolError(f"not a peer address: {address[:80]!r}")
     return host, number
+
+
+def canonical(address: str) -> str:
+    """An address of a node as the others should be told it: IPv6 in brackets, nothing else.
+
+    Raises:
+        RemoteProtocolError: nobody could dial it.
+    """
+    host, port = split(address)
+    with suppress(ValueError):
+        number = ip_address(host)
+        if not (number.is_unspecified or number.is_multicast):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host = ""
+    if not _NAME.fullmatch(host) or _NUMBER.fullmatch(host):
+        raise RemoteProtocolError(f"not an address that a node can have: {address[:80]!r}")
+    return f"{host}:{port}"

@@ -307,8 +307,11 @@ def _can_be_tried(address: str) -> bool:
     """Whether this is a number that a node can have. A name would keep the tracker waiting for a resolver."""
     try:
         host, _ = addresses.split(address)
+    except RemoteProtocolError:
+        return bool(address)  # nobody can dial that, and the attempt ends at once
+    try:
         number = ip_address(host)
-    except (RemoteProtocolError, ValueError):
+    except ValueError:
         return False
     if isinstance(number, IPv6Address):
         if number.scope_id is not None:

@@ -1,5 +1,6 @@
 """What this machine is like: disk, network, clock, limits. Measured, not judged."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -9,6 +10,7 @@ import socket
 import stat
 import tempfile
 import time
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -22,7 +24,6 @@ from p2pcache.io.disk import disk_errors
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
 DISK_BYTES = 128 << 20  # above what a drive's own cache and controller swallow at once ...
 DISK_S = 2.0  # ... and no longer than this each way, on a slow one
-WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - listening there is on all of ours; nobody can dial them
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
 _ANY_PORT = 9  # of a datagram that is never sent
 _TIME_ERROR = 5  # adjtimex(2): the clock isn't synchronised
@@ -65,6 +66,15 @@ def address_of(host: str) -> str:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return host
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether listening there is listening on all addresses of ours, which nobody can dial."""
+    with contextlib.suppress(OSError):
+        return socket.inet_aton(host) == bytes(4)  # "0" is one, too
+    with contextlib.suppress(ValueError):
+        return ip_address(host).is_unspecified
+    return False
 
 
 def address_for_peers(tracker: str) -> str:

@@ -167,7 +167,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not bare or (":" in bare) != (bare != host):
         raise UsageError(f"not an address: {text!r}; expected HOST:PORT, for example 0.0.0.0:7400")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise UsageError(f"not a port: {port!r} in {text!r}; expected 0 to 65535")
     return bare, int(port)
 

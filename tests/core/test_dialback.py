@@ -96,10 +96,6 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
             "0.0.0.0:7401",
             "[::ffff:0.0.0.0]:7401",
             "224.0.0.1:1",
-            "10.0.0.1",
-            "10.0.0.1:x",
-            "10.0.0.1:000080" + 20 * "9",
-            "10.0.0.1:0000801000000",
         )
     ):
         dials.announced(m.Member(node, address))
@@ -108,6 +104,18 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
     for one in good:
         dials.announced(one)
     assert whom(dials, 2.0) == good
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:x", "10.0.0.1:000080" + 20 * "9"]
+)
+def test_what_nobody_can_dial_is_tried_all_the_same(address: str) -> None:
+    """It fails at once, and people hear of the node."""
+    dials = tried(1)
+    dials.announced(m.Member(2, address))
+    (one,) = dials.step(1.0)
+    dials.answered(one, reached=False, now=1.0)
+    assert dials.unreached == {2}
 
 
 def moves(dials: DialBacks, tick: int) -> None:

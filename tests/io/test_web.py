@@ -143,7 +143,8 @@ def test_parse_listen(text: str, want: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", ":80", "h:", "h:-1", "h:65536", "::1:80", "[h]:80", "h:\u0661"]
+    "text",
+    ["", "x", ":80", "h:", "h:-1", "h:65536", "::1:80", "[h]:80", "h:\u0661", "h:" + 5000 * "7"],
 )
 def test_parse_listen_refuses(text: str) -> None:
     with pytest.raises(errors.UsageError):
