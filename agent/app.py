@@ -33,6 +33,7 @@ from p2pcache.agent.stranded import Stranded
 from p2pcache.agent.warms import FILE as WARMS_FILE
 from p2pcache.agent.warms import Warms
 from p2pcache.core import messages as m
+from p2pcache.core.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
@@ -139,7 +140,7 @@ class AgentApp:
         try:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
                 host, port = await self.net.start(self._host, self._port)
-                self.advertise = self.advertise or web.format_address(host, port)
+                self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 await self.downloads.seed_all()
                 if self.settings.origin:
@@ -291,7 +292,7 @@ def _advertised(settings: AgentSettings, host: str, port: int) -> str:
         return ""
     address = address_for_peers(settings.tracker)
     if address and port:
-        return web.format_address(address, port)
+        return join(address, port)
     raise UsageError(
         "listening on every address, there is none that others can dial (or the port is 0); "
         "set --advertise HOST:PORT"

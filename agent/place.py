@@ -44,8 +44,7 @@ def advertised(address: str) -> str:
         UsageError: they couldn't dial it.
     """
     with contextlib.suppress(RemoteProtocolError):
-        if not announced.unfit(address):
-            return addresses.canonical(address)
+        return addresses.canonical(address)
     raise UsageError(
         f"advertise is no address that other nodes can dial: {address[:80]!r}; "
         "expected HOST:PORT, for example 10.0.0.7:7401 or [fd00::7]:7401"

@@ -11,6 +11,7 @@ from p2pcache import __version__
 from p2pcache.agent.place import advertised, check
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core import doctor as think
+from p2pcache.core.address import join
 from p2pcache.core.doctor import Fact, Trouble
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io import host, probe
@@ -19,7 +20,7 @@ from p2pcache.io.client import read_token
 from p2pcache.io.config import redacted
 from p2pcache.io.errand import Errand
 from p2pcache.io.tls import open_tls
-from p2pcache.io.web import format_address, parse_listen
+from p2pcache.io.web import parse_listen
 
 T = TypeVar("T")
 
@@ -226,6 +227,6 @@ def _network(settings: AgentSettings) -> Fact:
     hub = urlsplit(settings.tracker).hostname or ""
     source = host.source_towards(hub) if hub and not is_loopback(host.address_of(hub)) else ""
     return think.Network(
-        interface.name, format_address(name, port), address, is_loopback(address), interface.speed_mbit,
+        interface.name, join(name, port), address, is_loopback(address), interface.speed_mbit,
         interface.mtu, interface.up, "" if is_loopback(source) else source,
     )  # fmt: skip

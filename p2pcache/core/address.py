@@ -1,7 +1,6 @@
 """Where a peer says it can be dialled: "host:port" or "[v6]:port". Pure."""
 
 import re
-from contextlib import suppress
 from ipaddress import ip_address
 
 from p2pcache.errors import RemoteProtocolError
@@ -10,6 +9,7 @@ _NAME = re.compile(
     r"[^\s:/%\[\]*]+"
 )  # of a host: strict enough for slips of the pen, a resolver knows the rest
 _NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver would take "0" and "10.1" for numbers
+MAX_LENGTH = 255  # of what others are told: a JOIN has one byte for the length
 _PORT_DIGITS = 5  # or a number of any length would be taken in
 
 
@@ -31,14 +31,25 @@ def canonical(address: str) -> str:
     """An address of a node as the others should be told it: IPv6 in brackets, nothing else.
 
     Raises:
-        RemoteProtocolError: nobody could dial it.
+        RemoteProtocolError: nobody could dial it, or be told it.
     """
     host, port = split(address)
-    with suppress(ValueError):
-        number = ip_address(host)
-        if not (number.is_unspecified or number.is_multicast):
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        host = ""
-    if not _NAME.fullmatch(host) or _NUMBER.fullmatch(host):
+    if not _is_of_a_node(host):
         raise RemoteProtocolError(f"not an address that a node can have: {address[:80]!r}")
-    return f"{host}:{port}"
+    told = join(host, port)
+    if not (told.isascii() and told.isprintable()) or len(told) > MAX_LENGTH:
+        raise RemoteProtocolError(f"not at most {MAX_LENGTH} ASCII characters: {address[:80]!r}")
+    return told
+
+
+def join(host: str, port: int) -> str:
+    """The inverse of `split`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_of_a_node(host: str) -> bool:
+    try:
+        number = ip_address(host)
+    except ValueError:
+        return bool(_NAME.fullmatch(host)) and not _NUMBER.fullmatch(host)
+    return not (number.is_unspecified or number.is_multicast)

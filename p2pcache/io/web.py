@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import StreamReader, web
 
+from p2pcache.core.address import join
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.auth import is_loopback
@@ -172,11 +173,6 @@ def parse_listen(text: str) -> tuple[str, int]:
     return bare, int(port)
 
 
-def format_address(host: str, port: int) -> str:
-    """The inverse of `parse_listen`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 @contextlib.asynccontextmanager
 async def serving(
     app: web.Application,
@@ -260,7 +256,7 @@ def listen_tcp(listen: str) -> socket.socket:
 def bound_address(sock: socket.socket) -> str:
     """Where a TCP socket listens, as `HOST:PORT` (tells the port that port 0 became)."""
     host, port = sock.getsockname()[:2]
-    return format_address(host, port)
+    return join(host, port)
 
 
 def listen_unix(path: Path, *, mode: int) -> socket.socket:

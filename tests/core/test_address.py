@@ -48,7 +48,7 @@ def test_no_addresses(text: str) -> None:
         ("fd00::7:7401", "[fd00::7]:7401"),
         ("[fe80::1%eth0]:1", "[fe80::1%eth0]:1"),
         ("node-7.cluster.local:7401", "node-7.cluster.local:7401"),
-        ("knoten-ä:7401", "knoten-ä:7401"),
+        (250 * "n" + ":07401", 250 * "n" + ":7401"),
         ("7.example:1", "7.example:1"),
     ],
 )
@@ -60,8 +60,8 @@ def test_what_others_are_told(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["node-7", "node-7:0", "node-7:0007401", "[::]:7401", "[::0]:7401", "0.0.0.0:7401", "0:7401", "00.0.0.0:7401",
-     "10.1:7401", "0x7f000001:1", "*:7401", " 10.0.0.7:7401", "n 7:7401", "n/x:7401", "[nonsense::zz:]:7401",
-     "fd00::7", "224.0.0.1:7401", "http://n:7401"],
+     "10.1:7401", "0x7f000001:1", "*:7401", " 10.0.0.7:7401", "n 7:7401", "n\x1b:7401", "n/x:7401",
+     "[nonsense::zz:]:7401", "fd00::7", "224.0.0.1:7401", "http://n:7401"],
 )  # fmt: skip
 def test_what_nobody_could_dial(text: str) -> None:
     with pytest.raises(RemoteProtocolError):

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from p2pcache import errors
+from p2pcache.core.address import join
 from p2pcache.io import web as ours
 from p2pcache.io.clock import SystemClock
 
@@ -139,7 +140,7 @@ def test_bad_unix_paths(tmp_path: Path) -> None:
 )
 def test_parse_listen(text: str, want: tuple[str, int]) -> None:
     assert ours.parse_listen(text) == want
-    assert ours.format_address(*want) == text
+    assert join(*want) == text
 
 
 @pytest.mark.parametrize(

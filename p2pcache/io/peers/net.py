@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from p2pcache.core.address import join
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import UploadSettings
@@ -128,7 +129,7 @@ class PeerNet:
         self._writers = Workers(threads, "chunk-write")
         self._hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
-            advertise=self._advertise or _join_address(bound[0], bound[1]),
+            advertise=self._advertise or join(bound[0], bound[1]),
             pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down, disk=self._disk),
             uploads=Uploads(self._upload_settings, inbox, self._up), tls=self._tls,
         )  # fmt: skip
@@ -380,7 +381,3 @@ def _spans(chunks: list[int]) -> deque[range]:
         else:
             spans.append(range(chunk, chunk + 1))
     return spans
-
-
-def _join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
