@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 from p2pcache.errors import RemoteProtocolError
 
-_NAME = re.compile(r"[^\s:/%\[\]*]+")  # a slip of the pen is seen; what a name may be a resolver knows
+_NAME = re.compile(r"[^\s:/%\[\]*]+")  # slips of the pen; the rest a resolver knows
 _NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver would take "0" and "10.1" for numbers
 MAX_LENGTH = 255  # of what others are told: a JOIN has one byte for the length
 _PORT_DIGITS = 5  # or a number of any length would be taken in
