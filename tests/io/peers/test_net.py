@@ -47,6 +47,10 @@ async def test_everything_comes_over() -> None:
         await fetch(client, port, server)
         check(MODEL, port)
         assert client.net.stats.bytes_received == sum(MIXED)
+        # Counted by the sending thread, which may come to it after the bytes came here.
+        async with asyncio.timeout(10):
+            while server.net.stats.bytes_served < sum(MIXED):
+                await asyncio.sleep(0.01)
         assert server.net.stats.bytes_served == sum(MIXED)
         client.net.request(DIGEST, 1000, 1, 0)
         assert await port.end(1000) is Outcome.DONE  # nothing is missing: no bytes needed
