@@ -188,12 +188,12 @@ class Connection:
         return True
 
     def send(self, data: bytes, key: str) -> None:
-        """To the client, counted when it belongs to a blob."""
-        self._client.sock.sendall(data)
+        """To the client, counted when it belongs to a blob: before, or who has it could ask too soon how much it was."""
         if key:
             with self._state.lock:
                 self._state.blob_bytes += len(data)
                 self._state.by_key[key.rpartition("/")[2]] += len(data)
+        self._client.sock.sendall(data)
 
     def strike(self, kind: str) -> NoReturn:
         """End a body as the fault wants it."""
