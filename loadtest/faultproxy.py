@@ -188,7 +188,7 @@ class Connection:
         return True
 
     def send(self, data: bytes, key: str) -> None:
-        """To the client, counted when it belongs to a blob: before, or who has it could ask too soon how much it was."""
+        """To the client, counted when it belongs to a blob: before, as who has it may ask at once how much it was."""
         if key:
             with self._state.lock:
                 self._state.blob_bytes += len(data)
