@@ -81,7 +81,9 @@ class AgentApp:
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
-        self.advertise = _advertised(settings, host, self._port)
+        self.advertise = place.advertised(settings.advertise) or _own_address(
+            settings, host, self._port
+        )
         disk = TokenBucket(settings.disk_bytes_per_s)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
@@ -284,10 +286,8 @@ class AgentApp:
             swarm.tracker_said(message)
 
 
-def _advertised(settings: AgentSettings, host: str, port: int) -> str:
-    """What to tell peers to dial; "" where the bound address will do."""
-    if settings.advertise:
-        return place.advertised(settings.advertise)
+def _own_address(settings: AgentSettings, host: str, port: int) -> str:
+    """What to tell peers when we listen on every address; "" where the bound address will do."""
     if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker)

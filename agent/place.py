@@ -31,18 +31,19 @@ def check(settings: AgentSettings) -> None:
     Raises:
         UsageError: a tracker would refuse it again and again, or nobody could dial it; it names the setting.
     """
-    if settings.advertise:
-        advertised(settings.advertise)
+    advertised(settings.advertise)
     for setting in LABELS if settings.tracker else ():
         check_label(setting, getattr(settings, setting))
 
 
 def advertised(address: str) -> str:
-    """The address as other nodes are told it.
+    """The address as other nodes are told it; "" stays "": the operator named none.
 
     Raises:
         UsageError: they couldn't dial it.
     """
+    if not address:
+        return ""
     with contextlib.suppress(RemoteProtocolError):
         return addresses.canonical(address)
     raise UsageError(

@@ -213,9 +213,7 @@ def _files(pid: int | None) -> Fact:
 
 def _network(settings: AgentSettings) -> Fact:
     check(settings)
-    name, port = parse_listen(
-        (settings.advertise and advertised(settings.advertise)) or settings.listen
-    )
+    name, port = parse_listen(advertised(settings.advertise) or settings.listen)
     if host.is_wildcard(name):
         name = host.address_for_peers(settings.tracker)
         if not name:

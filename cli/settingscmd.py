@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -138,19 +139,16 @@ def _advertise(value: str) -> None:
     advertised(value)
 
 
-def _label(setting: str) -> Callable[[str], None]:
-    def check(value: str) -> None:
-        from p2pcache.agent.place import check_label
+def _label(setting: str, value: str) -> None:
+    from p2pcache.agent.place import check_label
 
-        check_label(setting, value)
-
-    return check
+    check_label(setting, value)
 
 
 _FORMS: dict[str, Callable[[Any], object]] = {
     "listen": web.parse_listen, "advertise": _advertise, "api_listen": web.parse_listen,
     "health_listen": web.parse_listen, "tracker": _tracker_url, "origin": _origin_url,
-    "rack": _label("rack"), "site": _label("site"), "node_name": _label("node_name"),
+    **{setting: partial(_label, setting) for setting in ("rack", "site", "node_name")},
     "agent": AgentClient, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
 }  # fmt: skip
 

@@ -26,6 +26,16 @@ def answer(world: World, *nodes: int, reached: bool) -> list[object]:
     return said
 
 
+def second_hidden() -> World:
+    """Two members, of which the second can't be dialled."""
+    world = World()
+    for node in (1, 2):
+        world.announce(node)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    return world
+
+
 def test_a_member_is_dialled_where_it_says() -> None:
     world = World()
     out = world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
@@ -159,11 +169,7 @@ def test_who_reaches_nobody_and_is_reached_by_nobody_reads_for_itself() -> None:
 
 
 def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
-    world = World()
-    for node in (1, 2):
-        world.announce(node)
-    answer(world, 1, reached=True)
-    answer(world, 2, reached=False)
+    world = second_hidden()
     world.say(1, m.Enter(state(credit=4)))
     world.say(1, m.LeaseReport(X, EPOCH, credit=4, wanted=chunkset.to_bytes(0b1111, 32)))
     assert world.granted(1)[:4] == [0, 1, 2, 3]
@@ -174,11 +180,7 @@ def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
 
 def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
     """The whole storm stood still for four seconds, for one run."""
-    world = World()
-    for node in (1, 2):
-        world.announce(node)
-    answer(world, 1, reached=True)
-    answer(world, 2, reached=False)
+    world = second_hidden()
     world.say(2, m.Enter(state(credit=2)))
     first, second = world.granted(2)
     world.done(2, first)
@@ -223,11 +225,7 @@ def test_who_cannot_be_dialled_reads_what_the_others_cannot() -> None:
 
 
 def test_what_is_known_of_a_node_holds_for_the_next_model() -> None:
-    world = World()
-    for node in (1, 2):
-        world.announce(node)
-    answer(world, 1, reached=True)
-    answer(world, 2, reached=False)
+    world = second_hidden()
     world.say(1, m.Enter(state(credit=1)))
     world.say(2, m.Enter(state(credit=16)))
     assert world.granted(1)
