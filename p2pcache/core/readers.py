@@ -68,7 +68,7 @@ class Readers:
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self._usual_s = 1.0  # kept: each look at each lease asks for it
         self._slow: dict[int, float] = {}
-        self._verdicts: dict[int, int] = {}  # how often in a row a node was found slow
+        self._verdicts: dict[int, tuple[int, float]] = {}  # how often in a row it was found slow, when last
         self._resting: dict[int, float] = {}
         self._hidden: dict[int, float] = {}
         self._pardoned: dict[int, float] = {}
@@ -204,7 +204,7 @@ class Readers:
         others = len(self._slow.keys() - {node})
         rare = others < max(1, int(MOST_SLOW * len(self._credit)))
         if enough and rare and pace > self._settings.slow_node_ratio * mean_s:
-            self._convict(node, now)
+            self._convict(node, since, now)
         else:
             self._slow.pop(node, None)
             self._verdicts.pop(node, None)
@@ -214,14 +214,18 @@ class Readers:
         count, total_s = self._paces.get(node, (0.0, 0.0))
         self._paces[node] = FADE * count + 1, FADE * total_s + took_s
         if node in self._credit:
-            self._convict(node, now)
+            self._convict(node, now - took_s, now)
 
     def quick_but(self, node: int) -> bool:
         """Whether anybody else works on leases who isn't slow."""
         return len(self._credit) - len(self._slow.keys() | {node}) > 0
 
-    def _convict(self, node: int, now: float) -> None:
-        verdicts = self._verdicts[node] = self._verdicts.get(node, 0) + 1
+    def _convict(self, node: int, since: float, now: float) -> None:
+        verdicts, at = self._verdicts.get(node, (0, since))
+        if since < at:
+            return  # of the moment that it rests for: a storage that froze delays all reads at once
+        verdicts += 1
+        self._verdicts[node] = verdicts, now
         rest_s = PAROLE * self.usual_s() * 2.0 ** min(verdicts - 1, LAST_DOUBLING)
         self._slow[node] = now + rest_s
 
@@ -288,32 +292,29 @@ class Readers:
         if not self._credit:
             return None
         lines = self._ready if self.fit else self._ready_out
-        found = self._pick(lines, barred, run, have, everybody=False)
-        if found is None and slow_too:
-            found = self._pick(lines, barred, run, have, everybody=True)
-        if (
-            found is None
-            and lines is self._ready
-            and self._out
-            and not self._fit_for(barred, run, have)
-        ):
-            found = self._pick(self._ready_out, barred, run, have, everybody=slow_too)
+        found = self._pick(lines, barred, run, have, slow_too=slow_too)
+        if found is None and lines is self._ready and self._out:
+            fit = (n for n in self._credit if n not in self._out and n not in self._resting)
+            if not any(self._lacks(node, barred, run, have) for node in fit):  # nor soon
+                found = self._pick(self._ready_out, barred, run, have, slow_too=slow_too)
         return found
-
-    def _fit_for(self, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
-        """Whether anybody whom others reach could read this run, if not now."""
-        return any(
-            node not in self._out and node not in barred and node not in self._resting
-            and not have.get(node, 0) >> run & 1 and self._wanted.get(node, ALL) >> run & 1
-            for node in self._credit
-        )  # fmt: skip
 
     def _pick(
         self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
+        *, slow_too: bool,
+    ) -> int | None:  # fmt: skip
+        found = self._pick_of(lines, barred, run, have, everybody=not self._slow)
+        if found is None and self._slow:
+            out = lines is self._ready_out
+            quick = (n for n in self._credit if n not in self._slow and (n in self._out) == out)
+            if slow_too or not any(self._lacks(node, barred, run, have) for node in quick):
+                found = self._pick_of(lines, barred, run, have, everybody=True)
+        return found
+
+    def _pick_of(
+        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
         *, everybody: bool,
     ) -> int | None:  # fmt: skip
-        if self._slow and not everybody:
-            everybody = len(self._slow) + len(self._out - self._slow.keys()) >= len(self)
         at_once, usual = self.at_once, self._settings.in_flight
         share = self._share(at_once)
         # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
@@ -335,18 +336,17 @@ class Readers:
         return spare
 
     def _may_read(
-        self,
-        node: int,
-        barred: set[int],
-        run: int,
-        have: Mapping[int, int],
-        *,
-        everybody: bool,
+        self, node: int, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
     ) -> bool:
-        if node in self._resting or node in barred or have.get(node, 0) >> run & 1:
+        if node in self._resting or (node in self._slow and not everybody):
             return False
-        wants = self._wanted.get(node, ALL) >> run & 1
-        return bool(wants) and (everybody or node not in self._slow)
+        return self._lacks(node, barred, run, have)
+
+    def _lacks(self, node: int, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
+        """Whether the node has use for this run and may try it, if not now."""
+        if node in barred or have.get(node, 0) >> run & 1:
+            return False
+        return bool(self._wanted.get(node, ALL) >> run & 1)
 
     def next_rested(self) -> float | None:
         """When `wake` has something to do."""

@@ -127,6 +127,41 @@ def test_slow_nodes_are_better_than_none() -> None:
     assert list(book.grants(30.0)) == [D]
 
 
+def test_who_may_not_read_a_run_does_not_keep_a_slow_node_from_it() -> None:
+    """Of two nodes one had been slow, the other had lost this run's lease: nobody read for 64 s."""
+    book, have = make(2)
+    for node in (A, B):
+        book.want(node, 2)
+    (run,) = book.grants(0.0)[B]
+    finish(book, have, A, 1 - run, 0.5)
+    book.readers.dragged(A, 9.0, 0.5)
+    book.failed(B, 1 << run, 0.5)
+    assert book.grants(2.0) == {A: [run]}
+
+
+def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
+    book, _ = make(2)
+    book.want(A, 2)
+    book.want(B, 2, 0b01)
+    book.readers.dragged(A, 9.0, 0.0)
+    assert book.grants(0.5) == {A: [1], B: [0]}
+
+
+def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
+    """Storage froze for a moment: eight late ends were eight verdicts, and the node rested for a minute."""
+    book, have = make()
+    for node in (A, B):
+        book.want(node, 8)
+    given = book.grants(0.0)
+    for run in given[B]:
+        finish(book, have, B, run, 0.5)
+    for run in given[A]:
+        finish(book, have, A, run, 10.0)
+    assert A in book.readers._slow
+    book.expire(15.0)
+    assert A not in book.readers._slow
+
+
 def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     book, have = make(in_flight=2)
     book.want(A, 1)

@@ -88,7 +88,7 @@ def test_a_failing_origin_delays_and_harms_nothing(
         wait_until(lambda: bytes_done(cluster.agents[0]) > size // 4, 60)
         proxy.fault(kind, seconds=2)
         for pull in pulls:
-            done = pull.wait(100)
+            done = pull.wait(45)  # where the one was barred, the other found slow eight times: 87 s
             check_tree(pull.agent.tree(str(done["path"])), model)
         assert proxy.counters()["hits"].get(kind, 0) > 0, "the fault never struck"
         # Of 96 chunks 16 are in flight when it strikes; what was half sent is sent again.
