@@ -20,7 +20,7 @@ CORE = (
     "originside", "owners", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
     "selection", "tempo", "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
-SIM = ("cluster", "network", "node", "serving", "world")
+SIM = ("cluster", "network", "node", "reading", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")
 
 

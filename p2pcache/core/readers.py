@@ -68,7 +68,7 @@ class Readers:
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self._usual_s = 1.0  # kept: each look at each lease asks for it
         self._slow: dict[int, float] = {}
-        self._verdicts: dict[int, tuple[int, float]] = {}  # how often in a row it was found slow, when last
+        self._verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
         self._resting: dict[int, float] = {}
         self._hidden: dict[int, float] = {}
         self._pardoned: dict[int, float] = {}

@@ -62,6 +62,7 @@ class Cluster:
         self.members = members or MemberSettings()
         self.origin = self.net.link(origin_rate)
         self.origin_up = True
+        self.frozen_until = 0.0  # it answers, but sends nothing
         self.nodes: dict[int, SimNode] = {}
         self.lists = MemberLists()
         self.gone: list[SimNode] = []  # died and were restarted
@@ -136,7 +137,12 @@ class Cluster:
             left = 0
             for other in self.nodes.values():
                 left |= other.have if other.alive else 0
-            self.lost_runs += (node.have & ~left).bit_count() + node.reading
+            self.lost_runs += (node.have & ~left).bit_count() + len(node.reads)
+
+    def freeze_origin(self, seconds: float) -> None:
+        """No byte more on the connections that read now, nor on those that ask for some while."""
+        self.frozen_until = self.world.now + seconds
+        self.lost_runs += sum(node.reads.freeze() for node in self.nodes.values() if node.alive)
 
     # -- messages -----------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
-        tracker_restart=args.tracker_restart, partition=args.partition,
+        tracker_restart=args.tracker_restart, frozen=args.frozen, frozen_s=args.frozen_s, partition=args.partition,
         partition_s=args.partition_s, partition_tracker=args.partition_tracker,
         check_every=args.check_every,
     )  # fmt: skip
@@ -122,6 +122,8 @@ def _fault_flags(storm: argparse.ArgumentParser) -> None:
         metavar="POINT",
         help="where it restarts, without memory",
     )
+    add("--frozen", type=_seconds, metavar="POINT", help="where storage sends nothing for a while")
+    add("--frozen-s", type=_seconds, default=_PLAIN.frozen_s, help="s that it lasts")
     add("--partition", type=_sides, metavar="A:B", help="sizes of two sides; who is left sees both")
     add("--partition-s", type=_seconds, default=_PLAIN.partition_s, help="s that it lasts")
     add("--partition-tracker", choices=("first", "both"), default="first", help="who reaches it")

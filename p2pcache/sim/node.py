@@ -17,8 +17,9 @@ from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.core.uploads import Turn
 from p2pcache.sim.agentlink import AgentLink
 from p2pcache.sim.memberlist import NOBODY
-from p2pcache.sim.network import Flow, Link, Network
+from p2pcache.sim.network import Network
 from p2pcache.sim.place import Place
+from p2pcache.sim.reading import OriginReads
 from p2pcache.sim.serving import Serving
 from p2pcache.sim.world import World
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
 DIAL_TIMEOUT_S = 3.0  # of a dial into the void
-STREAMS = 64  # connections of one node to the origin: more than it ever uses
 STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 
 
@@ -80,8 +80,7 @@ class SimNode:
         self._dialling: set[int] = set()
         # Our requests in flight: server, run, when they were sent.
         self._asked: dict[int, tuple[SimNode, int, float]] = {}
-        self._streams: list[Link] = []
-        self._fetches: dict[int, Flow | None] = {}  # None: the origin hasn't answered yet
+        self.reads = OriginReads(self)
         self._timer = float("inf")
         self._inbox: deque[events.Event] = deque()
         self._busy = False
@@ -130,11 +129,6 @@ class SimNode:
     def have(self) -> int:
         """Bits of the proved runs."""
         return self.scheduler.have
-
-    @property
-    def reading(self) -> int:
-        """Reads of the origin in flight."""
-        return len(self._fetches)
 
     def wake(self, when: float) -> None:
         """Arm the one timer."""
@@ -260,44 +254,10 @@ class SimNode:
 
     def _on_fetch(self, command: commands.Fetch) -> None:
         self.world.trace(3, self.node, command.fetch, command.run)
-        self._fetches[command.fetch] = None
-        self.world.after(
-            self.cluster.first_byte_s(), self._origin_answers, command.fetch, command.run
-        )
-
-    def _origin_answers(self, fetch: int, run: int) -> None:
-        if not self.alive or fetch not in self._fetches:
-            return
-        if not self.cluster.origin_up:
-            self._fetched(fetch, Outcome.UNAVAILABLE)
-            return
-        self._fetches[fetch] = self.net.start(
-            [self.cluster.origin, *self._stream(fetch), *self.way_in],
-            self.run_bytes[run],
-            self._fetched,
-            fetch,
-            Outcome.DONE,
-        )
-
-    def _stream(self, fetch: int) -> list[Link]:
-        """What one connection to the origin carries, if that is limited."""
-        rate, number = self.cluster.origin_stream, fetch % STREAMS
-        while rate and len(self._streams) <= number:
-            self._streams.append(self.net.link(rate))
-        return self._streams[number : number + 1]
-
-    def _fetched(self, fetch: int, outcome: Outcome) -> None:
-        if self._fetches.pop(fetch, 0) == 0:
-            return
-        self.post(events.FetchEnded(fetch, outcome))
+        self.reads.begin(command.fetch, command.run)
 
     def _on_cancel_fetch(self, command: commands.CancelFetch) -> None:
-        if command.fetch not in self._fetches:
-            return
-        flow = self._fetches[command.fetch]
-        if flow is not None:
-            self.net.cancel(flow)
-        self.world.after(0, self._fetched, command.fetch, Outcome.CANCELLED)
+        self.reads.cancel(command.fetch)
 
     # -- tracker ------------------------------------------------------------------------------
 
@@ -389,9 +349,7 @@ class SimNode:
         self.alive = False
         self.link.broken()
         self.serving.stop()
-        for flow in self._fetches.values():
-            if flow is not None:
-                self.net.cancel(flow)
+        self.reads.stop()
         for other in list(self.askable.values()):
             other.serving.dropped_by(self)
         for other in list(self.serving.askers.values()):

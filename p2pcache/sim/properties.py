@@ -73,6 +73,7 @@ _FAULTS: dict[str, Any] = {
     "tracker": lambda dice, _: dice.choice((
         {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random()},
     )),
+    "frozen": lambda dice, _: {"frozen": dice.random(), "frozen_s": dice.choice((0.5, 2.0, 15.0))},
     "partition": _sides,
 }  # fmt: skip
 

@@ -48,6 +48,8 @@ class Storm:
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
     tracker_restart: float | None = None  # ... or comes back, without memory, 2 s later
+    frozen: float | None = None  # storage sends nothing for a while from this point
+    frozen_s: float = 2.0
     partition: tuple[int, int] | None = None  # sizes of the two sides; who is left over sees both
     partition_tracker: Literal["first", "both"] = "first"  # the side that the tracker is on
     partition_at: float = 0.3
@@ -153,6 +155,8 @@ class Run:
             at = storm.tracker_restart * scale
             world.at(at, self.cluster.tracker.die)
             world.at(at + 2.0, self.cluster.tracker.start)
+        if storm.frozen is not None:
+            world.at(storm.frozen * scale, self.cluster.freeze_origin, storm.frozen_s)
         if storm.partition is not None:
             world.at(storm.partition_at * scale, self._split)
 

@@ -16,6 +16,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "half join at 50 %": {"late": 0.5},
     "tracker lost at 30 %": {"no_tracker_after": 0.3},
     "tracker restarts at 30 %": {"tracker_restart": 0.3},
+    "storage freezes for 2 s at 30 %": {"frozen": 0.3},
     "halves apart for 10 s": {"partition": True},
     "one liar": {"liars": 1},
     "one that nobody can dial": {"hidden": 1},
@@ -28,7 +29,7 @@ def lines(calm: Storm) -> Iterator[str]:
 
     `loss` is what of the calm eta is lost; `late` is eta of who joined late, from its own start.
     """
-    yield f"{'':28} {'T_last':>8} {'T_LB':>8} {'eta':>6} {'loss':>7} {'late':>6} {'alpha':>6} {'beta':>6}  done"
+    yield f"{'':31} {'T_last':>8} {'T_LB':>8} {'eta':>6} {'loss':>7} {'late':>6} {'alpha':>6} {'beta':>6}  done"
     first: Report | None = None
     for name, faults in SCENARIOS.items():
         storm = replace(calm, **faults)
@@ -39,6 +40,6 @@ def lines(calm: Storm) -> Iterator[str]:
         loss = 1 - report.eta / first.eta
         late, beta = ("" if x is None else f"{x:.3f}" for x in (report.eta_late, report.beta))
         yield (
-            f"{name:28} {report.t_last:8.2f} {report.t_lb:8.2f} {report.eta:6.3f} {loss:7.1%} "
+            f"{name:31} {report.t_last:8.2f} {report.t_lb:8.2f} {report.eta:6.3f} {loss:7.1%} "
             f"{late:>6} {report.alpha:6.3f} {beta:>6}  {report.complete}/{report.alive}"
         )

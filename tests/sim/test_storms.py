@@ -12,6 +12,7 @@ import pytest
 
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.sim.__main__ import main
+from p2pcache.sim.reading import READ_TIMEOUT_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import Run, Storm, run
 from p2pcache.sim.serving import Upload
@@ -221,6 +222,32 @@ def test_an_outage_of_the_origin_is_survived() -> None:
     all_complete(report)
     assert report.alpha <= 1.02
     assert report.t_last < 20
+
+
+@pytest.mark.parametrize(
+    ("nodes", "runs", "seed", "at"), [(2, 96, 5, 0.3), (3, 256, 3, 0.1), (3, 32, 2, 0.7)]
+)
+def test_storage_that_freezes_for_a_moment_costs_hardly_more_than_a_read_timeout(
+    nodes: int, runs: int, seed: int, at: float
+) -> None:
+    """One node was found slow for each of its reads, the other was barred: the last run came 95 and 32 s later."""
+    calm = run(Storm(nodes=nodes, runs=runs, seed=seed))
+    frozen = run(Storm(nodes=nodes, runs=runs, seed=seed), frozen=at)
+    all_complete(frozen)
+    assert frozen.t_last - calm.t_last < READ_TIMEOUT_S + 2
+    assert frozen.t_last > READ_TIMEOUT_S, "nothing was frozen"
+
+
+def test_who_is_told_to_stop_while_storage_is_frozen_hears_it_at_the_timeout() -> None:
+    storm = Run(Storm(nodes=1, runs=8, frozen=0.3))
+    storm.cluster.world.run(0.5 * storm.storm.scale_s, lambda: False)
+    (node,) = storm.cluster.nodes.values()
+    reads = len(node.reads)
+    assert reads > 1
+    for fetch in range(1, 1 + 8):  # those that aren't are passed over
+        node.reads.cancel(fetch)
+    assert len(node.reads) == reads
+    all_complete(storm.go())
 
 
 def test_same_seed_same_trace_whatever_the_hash_seed(tmp_path: Path) -> None:
