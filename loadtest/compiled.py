@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
     "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases",
-    "originside", "owners", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
+    "originside", "owners", "paces", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
     "selection", "tempo", "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "reading", "serving", "world")

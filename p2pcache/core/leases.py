@@ -16,7 +16,8 @@ from p2pcache.core import chunkset
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.lease import Lease, Story
-from p2pcache.core.readers import MOST_SLOW, Readers
+from p2pcache.core.paces import MOST_SLOW
+from p2pcache.core.readers import Readers
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.errors import RemoteProtocolError
 
@@ -200,8 +201,8 @@ class LeaseBook:
 
     @property
     def idle(self) -> bool:
-        """Nothing is being read and nothing is left to read."""
-        return not self.free and not self.leases
+        """Nothing is being read and nothing is left to read that anybody wants."""
+        return not self.leases and not (self.free and self.readers.want(self.free))
 
     def hide(self, node: int, alone: int, now: float) -> None:
         """Others can't get at what this node has: they read, also what it has alone (bits)."""
@@ -372,7 +373,7 @@ class LeaseBook:
     def _barred(self, run: int) -> set[int]:
         """Nodes that couldn't read this run, unless nobody else is left to try."""
         avoid = self._avoid.get(run, set())
-        return set() if avoid and self.readers.only(avoid) else avoid
+        return set() if avoid and self.readers.only(avoid, run, self._have) else avoid
 
     def _lease(self, run: int, node: int, now: float, why: str) -> None:
         self.leases[run] = Lease(node, now, now + self._settings.ttl_s, why == "adopted")

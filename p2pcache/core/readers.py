@@ -1,34 +1,22 @@
 """Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
 
 import random
-from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from math import ceil, inf
-from statistics import fmean
 
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.depth import Depth
 from p2pcache.core.lease import Lease
+from p2pcache.core.paces import Paces
 from p2pcache.core.settings import LeaseSettings
 
 SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
-MEDIAN_OF = 64  # recent lease times that the median is taken of
-MIN_SAMPLES = 8  # lease times known before anybody is called slow
-FADE = 0.8  # of a node's earlier lease times: the last five count
-PRIOR = (
-    2.0  # reads at the usual pace that every node gets credit for: one unlucky read isn't slowness
-)
-# Of the readers: slow is an exception. Without a limit chance made six of eight equal nodes "slow" in a
-# measured storm, the other two read everything, and eta was 0.72.
-MOST_SLOW = 0.25
-LEAST_USUAL_S = 0.25  # differences below this are noise of scheduling, not slowness
 FIRST_REST_S = 0.5  # after a failed read; doubles ...
 LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
-PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doubled each time
-LAST_DOUBLING = 5  # of it
+HOPELESS = 3  # failed reads in a row (3 s): somebody slow doesn't wait for that node any more
 HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
@@ -37,8 +25,8 @@ class Readers:
 
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_out` are exactly the nodes
-    with credit that are hidden or doubted and not pardoned, and in `_ready_out` instead; `_usual_s` follows
-    from `_recent`.
+    with credit that are hidden or doubted and not pardoned, and in `_ready_out` instead;
+    `_slow` and `_verdicts` are those of `_paces`.
     """
 
     def __init__(
@@ -64,11 +52,8 @@ class Readers:
         self._doubted = doubted
         self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
         self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
-        self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
-        self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
-        self._usual_s = 1.0  # kept: each look at each lease asks for it
-        self._slow: dict[int, float] = {}
-        self._verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
+        self._paces = Paces(settings.slow_node_ratio)
+        self._slow, self._verdicts = self._paces.slow, self._paces.verdicts
         self._resting: dict[int, float] = {}
         self._hidden: dict[int, float] = {}
         self._pardoned: dict[int, float] = {}
@@ -91,9 +76,14 @@ class Readers:
         """Whether anybody else works on leases."""
         return len(self._credit) > (node in self._credit)
 
-    def only(self, nodes: set[int]) -> bool:
-        """Whether all who work on leases are among these."""
-        return len(self._credit) <= len(nodes) and self._credit.keys() <= nodes
+    def only(self, nodes: set[int], run: int, have: Mapping[int, int]) -> bool:
+        """Whether all who have use for this run are among these."""
+        return not any(self._lacks(node, nodes, run, have) for node in self._credit)
+
+    def want(self, runs: int) -> bool:
+        """Whether any who work on leases have use for any of these (bits)."""
+        everything = len(self._wanted) < len(self._credit)
+        return everything or any(wanted & runs for wanted in self._wanted.values())
 
     def reviewed(self, node: int) -> None:
         """What is thought of a node's place has changed, or what it works on."""
@@ -154,9 +144,8 @@ class Readers:
     def forget(self, node: int) -> None:
         """The node is gone (its leases were given back before)."""
         self.set_credit(node, 0)
-        self._paces.pop(node, None)
+        self._paces.forget(node)
         self._failures.pop(node, None)
-        self._verdicts.pop(node, None)
         self._hidden.pop(node, None)
         self._pardoned.pop(node, None)
         self._done.pop(node, None)
@@ -192,42 +181,15 @@ class Readers:
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
-        self._recent.append(took_s)
-        self._usual_s = max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
-        count, total_s = self._paces.get(node, (0.0, 0.0))
-        count, total_s = self._paces[node] = FADE * count + 1, FADE * total_s + took_s
-        # A mean is compared with the mean: where some reads take much longer by chance, whoever reads, anybody's mean
-        # is above the median, and one node after the other was left out (decision 0026).
-        mean_s = max(LEAST_USUAL_S, fmean(self._recent))
-        pace = (total_s + PRIOR * mean_s) / (count + PRIOR)
-        enough = len(self._recent) >= MIN_SAMPLES and node in self._credit
-        others = len(self._slow.keys() - {node})
-        rare = others < max(1, int(MOST_SLOW * len(self._credit)))
-        if enough and rare and pace > self._settings.slow_node_ratio * mean_s:
-            self._convict(node, since, now)
-        else:
-            self._slow.pop(node, None)
-            self._verdicts.pop(node, None)
+        self._paces.read(node, since, now, self._credit.keys())
 
     def dragged(self, node: int, took_s: float, now: float) -> None:
-        """A run was taken from the node after so many seconds: it is slow, whatever it was before."""
-        count, total_s = self._paces.get(node, (0.0, 0.0))
-        self._paces[node] = FADE * count + 1, FADE * total_s + took_s
-        if node in self._credit:
-            self._convict(node, now - took_s, now)
+        """A run was taken from the node after so many seconds: it is slow, if it isn't known yet."""
+        self._paces.dragged(node, now - took_s, now, self._credit.keys())
 
     def quick_but(self, node: int) -> bool:
         """Whether anybody else works on leases who isn't slow."""
         return len(self._credit) - len(self._slow.keys() | {node}) > 0
-
-    def _convict(self, node: int, since: float, now: float) -> None:
-        verdicts, at = self._verdicts.get(node, (0, since))
-        if since < at:
-            return  # of the moment that it rests for: a storage that froze delays all reads at once
-        verdicts += 1
-        self._verdicts[node] = verdicts, now
-        rest_s = PAROLE * self.usual_s() * 2.0 ** min(verdicts - 1, LAST_DOUBLING)
-        self._slow[node] = now + rest_s
 
     def failed(self, node: int, now: float) -> None:
         """The node couldn't read from the origin: it rests, longer each time."""
@@ -258,16 +220,16 @@ class Readers:
     @property
     def measured(self) -> bool:
         """Whether any read has ended: before that nobody can be called slow."""
-        return bool(self._recent)
+        return self._paces.measured
 
     def usual_s(self) -> float:
         """The median of recent lease times in seconds, and never under the noise."""
-        return self._usual_s
+        return self._paces.usual_s
 
     @property
     def patience_s(self) -> float:
         """How long a lease may take while somebody is stuck without its run; inf before any has ended."""
-        return self._settings.stuck_factor * self._usual_s if self.measured else inf
+        return self._settings.stuck_factor * self.usual_s() if self.measured else inf
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
@@ -287,7 +249,7 @@ class Readers:
             barred: nodes that couldn't.
             run: which.
             have: what each node has (bits).
-            slow_too: a slow one, if no other lacks the run.
+            slow_too: a slow one, also if others may read it later.
         """
         if not self._credit:
             return None
@@ -305,11 +267,22 @@ class Readers:
     ) -> int | None:  # fmt: skip
         found = self._pick_of(lines, barred, run, have, everybody=not self._slow)
         if found is None and self._slow:
-            out = lines is self._ready_out
-            quick = (n for n in self._credit if n not in self._slow and (n in self._out) == out)
-            if slow_too or not any(self._lacks(node, barred, run, have) for node in quick):
-                found = self._pick_of(lines, barred, run, have, everybody=True)
+            found = self._pick_of(lines, barred, run, have, everybody=True)
+            if found is not None and not slow_too and self._awaits(lines, barred, run, have):
+                return None
         return found
+
+    def _awaits(
+        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int]
+    ) -> bool:
+        """Whether somebody quick will read this run, if not now: rather than somebody slow."""
+        out = lines is self._ready_out
+        return any(
+            node not in self._slow and (node in self._out) == out
+            and (node not in self._resting or self._failures.get(node, 0) < HOPELESS)
+            and self._lacks(node, barred, run, have)
+            for node in self._credit
+        )  # fmt: skip
 
     def _pick_of(
         self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],

@@ -68,7 +68,9 @@ class Cluster:
         self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that aren't complete
         self.stuck = 0  # Stuck notices
-        self.lost_runs = 0  # died with their only holder, or on the way from the origin to it
+        self.lost_runs = (
+            0  # died with their only holder, or on their way (so did it, or the origin froze)
+        )
         self._tracked = tracker
         self._check_every = check_every
         self._held: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []

@@ -73,7 +73,7 @@ class OriginReads:
 
     def _answers(self, fetch: int) -> None:
         node, read = self._node, self._reads.get(fetch)
-        if not node.alive or read is None:
+        if not node.alive or read is None or read.cancelled:
             return
         if not node.cluster.origin_up:
             self._ended(fetch, Outcome.UNAVAILABLE)
@@ -89,6 +89,8 @@ class OriginReads:
         self._node.world.after(READ_TIMEOUT_S, self._timed_out, fetch)
 
     def _timed_out(self, fetch: int) -> None:
+        if not self._node.alive:
+            return
         read = self._reads[fetch]
         read.frozen = False
         if read.cancelled:

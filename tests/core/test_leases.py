@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pcache.core import chunkset
 from p2pcache.core.leases import STOP_S, LeaseBook
 from p2pcache.core.readers import HIDDEN_S
 from p2pcache.errors import RemoteProtocolError
@@ -303,3 +304,43 @@ def test_nobody_gets_what_it_has_no_use_for() -> None:
     book.want(A, 4)
     assert book.grants(0.0) == {A: [2, 3]}
     book.check()
+
+
+def test_who_has_no_use_for_a_run_does_not_keep_the_others_barred_from_it() -> None:
+    """Two nodes with a part of the model each, one failed read each: no run was ever granted again."""
+    book, _ = make(4)
+    book.want(A, 8, 0b0011)
+    book.want(B, 8, 0b1100)
+    for node, runs in book.grants(0.0).items():
+        book.failed(node, chunkset.of(runs), 1.0)
+    assert book.grants(10.0) == {A: [0, 1], B: [2, 3]}
+
+
+def test_who_has_a_run_does_not_keep_the_others_barred_from_it() -> None:
+    """It is out of their reach, so they read it themselves, also after a failure."""
+    book, have = make(2)
+    book.want(A, 1)
+    book.want(B, 1)
+    given = book.grants(0.0)
+    (mine,), (its,) = given[A], given[B]
+    finish(book, have, A, mine, 0.5)
+    finish(book, have, B, its, 0.5)
+    book.hide(B, 1 << its, 1.0)
+    assert book.grants(1.0) == {A: [its]}
+    book.failed(A, 1 << its, 2.0)
+    assert book.grants(10.0) == {A: [its]}
+
+
+def test_a_book_is_idle_when_nobody_wants_what_is_left() -> None:
+    """Who is stuck is helped without a cap while storage is idle; with partial pulls it never was."""
+    book, have = make(4)
+    book.want(A, 8, 0b0011)
+    book.grants(0.0)
+    idle = [book.idle]
+    for run in (0, 1):
+        finish(book, have, A, run, 0.5)
+    assert book.free == 0b1100
+    idle.append(book.idle)
+    book.want(B, 8)
+    idle.append(book.idle)
+    assert idle == [False, True, False]

@@ -279,3 +279,25 @@ def test_rescues_are_capped() -> None:
     assert [book.rescue(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
     assert book.free == 0b1111
     assert book.rescue(7, 1.0, capped=False)
+
+
+def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
+    """The quick node's reads all failed; the slow one got the run when its own rest was over, a minute later."""
+    book, have = make(2)
+    book.want(A, 1)
+    book.want(B, 1)
+    (run,) = book.grants(0.0)[A]
+    finish(book, have, B, 1 - run, 0.5)
+    now = 10.0
+    assert book.take_over(run, now) == A
+    for _ in range(5):
+        now += 100.0
+        book.readers.dragged(A, 1.0, now)
+    deadline, tries = now + 10.0, 0
+    while (given := book.grants(now)) != {A: [run]}:
+        if B in given:
+            tries += 1
+            book.failed(B, 1 << run, now)
+        now += 0.1
+        assert now < deadline, "A rests for half a minute and more"
+    assert 1 < tries <= 4

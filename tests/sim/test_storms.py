@@ -230,7 +230,7 @@ def test_an_outage_of_the_origin_is_survived() -> None:
 def test_storage_that_freezes_for_a_moment_costs_hardly_more_than_a_read_timeout(
     nodes: int, runs: int, seed: int, at: float
 ) -> None:
-    """One node was found slow for each of its reads, the other was barred: the last run came 95 and 32 s later."""
+    """One node was found slow for each of its reads, the other was barred: the last run came 95, 32 and 32 s later."""
     calm = run(Storm(nodes=nodes, runs=runs, seed=seed))
     frozen = run(Storm(nodes=nodes, runs=runs, seed=seed), frozen=at)
     all_complete(frozen)
