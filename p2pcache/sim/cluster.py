@@ -66,7 +66,7 @@ class Cluster:
         self.nodes: dict[int, SimNode] = {}
         self.lists = MemberLists()
         self.gone: list[SimNode] = []  # died and were restarted
-        self.missing = 0  # nodes that aren't complete
+        self.missing = 0  # nodes that haven't got what they want
         self.stuck = 0  # Stuck notices
         self.lost_runs = (
             0  # died with their only holder, or on their way (so did it, or the origin froze)
@@ -118,7 +118,7 @@ class Cluster:
 
     def _begin(self, node: SimNode) -> SimNode:
         self.nodes[node.node] = node
-        self.missing += not node.scheduler.complete
+        self.missing += not node.done
         if self._tracked:
             node.link.connect()
         node.redial()
@@ -128,18 +128,26 @@ class Cluster:
         return node
 
     def finished(self, _node: SimNode) -> None:
-        """A node has everything."""
+        """A node has what it wants."""
         self.missing -= 1
 
     def kill(self, node: SimNode) -> None:
         """A node dies."""
         if node.alive:
-            self.missing -= not node.scheduler.complete
+            self.missing -= not node.done
             node.die()
             left = 0
             for other in self.nodes.values():
                 left |= other.have if other.alive else 0
             self.lost_runs += (node.have & ~left).bit_count() + len(node.reads)
+
+    def refuse_reads(self, seconds: float) -> None:
+        """The origin fails every read that begins for some while."""
+        self.origin_up = False
+        self.world.after(seconds, self._serve_again)
+
+    def _serve_again(self) -> None:
+        self.origin_up = True
 
     def freeze_origin(self, seconds: float) -> None:
         """No byte more on the connections that read now, nor on those that ask for some while."""

@@ -49,7 +49,9 @@ def _storm(args: argparse.Namespace) -> Storm:
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
-        tracker_restart=args.tracker_restart, frozen=args.frozen, frozen_s=args.frozen_s, partition=args.partition,
+        tracker_restart=args.tracker_restart,
+        parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
+        partition=args.partition,
         partition_s=args.partition_s, partition_tracker=args.partition_tracker,
         check_every=args.check_every,
     )  # fmt: skip
@@ -122,6 +124,11 @@ def _fault_flags(storm: argparse.ArgumentParser) -> None:
         metavar="POINT",
         help="where it restarts, without memory",
     )
+    add(
+        "--parts", type=_natural, default=0, help="each node wants one of so many parts [all of it]"
+    )
+    add("--outage", type=_seconds, metavar="POINT", help="where storage refuses reads for a while")
+    add("--outage-s", type=_seconds, default=_PLAIN.outage_s, help="s that it lasts")
     add("--frozen", type=_seconds, metavar="POINT", help="where storage sends nothing for a while")
     add("--frozen-s", type=_seconds, default=_PLAIN.frozen_s, help="s that it lasts")
     add("--partition", type=_sides, metavar="A:B", help="sizes of two sides; who is left sees both")

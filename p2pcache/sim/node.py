@@ -126,6 +126,11 @@ class SimNode:
             self.serving.check()
 
     @property
+    def done(self) -> bool:
+        """Whether it has all that it was told to get."""
+        return self.scheduler.complete or self.finished is not None
+
+    @property
     def have(self) -> int:
         """Bits of the proved runs."""
         return self.scheduler.have
@@ -325,8 +330,7 @@ class SimNode:
             self.world.after(0, self.hang_up, other, Outcome.LOST)
 
     def _on_finished(self, _command: commands.Finished) -> None:
-        self.finished = self.world.now
-        self.cluster.finished(self)
+        self._got_it()
         self.link.tell(m.Heartbeat(swarms=(self.state(),)))
 
     def _on_dial(self, command: commands.Dial) -> None:
@@ -339,6 +343,12 @@ class SimNode:
 
     def _on_wanted_done(self, _command: commands.WantedDone) -> None:
         self.wanted_done = self.world.now
+        self._got_it()
+
+    def _got_it(self) -> None:
+        if self.finished is None:
+            self.finished = self.world.now
+            self.cluster.finished(self)
 
     def move(self, side: int) -> None:
         """A partition comes or goes."""

@@ -73,6 +73,8 @@ _FAULTS: dict[str, Any] = {
     "tracker": lambda dice, _: dice.choice((
         {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random()},
     )),
+    "parts": lambda dice, _: {"parts": dice.choice((2, 3, 8))},
+    "outage": lambda dice, _: {"outage": dice.random(), "outage_s": dice.choice((0.5, 5.0, 20.0))},
     "frozen": lambda dice, _: {"frozen": dice.random(), "frozen_s": dice.choice((0.5, 2.0, 15.0))},
     "partition": _sides,
 }  # fmt: skip

@@ -83,7 +83,7 @@ def report(
         nodes=len(cluster.nodes),
         runs=len(cluster.run_bytes),
         model_bytes=model,
-        complete=sum(n.scheduler.complete for n in alive),
+        complete=sum(n.done for n in alive),
         alive=len(alive),
         t_lb=bound,
         t_last=last,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from p2pcache.core import chunkset
+from p2pcache.core import chunkset, events
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.cluster import Cluster
 from p2pcache.sim.network import Link
@@ -48,6 +48,9 @@ class Storm:
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
     tracker_restart: float | None = None  # ... or comes back, without memory, 2 s later
+    parts: int = 0  # each node wants one of so many parts of the model; 0: all of it
+    outage: float | None = None  # storage refuses every read for a while from this point
+    outage_s: float = 5.0
     frozen: float | None = None  # storage sends nothing for a while from this point
     frozen_s: float = 2.0
     partition: tuple[int, int] | None = None  # sizes of the two sides; who is left over sees both
@@ -136,10 +139,19 @@ class Run:
             rate=storm.rate * (SLOW if slow else 1.0), hidden=hidden,
             place=Place(rack, way_out, way_in, net.link(SLOW_DISK * storm.rate) if bad_disk else None),
         )  # fmt: skip
+        if storm.parts:
+            node.post(events.Wanted(self._part(number)))
         if late:
             self.late.append(node)
         elif not slow and not bad_disk and not hidden:
             self.ordinary.append(node)
+
+    def _part(self, number: int) -> int:
+        """What a node wants (bits): as a rank of a tensor-parallel engine does."""
+        runs = self.storm.runs
+        parts = min(self.storm.parts, runs)
+        first, last = (runs * part // parts for part in (number % parts, number % parts + 1))
+        return chunkset.of(range(first, last))
 
     def _start_liar(self) -> None:
         self.cluster.add(have=chunkset.full(self.storm.runs), liar=True)
@@ -155,6 +167,8 @@ class Run:
             at = storm.tracker_restart * scale
             world.at(at, self.cluster.tracker.die)
             world.at(at + 2.0, self.cluster.tracker.start)
+        if storm.outage is not None:
+            world.at(storm.outage * scale, self.cluster.refuse_reads, storm.outage_s)
         if storm.frozen is not None:
             world.at(storm.frozen * scale, self.cluster.freeze_origin, storm.frozen_s)
         if storm.partition is not None:

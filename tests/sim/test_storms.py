@@ -215,10 +215,7 @@ def test_a_liar_is_found_out_by_everybody_and_nothing_false_is_kept() -> None:
 
 
 def test_an_outage_of_the_origin_is_survived() -> None:
-    storm = Run(SMALL)
-    storm.cluster.world.at(1.0, setattr, storm.cluster, "origin_up", False)
-    storm.cluster.world.at(6.0, setattr, storm.cluster, "origin_up", True)
-    report = storm.go()
+    report = run(SMALL, outage=1.0 / SMALL.scale_s, outage_s=5.0)
     all_complete(report)
     assert report.alpha <= 1.02
     assert report.t_last < 20
