@@ -252,7 +252,7 @@ class LeaseBook:
             return None
         self._taken[run] = before + 1
         self._give_up(run, now, "too slow")
-        self.readers.dragged(lease.node, now - lease.since, now)
+        self.readers.dragged(lease.node, lease.since, now)
         return lease.node
 
     def resume(self, now: float) -> bool:

@@ -28,9 +28,7 @@ class Paces:
     def __init__(self, slow_ratio: float) -> None:
         """Nothing is known; slow is who takes more than so many times the mean."""
         self._slow_ratio = slow_ratio
-        self.usual_s = (
-            1.0  # the median of recent times; kept, as each look at each lease asks for it
-        )
+        self.usual_s = 1.0  # the median of recent times; kept: each look at each lease asks for it
         self.slow: dict[int, float] = {}  # until when
         self.verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded

@@ -183,9 +183,9 @@ class Readers:
         self._resting.pop(node, None)
         self._paces.read(node, since, now, self._credit.keys())
 
-    def dragged(self, node: int, took_s: float, now: float) -> None:
-        """A run was taken from the node after so many seconds: it is slow, if it isn't known yet."""
-        self._paces.dragged(node, now - took_s, now, self._credit.keys())
+    def dragged(self, node: int, since: float, now: float) -> None:
+        """A run was taken from the node, which had it since then: it is slow, if it isn't known yet."""
+        self._paces.dragged(node, since, now, self._credit.keys())
 
     def quick_but(self, node: int) -> bool:
         """Whether anybody else works on leases who isn't slow."""

@@ -61,16 +61,14 @@ class Cluster:
         self.uploads = uploads or UploadSettings()
         self.members = members or MemberSettings()
         self.origin = self.net.link(origin_rate)
-        self.origin_up = True
+        self.refusing_until = 0.0  # the origin fails reads that begin
         self.frozen_until = 0.0  # it answers, but sends nothing
         self.nodes: dict[int, SimNode] = {}
         self.lists = MemberLists()
         self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that haven't got what they want
         self.stuck = 0  # Stuck notices
-        self.lost_runs = (
-            0  # died with their only holder, or on their way (so did it, or the origin froze)
-        )
+        self.lost_runs = 0  # died with their only holder, or on the way from the origin
         self._tracked = tracker
         self._check_every = check_every
         self._held: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -143,11 +141,7 @@ class Cluster:
 
     def refuse_reads(self, seconds: float) -> None:
         """The origin fails every read that begins for some while."""
-        self.origin_up = False
-        self.world.after(seconds, self._serve_again)
-
-    def _serve_again(self) -> None:
-        self.origin_up = True
+        self.refusing_until = self.world.now + seconds
 
     def freeze_origin(self, seconds: float) -> None:
         """No byte more on the connections that read now, nor on those that ask for some while."""

@@ -75,7 +75,7 @@ class OriginReads:
         node, read = self._node, self._reads.get(fetch)
         if not node.alive or read is None or read.cancelled:
             return
-        if not node.cluster.origin_up:
+        if node.cluster.refusing_until > node.world.now:
             self._ended(fetch, Outcome.UNAVAILABLE)
         elif node.cluster.frozen_until > node.world.now:
             self._hang(fetch, read)

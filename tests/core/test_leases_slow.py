@@ -134,7 +134,7 @@ def test_who_may_not_read_a_run_does_not_keep_a_slow_node_from_it() -> None:
         book.want(node, 2)
     (run,) = book.grants(0.0)[B]
     finish(book, have, A, 1 - run, 0.5)
-    book.readers.dragged(A, 9.0, 0.5)
+    book.readers.dragged(A, -8.5, 0.5)
     book.failed(B, 1 << run, 0.5)
     assert book.grants(2.0) == {A: [run]}
 
@@ -143,7 +143,7 @@ def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
     book, _ = make(2)
     book.want(A, 2)
     book.want(B, 2, 0b01)
-    book.readers.dragged(A, 9.0, 0.0)
+    book.readers.dragged(A, -9.0, 0.0)
     assert book.grants(0.5) == {A: [1], B: [0]}
 
 
@@ -292,7 +292,7 @@ def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
     assert book.take_over(run, now) == A
     for _ in range(5):
         now += 100.0
-        book.readers.dragged(A, 1.0, now)
+        book.readers.dragged(A, now - 1.0, now)
     deadline, tries = now + 10.0, 0
     while (given := book.grants(now)) != {A: [run]}:
         if B in given:

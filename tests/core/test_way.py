@@ -1,5 +1,7 @@
 """How much is asked for ahead on long and fat ways; the storms of the tuned ones stay as they are."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: i
         seed=1, run_bytes=[run_bytes] * runs, rate=rate, origin_rate=1.0,
         latency_s=rtt_s / 2, origin_latency_s=rtt_s / 2, check_every=50,
     )  # fmt: skip
-    cluster.origin_up = False
+    cluster.refuse_reads(math.inf)
     for _ in range(seeds):
         cluster.add(have=chunkset.full(runs))
     cluster.world.run(1.0, lambda: False)

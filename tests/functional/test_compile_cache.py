@@ -18,8 +18,8 @@ from tests.functional.node import MakeCluster, push
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 log = logging.getLogger(__name__)
-# Each operation is exact, so that compiled and eager give the same bits. With sin() they didn't once: MKL's
-# first call of it may take a kernel that is off by 1.5e-4 (pytorch/pytorch#188792), and eager uses MKL.
+# Each operation is exact, so that compiled and eager give the same bits. With sin() they didn't once, likely
+# because MKL's first call of it may take a kernel that is off by 1.5e-4 (pytorch/pytorch#188792).
 PROGRAM = """
 import hashlib, json, time
 import torch
