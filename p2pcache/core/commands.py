@@ -89,6 +89,7 @@ class Stuck:
     """No neighbour has had these runs (bits) for long: does any live node, or may somebody read them?"""
 
     runs: int
+    lacks: int = 0  # all that no neighbour has now, these included
 
 
 @dataclass(slots=True)

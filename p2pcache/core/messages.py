@@ -96,10 +96,11 @@ class LeaseReport(_Message, tag=5, frozen=True):
 
 
 class Stuck(_Message, tag=6, frozen=True):
-    """No neighbour has these runs for long."""
+    """No neighbour has these runs for long, and none has any of those in the bitmap `lacks` at the moment."""
 
     digest: str
     runs: tuple[int, ...]
+    lacks: bytes = b""  # what it wants and has no lease for; empty: a release that doesn't tell
 
 
 class Blame(_Message, tag=7, frozen=True):

@@ -90,6 +90,14 @@ class OriginSide:
         """The tracker is gone; leases stay ours."""
         self._by_itself.tracker_down(now)
 
+    def cut_off(self, now: float) -> None:
+        """No other node can be reached: nobody can bring what the tracker granted to others."""
+        self._by_itself.cut_off(now)
+
+    def reached(self) -> None:
+        """There is a neighbour."""
+        self._by_itself.reached()
+
     def granted(self, runs: int, now: float) -> None:
         """The tracker lets us read these runs."""
         mine = self._mine
@@ -180,6 +188,10 @@ class OriginSide:
         """Something changed that matters to what we may read by ourselves."""
         self._by_itself.look_again(now)
 
+    def others_read(self, quiet_s: float, now: float) -> None:
+        """A neighbour has what nobody had, after nothing new for so long."""
+        self._by_itself.others_read(quiet_s, now)
+
     def look_soon(self) -> None:
         """A neighbour has more: look again, but not for every batch that comes in."""
         self._by_itself.look_soon()
@@ -207,7 +219,7 @@ class OriginSide:
         """Start what may be read, and tell the tracker what there is to tell."""
         if self.waiting:
             self._read_leased(now, out)
-        if not self._by_itself.up and self._mine.needed and not self.halted:
+        if self._by_itself.governs and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
         mine, report = self._mine, self._report
         if self._by_itself.up and mine.demanded:
@@ -230,7 +242,7 @@ class OriginSide:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
         if self._by_itself.up and self._mine.demanded and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
-        if not self._by_itself.up and self._mine.needed and not self.halted:
+        if self._by_itself.governs and self._mine.needed and not self.halted:
             wake = min(wake, self._by_itself.due_at())
         return wake
 

@@ -19,6 +19,8 @@ SCARCE = 2  # holders at most, for a run to be worth a second read
 RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
 MAX_REMEMBERED = 20_000  # introductions remembered per swarm
 ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
+CUT_OFF_S = 60.0  # for so long who was introduced in vain isn't introduced anew
+AGAIN_TIMES = 4  # more is read again for such a one, each time
 LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some milliseconds
 
 
@@ -32,6 +34,8 @@ class OutOfReach:
         self._unreached = dials.unreached
         # (node, run) -> when, and to whom
         self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        # Node -> when it was introduced in vain last, and how many runs were to be read again for it then.
+        self._cut_off: dict[int, tuple[float, int]] = {}
         self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
         # Of those that we can't dial: they have something new, or others want it only now.
         self._perhaps_lost: set[int] = set()
@@ -40,6 +44,7 @@ class OutOfReach:
     def announced(self, node: int) -> None:
         """It connected: perhaps somebody has mended it."""
         self._in_vain.pop(node, None)
+        self._cut_off.pop(node, None)
 
     def has_news(self, node: int) -> None:
         """It has runs that it didn't have, or is seen in another way."""
@@ -75,6 +80,8 @@ class OutOfReach:
 
     def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
         """None of the node's neighbours has these runs: introduce holders, or free the runs."""
+        count = self._roster.run_count
+        lacks = chunkset.from_bytes(said.lacks, count) if said.lacks else 0
         if node not in self._roster:
             return
         holders: dict[int, None] = {}
@@ -84,6 +91,8 @@ class OutOfReach:
         idle = self._book.idle
         for run in chunkset.members(wanted):
             self._accuse(node, run, now, out)
+        if idle:
+            wanted &= ~self._read_for(node, wanted | lacks, now)
         for run in chunkset.members(wanted & ~self._book.free):
             if run in self._book.leases:
                 self._hurry(node, run, now, out)
@@ -93,6 +102,26 @@ class OutOfReach:
             out.append(Send(node, self._roster.introduction(holders)))
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _read_for(self, node: int, lacks: int, now: float) -> int:
+        """Have read what a part of the swarm lacks that is cut off from the rest; returns the runs (bits).
+
+        It learns of what the others have in vain, window after window: more each time is read at once.
+        """
+        last, count = self._cut_off.get(node, (-inf, 0))
+        if now - last >= CUT_OFF_S:
+            return 0
+        others = lacks & ~self._book.leased & ~self._book.free & ~self._roster.have[node]
+        beyond = chunkset.lowest(others, AGAIN_TIMES * count)
+        self._cut_off[node] = now, AGAIN_TIMES * count
+        for run in chunkset.members(beyond):
+            self._read_again(node, run, now)
+        return beyond
+
+    def _read_again(self, node: int, run: int, now: float, *, capped: bool = False) -> None:
+        if node in self._unreached:
+            self._book.readers.pardon(node, now)  # cut off both ways: nobody else reads for it
+        self._book.rescue(run, now, capped=capped)
 
     def _hurry(self, node: int, run: int, now: float, out: list[Output]) -> None:
         """Somebody waits for a run that is being read: not by a node that is far too slow."""
@@ -117,10 +146,10 @@ class OutOfReach:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
-            if node in self._unreached:
-                self._book.readers.pardon(node, now)  # cut off both ways: nobody else reads for it
             hidden = self._book.readers.hidden >= {*found}
-            self._book.rescue(run, now, capped=not idle and not hidden)
+            self._read_again(node, run, now, capped=not idle and not hidden)
+            if idle:
+                self._cut_off[node] = now, MAX_STUCK_RUNS
         return found
 
     def _accuse(self, node: int, run: int, now: float, out: list[Output]) -> None:

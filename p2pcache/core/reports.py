@@ -27,8 +27,10 @@ def to_tracker(
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):
             return m.LeaseReport(digest, epoch, credit=credit, wanted=wish(wanted, run_count))
-        case commands.Stuck(runs):
-            return m.Stuck(digest, tuple(chunkset.members(runs)))
+        case commands.Stuck(runs, lacks):
+            return m.Stuck(
+                digest, tuple(chunkset.members(runs)), chunkset.to_bytes(lacks, run_count)
+            )
         case commands.Blame(peer, run):
             return m.Blame(peer, digest, run)
         case _:

@@ -67,6 +67,8 @@ class Scheduler:
         self._told_at = -math.inf
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
+        self._alone_since = now  # without a neighbour; inf: there is one
+        self._dial_failed_at = -math.inf  # when a member couldn't be reached, last
         self._reached = 0  # all runs that anybody had then are below
         self._watch_at = now + settings.stuck_after_s
         self._wish_open = False  # a `Wanted` that is still to be answered
@@ -200,6 +202,9 @@ class Scheduler:
         self._drop(event.peer, now)  # a new connection replaces the old one
         self._origin.owners.joined(event.peer)
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
+        if peer is not None:
+            self._alone_since = math.inf
+            self._origin.reached()
         if peer is not None and peer.have & self._mine.missing:
             self._progress_at = now
             self._peers.look_at = now
@@ -213,6 +218,8 @@ class Scheduler:
         peer = self._book.leave(node)
         if peer is not None:
             self._peers.abandon(peer, now)
+            if not self._book.peers:
+                self._alone_since = now
         return peer is not None
 
     def _on_peer_has(self, event: events.PeerHas, now: float) -> None:
@@ -223,11 +230,14 @@ class Scheduler:
         if not event.runs:
             self._peers.has_room(peer, now)
             return
+        held = self._book.rarity.held
         news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
         if news:
-            self._progress_at = now
             if not self._tracker_up:
+                if news & ~held:
+                    self._origin.others_read(now - self._progress_at, now)
                 self._origin.look_soon()
+            self._progress_at = now
             self._peers.offer(peer, news, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
@@ -347,6 +357,7 @@ class Scheduler:
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
+        self._dial_failed_at = now
         self._origin.owners.failed(event.peer)
         self._origin.look_again(now)
 
@@ -359,7 +370,8 @@ class Scheduler:
         self._watch_at = now + interval
         mine = self._mine
         held = self._book.rarity.held
-        orphans = mine.free & ~mine.leased & mine.window(self._settings.window_runs) & ~held
+        lacks = mine.free & ~mine.leased & ~held
+        orphans = lacks & mine.window(self._settings.window_runs)
         stuck = self._suspects & orphans
         if now < self._progress_at + interval:
             # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
@@ -368,7 +380,17 @@ class Scheduler:
         self._reached = held.bit_length()
         if stuck:
             self._blame_again()
-            self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE)))
+            if self._isolated(now):
+                self._origin.cut_off(now)
+                self._origin.act(now, now - self._progress_at, self._out)
+            self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE), lacks))
+
+    def _isolated(self, now: float) -> bool:
+        """Whether others were dialled in vain for so long that nobody will bring anything."""
+        # What the tracker lets us read once more, a few runs at a time, is no sign that others bring something.
+        long = now >= self._alone_since + self._settings.owner_patience_s
+        quiet = now >= self._progress_at + self._settings.stuck_after_s
+        return long and quiet and self._alone_since <= self._dial_failed_at
 
     def _blame_again(self) -> None:
         # A tracker that restarted, or that a liar came back to, believes what the liar says it has,

@@ -1,4 +1,4 @@
-"""One swarm on one node while its tracker is gone: what the node reads from the origin by itself, and when."""
+"""One swarm on one node that its tracker can't help: what the node reads from the origin by itself, and when."""
 
 import math
 from random import Random
@@ -34,7 +34,8 @@ class Trackerless:
     """What one node may read from the origin without leases, and how long it waits for others.
 
     Without an ownership nothing is read. What the tracker, if it was ours, may have granted when it was lost is
-    left to whoever it granted it to, for a while.
+    left to whoever it granted it to, for a while. A node that reaches no other one is a part of the swarm of its own,
+    and reads what it lacks also while the tracker is there, which can only send it to the others.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Trackerless:
         self._tempo = tempo
         self.up = False
         self._down_since = now if tracker else -math.inf
+        self._cut_off = False  # no other node can be reached
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
         self._return_s = 0.0  # how long we wait for it to come back
         self._unleased = 0  # runs (bits) that it can't have granted to anybody
@@ -82,6 +84,15 @@ class Trackerless:
         ahead = int(_AHEAD_TIMES * under_way) if under_way >= _FAR * LEASED else LOOK_AHEAD
         self._ahead = min(_MOST_AHEAD, ahead)
 
+    def cut_off(self, now: float) -> None:
+        """Nobody can be reached, and nothing comes by leases."""
+        if not self._cut_off:
+            self._cut_off, self._look_at = True, now
+
+    def reached(self) -> None:
+        """There is a neighbour."""
+        self._cut_off = False
+
     def read(self, took_s: float) -> None:
         """We have read a run, in so long."""
         self._failures = 0
@@ -90,13 +101,19 @@ class Trackerless:
 
     def failed(self, started: float, now: float) -> None:
         """A read that we began at `started` came to nothing: storage rests, longer each time."""
-        if self.up or started <= self._rested_at:
+        if not self.governs or started <= self._rested_at:
             return  # reads in flight together see one failure together: it counts once
         self._rested_at = now
         pause = min(_REST_MAX_S, _REST_S * 2**self._failures)
         self._failures += 1
         # nodes don't come back at once
         self._rest_until = now + pause * (0.5 + self._dice.random())
+
+    def others_read(self, quiet_s: float, now: float) -> None:
+        """A neighbour has what nobody had, after nothing new for so long: storage that was away is back."""
+        if quiet_s >= self._settings.stuck_after_s:
+            self._rest_until = min(self._rest_until, now)
+            self._failures = 0
 
     def look_again(self, now: float) -> None:
         """Something changed that matters to what we may read."""
@@ -108,9 +125,14 @@ class Trackerless:
         if soon < self._look_at:
             self._look_at = soon
 
+    @property
+    def governs(self) -> bool:
+        """Whether what is read isn't the tracker's business alone."""
+        return not self.up or self._cut_off
+
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read."""
-        return not self.up and now >= self._alone_at()
+        return self.governs and now >= self._alone_at()
 
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
@@ -128,8 +150,14 @@ class Trackerless:
             quiet_s: for how long nothing has come our way from anybody.
             now: seconds.
         """
+        if self._cut_off and self.up:
+            self._looked, self._look_at = now, math.inf
+            mine = self._mine
+            own = mine.needed & ~(mine.fetching | mine.leased | rotten)
+            return Plan(list(mine.in_order(chunkset.lowest(own, _MOST_AHEAD))), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
-        quiet_s = min(quiet_s, now - self._alone_at())
+        # While storage refused our reads it will have refused those of others: they aren't idle.
+        quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
         patience_s = self._patience_s(len(runs), now)
         plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
         self._looked = now
@@ -140,12 +168,14 @@ class Trackerless:
 
     def room(self, reads: int, most: int) -> int:
         """How many reads we may have under way, of the so many that one node alone has, and `most` at most."""
-        share = max(1, self.owners.share)
+        share = 1 if self._cut_off else max(1, self.owners.share)
         far = self._ahead // share if share > 1 and self._ahead > LOOK_AHEAD else 0
         return max(MIN_SHARE, reads // share, min(far, most))
 
     def _alone_at(self) -> float:
         """When we may read what nobody else can be reading."""
+        if self._cut_off and self.up:
+            return -math.inf
         return self._down_since + self._return_s if self._met else self._over_at()
 
     def _over_at(self) -> float:
@@ -160,6 +190,8 @@ class Trackerless:
         return self._down_since + patience_s
 
     def _patience_s(self, reads: int, now: float) -> float:
+        if self.owners.share <= 1:
+            return self._settings.owner_patience_s  # whoever reads it, nothing of that can reach us
         tempo_s = self._tempo.least_s if self.reads else self._tempo.at_least_s(now)
         return patience(self._settings, reads, tempo_s)
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from p2pcache.sim.node import SimNode
 
 RECONNECT_S = 1.0  # with jitter, as the agent's first attempts
+LAST_RECONNECT_S = 1.5 * RECONNECT_S  # by then everybody has found a tracker that came back
 
 
 class AgentLink:

@@ -49,7 +49,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
-        tracker_restart=args.tracker_restart,
+        tracker_restart=args.tracker_restart, notes=args.notes,
         parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
         partition=args.partition,
         partition_s=args.partition_s, partition_tracker=args.partition_tracker,
@@ -68,6 +68,7 @@ def _contradiction(args: argparse.Namespace) -> str:
         "--slow and --slow-disk are more than all nodes": args.slow + args.slow_disk > 1,
         "--restart needs --crash: who is to come back": bool(args.restart) and not args.crash,
         "--no-tracker leaves none that could die": args.no_tracker and (dies or returns),
+        "--notes needs --tracker-restart: who is to read them": args.notes and not returns,
         "a tracker dies for good or comes back, not both": dies and returns,
     }
     return next((says for says, true in wrong.items() if true), "")
@@ -124,6 +125,7 @@ def _fault_flags(storm: argparse.ArgumentParser) -> None:
         metavar="POINT",
         help="where it restarts, without memory",
     )
+    add("--notes", action="store_true", help="... but with its notes of who was there")
     add(
         "--parts", type=_natural, default=0, help="each node wants one of so many parts [all of it]"
     )

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from p2pcache.sim.agentlink import LAST_RECONNECT_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import START_SPREAD_S, KiB, Run, Storm
 
 # Re-read runs that are nobody's fault: a lease and a neighbour's copy that crossed on the way.
 _CROSSED = 2
+_NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
 
@@ -71,7 +73,7 @@ _FAULTS: dict[str, Any] = {
         "latency_s": 5e-5, "runs": 300, "check_every": 11,
     },
     "tracker": lambda dice, _: dice.choice((
-        {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random()},
+        {"no_tracker_after": dice.random()}, {"tracker_restart": dice.random(), "notes": dice.random() < _NOTED},
     )),
     "parts": lambda dice, _: {"parts": dice.choice((2, 3, 8))},
     "outage": lambda dice, _: {"outage": dice.random(), "outage_s": dice.choice((0.5, 5.0, 20.0))},
@@ -92,9 +94,19 @@ def alpha_bound(run: Run) -> float:
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
         lost += 2 * storm.leases.in_flight  # in flight when nobody knew any more who reads what
+    lost += _read_by_newcomers(storm)
     if storm.liars:
         lost += storm.leases.in_flight  # what was asked of the liar while the leases went on
     return copies + storm.leases.rescue_cap + lost / storm.runs
+
+
+def _read_by_newcomers(storm: Storm) -> float:
+    """Runs for a node that meets a tracker without notes before anybody who knows of the others."""
+    if storm.tracker_restart is None or storm.notes or not (storm.late or storm.restart):
+        return 0.0
+    newcomers = round((storm.late + storm.crash) * storm.nodes)
+    rate = min(storm.origin_rate, newcomers * storm.rate)
+    return LAST_RECONNECT_S * rate / storm.run_bytes
 
 
 def verdict(run: Run) -> str | None:

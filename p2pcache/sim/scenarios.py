@@ -18,6 +18,7 @@ SLOW = 0.1  # rate of a slow node, of an ordinary one's
 SLOW_DISK = 0.3  # rate at which a slow disk takes bytes, of a link's
 SYNCED_S = 2.0  # a node that dies keeps what it had so long before: its bitmap is synced as often
 BACK_AFTER_S = 5.0  # a pod that crashed is started again
+TRACKER_BACK_AFTER_S = 2.0
 START_SPREAD_S = 0.1  # pods of one deployment don't start in the same millisecond
 
 
@@ -47,7 +48,8 @@ class Storm:
     oversubscribed: float = 4.0  # a rack's uplink carries the nodes' rates over this
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
-    tracker_restart: float | None = None  # ... or comes back, without memory, 2 s later
+    tracker_restart: float | None = None  # ... or comes back 2 s later, ...
+    notes: bool = False  # ... with its notes of who was there, as one that was stopped in order
     parts: int = 0  # each node wants one of so many parts of the model; 0: all of it
     outage: float | None = None  # storage refuses every read for a while from this point
     outage_s: float = 5.0
@@ -165,14 +167,19 @@ class Run:
             world.at(storm.no_tracker_after * scale, self.cluster.tracker.die)
         if storm.tracker_restart is not None:
             at = storm.tracker_restart * scale
-            world.at(at, self.cluster.tracker.die)
-            world.at(at + 2.0, self.cluster.tracker.start)
+            world.at(at, self._restart_tracker)
         if storm.outage is not None:
             world.at(storm.outage * scale, self.cluster.refuse_reads, storm.outage_s)
         if storm.frozen is not None:
             world.at(storm.frozen * scale, self.cluster.freeze_origin, storm.frozen_s)
         if storm.partition is not None:
             world.at(storm.partition_at * scale, self._split)
+
+    def _restart_tracker(self) -> None:
+        tracker = self.cluster.tracker
+        notes = tracker.mind.memory() if self.storm.notes and tracker.mind is not None else None
+        tracker.die()
+        self.cluster.world.after(TRACKER_BACK_AFTER_S, tracker.start, notes)
 
     def _crash(self) -> None:
         alive = [n for n in self.ordinary if n.alive]

@@ -27,12 +27,13 @@ class SimTracker:
         self.side = 0  # of a partition
         self.heard = 0  # messages
 
-    def start(self) -> None:
-        """A fresh process: it knows nothing."""
+    def start(self, notes: dict[str, list[int]] | None = None) -> None:
+        """A fresh process: it knows nothing but the last one's notes."""
         self._mind = Tracking(
             epoch=self._cluster.world.dice.getrandbits(62),
             members=self._cluster.members,
             leases=self._leases,
+            remembered=notes,
         )
 
     def die(self) -> None:

@@ -10,15 +10,18 @@ from p2pcache.core.commands import (
     Fetch,
     LeaseReport,
     OriginCorrupt,
+    Request,
 )
 from p2pcache.core.events import (
     DialFailed,
     FetchEnded,
+    LeaseGranted,
     Members,
     Outcome,
     PeerHas,
     PeerJoined,
     PeerLeft,
+    RequestEnded,
     Tick,
     TrackerDown,
     TrackerUp,
@@ -216,3 +219,110 @@ def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
     for fetch in fetches:
         desk.do(FetchEnded(fetch.fetch, outcome))
     assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"
+
+
+def test_who_reaches_nobody_does_not_wait_for_what_the_lost_tracker_had_granted() -> None:
+    """A node whose network is cut before anything came knew no tempo, and waited for 48 s."""
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    desk.sleep(15)
+    desk.do(TrackerDown())
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(40))
+
+
+def cut_off(runs: int = 40) -> Desk:
+    """The tracker is there, but no other node can be dialled."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    return desk
+
+
+def test_who_reaches_nobody_reads_what_it_lacks_though_the_tracker_is_there() -> None:
+    desk = cut_off()
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(SETTINGS.stuck_after_s))) == set(range(40))
+    assert desk.s.complete
+
+
+def test_who_reaches_nobody_reads_its_leases_first_and_says_that_they_are_done() -> None:
+    desk = cut_off()
+    for run in range(4):
+        desk.do(LeaseGranted(1 << run, 5))
+        for fetch in of(Fetch, desk.out)[-1:]:
+            desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+        assert of(Fetch, desk.sleep(SETTINGS.stuck_after_s - 1)) == [], "leases come"
+    assert read_all(desk, of(Fetch, desk.sleep(3 * SETTINGS.stuck_after_s))) == set(range(4, 40))
+    assert sum(report.done for report in of(LeaseReport, desk.out)) == desk.full
+
+
+def test_who_waits_for_others_without_having_dialled_them_in_vain_reads_nothing() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_a_neighbour_ends_the_reading_of_one_that_was_cut_off() -> None:
+    desk = cut_off()
+    first = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    assert first
+    desk.do(PeerJoined(2, 0))
+    for fetch in first:
+        assert of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE))) == []
+    assert of(Fetch, desk.sleep(60)) == [], "the tracker says who reads"
+    desk.do(PeerLeft(2))
+    desk.do(DialFailed(2))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+
+
+def test_one_that_is_cut_off_leaves_storage_that_fails_alone_for_a_while() -> None:
+    desk = cut_off()
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    for fetch in fetches:
+        desk.do(FetchEnded(fetch.fetch, Outcome.UNAVAILABLE))
+    assert of(Fetch, desk.sleep(0.4)) == []
+    assert of(Fetch, desk.sleep(1.2))
+
+
+def refused(desk: Desk) -> None:
+    """Storage refuses whatever is read, for half a minute."""
+    end = desk.now + 30
+    pause_s = SETTINGS.owner_patience_s
+    while desk.now < end:
+        for fetch in of(Fetch, desk.sleep(pause_s)):
+            desk.do(FetchEnded(fetch.fetch, Outcome.UNAVAILABLE))
+        pause_s = 1
+
+
+def test_owners_are_not_idle_because_storage_was_away() -> None:
+    """Or each reads everything when it is back: 1.6 copies where one was asked."""
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(PeerJoined(node, 0))
+    for run in range(10):
+        desk.sleep(0.1)
+        for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+    desk.do(TrackerDown())
+    refused(desk)
+    mine = {run for run in range(10, 40) if order(run, (1, 2, 3))[0] == 1}
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s))
+    assert {fetch.run for fetch in fetches} <= mine
+    assert read_all(desk, fetches) == mine
+
+
+def test_a_neighbour_that_read_something_says_that_storage_is_back() -> None:
+    desk = lose_tracker(runs=40, held=0)
+    refused(desk)
+    theirs = next(run for run in range(40) if order(run, (1, 2, 3))[0] == 2)
+    assert of(Fetch, desk.sleep(1)) == [], "it rests, longer each time"
+    assert of(Fetch, desk.do(PeerHas(2, 1 << theirs, 0)))

@@ -1,8 +1,11 @@
 """What the tracker makes of nodes that are stuck, slow, wronged or lied to."""
 
+import pytest
+
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.outputs import Unreached
+from p2pcache.errors import RemoteProtocolError
 from tests.core.tracking_kit import EPOCH, RUNS, World, X, state
 
 
@@ -177,3 +180,36 @@ def test_a_peer_blamed_by_two_is_shunned() -> None:
     assert 3 not in {n for s in world.got(4, m.Swarm) for n in s.neighbours}
     world.announce(3, state(0b1, credit=1))
     assert not world.tracking.swarms[X].roster.is_shunned(3)
+
+
+def test_a_part_that_is_cut_off_gets_more_each_time() -> None:
+    """32 runs in twelve seconds were all that a rack got behind a firewall: half an hour for 140 GB."""
+    world, runs = World(), 1000
+    full = chunkset.full(runs)
+    for node in (1, 2, 3, 4):
+        world.announce(node)
+    for node in (1, 3, 4):
+        world.say(node, m.Enter(m.SwarmState(X, runs, b"", complete=True, credit=0)))
+    world.say(2, m.Enter(m.SwarmState(X, runs, chunkset.to_bytes(0, runs), credit=500)))
+    have, read = 0, []
+    while have != full:
+        world.forget_mail()
+        first = chunkset.lowest(full & ~have, 32)
+        lacks = chunkset.to_bytes(full & ~have, runs)
+        world.say(2, m.Stuck(X, tuple(chunkset.members(first)), lacks))
+        world.wait(4.1, alive=(1, 2, 3, 4))
+        read.append(0)
+        while granted := world.granted(2):
+            world.forget_mail()
+            world.done(2, *granted)
+            have |= chunkset.of(granted)
+            read[-1] += len(granted)
+    assert read == [0, 32, 128, 512, 328]
+
+
+def test_a_stuck_notice_with_a_bad_bitmap_changes_nothing() -> None:
+    world = World()
+    world.join(1)
+    with pytest.raises(RemoteProtocolError, match="bitmap"):
+        world.say(1, m.Stuck(X, (0,), b"\xff" * 5))
+    assert world.tracking.swarms[X].book.rescues == 0

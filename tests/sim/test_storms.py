@@ -111,6 +111,31 @@ def test_a_long_partition_costs_one_copy_per_side_at_most() -> None:
     assert report.t_last < 60.0, "both sides finish on their own"
 
 
+def test_nodes_that_cannot_dial_each_other_all_read_storage() -> None:
+    """A firewall between all of them: four took 196 s for what is 16 s of storage, twelve were never done."""
+    report = run(QUICK, nodes=8, hidden=8)
+    all_complete(report)
+    assert report.alpha <= 8.05
+    assert report.t_last <= 8 * report.t_lb + 15.0
+
+
+@pytest.mark.parametrize("apart", [(8, 4), (6, 6)])
+def test_two_parts_that_only_the_tracker_and_storage_reach(apart: tuple[int, int]) -> None:
+    """80 s: each part got what the other had read, 32 runs in twelve seconds."""
+    report = run(
+        QUICK,
+        nodes=12,
+        runs=512,
+        partition=apart,
+        partition_tracker="both",
+        partition_at=0.2,
+        partition_s=300.0,
+    )
+    all_complete(report)
+    assert report.alpha <= 2.05
+    assert report.t_last <= 2 * report.t_lb + 35.0
+
+
 def test_a_tracker_lost_for_good() -> None:
     report = run(SMALL, no_tracker_after=0.3)
     all_complete(report)
@@ -140,6 +165,16 @@ def test_a_tracker_that_restarts_without_memory() -> None:
     report = run(SMALL, tracker_restart=0.3)
     all_complete(report)
     assert report.alpha <= 1.02
+
+
+def test_a_tracker_that_restarts_with_its_notes_waits_for_who_was_there() -> None:
+    """One that comes later may meet it first, and knows of nobody: without notes it reads for a second."""
+    storm = Storm(
+        nodes=3, runs=300, run_bytes=16 << 20, rate=1.25e9, origin_rate=1.25e9, late=1 / 3
+    )
+    late = [replace(storm, tracker_restart=0.5, seed=seed) for seed in range(1, 7)]
+    assert max(run(one).alpha for one in late) > 1.05
+    assert max(run(one, notes=True).alpha for one in late) <= 1.02
 
 
 def test_a_node_is_killed() -> None:
@@ -328,6 +363,7 @@ def test_flags_that_make_no_storm_are_told(
         (["--restart"], "--restart needs --crash"),
         (["--no-tracker", "--no-tracker-after", "0.3"], "--no-tracker leaves none"),
         (["--tracker-restart", "0.3", "--no-tracker-after", "0.3"], "for good or comes back"),
+        (["--notes"], "--notes needs --tracker-restart"),
     ],
 )
 def test_flags_that_contradict_each_other_are_told(
