@@ -13,6 +13,7 @@ from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.serving import Serving
+from p2pcache.agent.trouble import CUT_OFF
 from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
 from p2pcache.errors import NotFound, Unreachable
@@ -57,6 +58,10 @@ class Queries:
         """What an operator should look at, though all works."""
         tls = self._parts.tls
         doubts = [f"origin: {self.origin_doubt}"] if self.origin_doubt else []
+        for download in self._downloads.running.values():
+            scheduler = download.swarm.scheduler
+            if scheduler is not None and scheduler.cut_off:
+                doubts.append(f"model {download.ref}: {CUT_OFF}")
         return doubts + (tls.warnings() if tls is not None else [])
 
     async def model_reasons(self, ref: Ref) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.recorded import end_recording, make_scheduler
-from p2pcache.agent.trouble import disk_failed, hopeless, wrong_at_origin
+from p2pcache.agent.trouble import CUT_OFF, disk_failed, hopeless, wrong_at_origin
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
@@ -361,6 +361,8 @@ class Swarm:
         match command:
             case c.Blame(peer):
                 self._parts.net.drop(peer, "sent bytes that don't match the manifest")
+            case c.CutOff():
+                log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):
                 why = self._parts.origin.wrong(self.digest, run)
                 self.on_failed(wrong_at_origin(why or f"run {run} doesn't match its digests"))

@@ -11,6 +11,10 @@ from p2pcache.errors import (
 )
 from p2pcache.io.store import Store
 
+CUT_OFF = (
+    "no other node that has it or is getting it can be reached: all that is missing is read from storage here; "
+    "is the agents' port open between the nodes (firewall, NetworkPolicy)?"
+)
 HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
 
 

@@ -93,6 +93,11 @@ class Stuck:
 
 
 @dataclass(slots=True)
+class CutOff:
+    """No other node of the swarm can be reached: from now on we read what we lack without leases, too."""
+
+
+@dataclass(slots=True)
 class OriginCorrupt:
     """Our own reads of this run from the origin mismatched twice (only said without a tracker)."""
 
@@ -111,5 +116,5 @@ class WantedDone:
 
 Command = (
     Request | Cancel | Fetch | CancelFetch | Announce | Dial | Blame | LeaseReport
-    | LeaseCredit | Stuck | OriginCorrupt | Finished | WantedDone
+    | LeaseCredit | Stuck | CutOff | OriginCorrupt | Finished | WantedDone
 )  # fmt: skip

@@ -10,6 +10,7 @@ from p2pcache.core.commands import (
     ALL,
     CancelFetch,
     Command,
+    CutOff,
     Dial,
     Fetch,
     LeaseCredit,
@@ -90,9 +91,16 @@ class OriginSide:
         """The tracker is gone; leases stay ours."""
         self._by_itself.tracker_down(now)
 
-    def cut_off(self, now: float) -> None:
+    def cut_off(self, now: float, out: list[Command]) -> None:
         """No other node can be reached: nobody can bring what the tracker granted to others."""
-        self._by_itself.cut_off(now)
+        if not self.is_cut_off:
+            self._by_itself.cut_off(now)
+            out.append(CutOff())
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether that is so."""
+        return self._by_itself.is_cut_off
 
     def reached(self) -> None:
         """There is a neighbour."""

@@ -14,6 +14,7 @@ from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.commands import Announce, Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.diary import LINES, Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
+from p2pcache.core.isolation import Isolation
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.peerside import PeerSide
@@ -67,8 +68,7 @@ class Scheduler:
         self._told_at = -math.inf
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
-        self._alone_since = now  # without a neighbour; inf: there is one
-        self._dial_failed_at = -math.inf  # when a member couldn't be reached, last
+        self._isolation = Isolation(settings, now)
         self._reached = 0  # all runs that anybody had then are below
         self._watch_at = now + settings.stuck_after_s
         self._wish_open = False  # a `Wanted` that is still to be answered
@@ -157,6 +157,11 @@ class Scheduler:
         return self._origin.credit
 
     @property
+    def cut_off(self) -> bool:
+        """Whether no other node can be reached, so that all that is missing is read from the origin."""
+        return bool(self._mine.needed) and self._origin.is_cut_off
+
+    @property
     def tempo_s(self) -> float:
         """Seconds from one new run to the next in this swarm; 0: not known."""
         return self._peers.tempo.seconds
@@ -203,7 +208,7 @@ class Scheduler:
         self._origin.owners.joined(event.peer)
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
         if peer is not None:
-            self._alone_since = math.inf
+            self._isolation.met()
             self._origin.reached()
         if peer is not None and peer.have & self._mine.missing:
             self._progress_at = now
@@ -219,7 +224,7 @@ class Scheduler:
         if peer is not None:
             self._peers.abandon(peer, now)
             if not self._book.peers:
-                self._alone_since = now
+                self._isolation.lost(now)
         return peer is not None
 
     def _on_peer_has(self, event: events.PeerHas, now: float) -> None:
@@ -357,7 +362,7 @@ class Scheduler:
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
-        self._dial_failed_at = now
+        self._isolation.dial_failed(now)
         self._origin.owners.failed(event.peer)
         self._origin.look_again(now)
 
@@ -380,17 +385,10 @@ class Scheduler:
         self._reached = held.bit_length()
         if stuck:
             self._blame_again()
-            if self._isolated(now):
-                self._origin.cut_off(now)
+            if self._isolation.found(self._progress_at, now):
+                self._origin.cut_off(now, self._out)
                 self._origin.act(now, now - self._progress_at, self._out)
             self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE), lacks))
-
-    def _isolated(self, now: float) -> bool:
-        """Whether others were dialled in vain for so long that nobody will bring anything."""
-        # What the tracker lets us read once more, a few runs at a time, is no sign that others bring something.
-        long = now >= self._alone_since + self._settings.owner_patience_s
-        quiet = now >= self._progress_at + self._settings.stuck_after_s
-        return long and quiet and self._alone_since <= self._dial_failed_at
 
     def _blame_again(self) -> None:
         # A tracker that restarted, or that a liar came back to, believes what the liar says it has,

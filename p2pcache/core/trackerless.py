@@ -49,7 +49,7 @@ class Trackerless:
         self._tempo = tempo
         self.up = False
         self._down_since = now if tracker else -math.inf
-        self._cut_off = False  # no other node can be reached
+        self.is_cut_off = False  # no other node can be reached
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
         self._return_s = 0.0  # how long we wait for it to come back
         self._unleased = 0  # runs (bits) that it can't have granted to anybody
@@ -86,12 +86,11 @@ class Trackerless:
 
     def cut_off(self, now: float) -> None:
         """Nobody can be reached, and nothing comes by leases."""
-        if not self._cut_off:
-            self._cut_off, self._look_at = True, now
+        self.is_cut_off, self._look_at = True, now
 
     def reached(self) -> None:
         """There is a neighbour."""
-        self._cut_off = False
+        self.is_cut_off = False
 
     def read(self, took_s: float) -> None:
         """We have read a run, in so long."""
@@ -128,7 +127,7 @@ class Trackerless:
     @property
     def governs(self) -> bool:
         """Whether what is read isn't the tracker's business alone."""
-        return not self.up or self._cut_off
+        return not self.up or self.is_cut_off
 
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read."""
@@ -150,7 +149,7 @@ class Trackerless:
             quiet_s: for how long nothing has come our way from anybody.
             now: seconds.
         """
-        if self._cut_off and self.up:
+        if self.is_cut_off and self.up:
             self._looked, self._look_at = now, math.inf
             mine = self._mine
             own = mine.needed & ~(mine.fetching | mine.leased | rotten)
@@ -168,13 +167,13 @@ class Trackerless:
 
     def room(self, reads: int, most: int) -> int:
         """How many reads we may have under way, of the so many that one node alone has, and `most` at most."""
-        share = 1 if self._cut_off else max(1, self.owners.share)
+        share = 1 if self.is_cut_off else max(1, self.owners.share)
         far = self._ahead // share if share > 1 and self._ahead > LOOK_AHEAD else 0
         return max(MIN_SHARE, reads // share, min(far, most))
 
     def _alone_at(self) -> float:
         """When we may read what nobody else can be reading."""
-        if self._cut_off and self.up:
+        if self.is_cut_off and self.up:
             return -math.inf
         return self._down_since + self._return_s if self._met else self._over_at()
 

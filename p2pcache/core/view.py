@@ -58,7 +58,7 @@ class SwarmView:
     reads: tuple[InFlight, ...]
     leases: tuple[tuple[int, float], ...]
     tracker_up: bool
-    alone: bool  # without a tracker for so long that owners may read
+    alone: bool  # it decides by itself what to read: the tracker is gone for long enough, or all others out of reach
 
     def stuck(self, limit: int) -> list[int]:
         """The runs that hold the pull up most: the first gap, what is in flight for longest, the next gaps."""

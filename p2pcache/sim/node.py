@@ -93,6 +93,7 @@ class SimNode:
             commands.LeaseCredit: self._on_report, commands.Stuck: self._on_report,
             commands.Blame: self._on_blame, commands.Finished: self._on_finished, commands.Dial: self._on_dial,
             commands.OriginCorrupt: self._on_corrupt, commands.WantedDone: self._on_wanted_done,
+            commands.CutOff: self._on_report,
         }  # fmt: skip
 
     # -- the pump -----------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def alpha_bound(run: Run) -> float:
     """
     storm, cluster = run.storm, run.cluster
     copies = 1 + (storm.partition is not None) + (storm.hidden > 0)
-    lost = cluster.lost_runs + _CROSSED
+    lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
         lost += 2 * storm.leases.in_flight  # in flight when nobody knew any more who reads what

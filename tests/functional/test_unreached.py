@@ -56,3 +56,31 @@ def test_a_node_that_nobody_reaches(make_cluster: MakeCluster, tmp_path: Path) -
     assert next(one for one in told.splitlines() if node in one).endswith("nobody reaches it")
     with urllib.request.urlopen(f"{cluster.tracker_url}/metrics", timeout=5) as answer:
         assert b"p2pcache_tracker_unreached_members 1.0" in answer.read()
+
+
+@pytest.mark.timeout(240)
+def test_nodes_that_reach_nobody_read_storage_and_say_so(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """A firewall between all of them: no worse than without p2pcache, and no riddle for who is paged."""
+    cluster = make_cluster(agents=1, agent_flags=["--origin-bytes-per-s", "2mib"])
+    closed = free_ports(3)
+    nodes = [cluster.add_agent("--advertise", f"127.0.0.1:{port}") for port in closed]
+    for node in nodes:
+        node.start()
+    ref, model = "m:v1", make_model(tmp_path / "model", 48 << 20, seed=1)
+    push(cluster, model, ref)
+    started = time.monotonic()
+    pulls = [Pull(node, ref) for node in nodes]
+    warnings: list[str] = []
+    while not warnings and all(pull.is_alive() for pull in pulls):
+        warnings = nodes[0].client.status()["warnings"]
+        time.sleep(0.1)
+    assert [one for one in warnings if ref in one and "agents' port" in one]
+    told = cluster.run("explain", ref, agent=1).stdout
+    assert "tracker connected; no other node can be reached" in told
+    done = [int(pull.wait(limit_s=90)["bytes_origin"]) for pull in pulls]
+    assert done == [total_bytes(model)] * 3
+    assert time.monotonic() - started < 60
+    assert "agents' port" in nodes[0].log_path.read_text()
+    assert nodes[0].client.status()["warnings"] == []
