@@ -77,8 +77,13 @@ class Readers:
         return len(self._credit) > (node in self._credit)
 
     def only(self, nodes: set[int], run: int, have: Mapping[int, int]) -> bool:
-        """Whether all who have use for this run are among these."""
-        return not any(self._lacks(node, nodes, run, have) for node in self._credit)
+        """Whether all who have use for this run are among these, or all but slow ones."""
+        left = [node for node in self._credit if self._lacks(node, nodes, run, have)]
+        if any(node not in self._slow for node in left):
+            return False
+        # An outage bars whoever tried, the quick ones first: the slow ones would be left with what they failed at.
+        quick = (node for node in nodes if node in self._credit and node not in self._slow)
+        return not left or any(self._lacks(node, set(), run, have) for node in quick)
 
     def want(self, runs: int) -> bool:
         """Whether any who work on leases have use for any of these (bits)."""

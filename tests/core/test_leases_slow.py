@@ -127,16 +127,35 @@ def test_slow_nodes_are_better_than_none() -> None:
     assert list(book.grants(30.0)) == [D]
 
 
-def test_who_may_not_read_a_run_does_not_keep_a_slow_node_from_it() -> None:
-    """Of two nodes one had been slow, the other had lost this run's lease: nobody read for 64 s."""
+def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
+    """Nobody read for 64 s; then the slow one did, also when an outage was all that the other had failed at."""
     book, have = make(2)
     for node in (A, B):
         book.want(node, 2)
     (run,) = book.grants(0.0)[B]
     finish(book, have, A, 1 - run, 0.5)
     book.readers.dragged(A, -8.5, 0.5)
-    book.failed(B, 1 << run, 0.5)
-    assert book.grants(2.0) == {A: [run]}
+    for now in (0.5, 2.0, 4.0):
+        book.failed(B, 1 << run, now)
+        given = book.grants(now + 1.0)
+        assert given == ({B: [run]} if now < 4.0 else {A: [run]}), "it isn't waited for more than three times"
+
+
+def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
+    """Each quick one had failed at it once: three slow ones had it one after the other, for two minutes."""
+    book, have = make(5)
+    quick, slow = range(2, 6), 1
+    for node in (slow, *quick):
+        book.want(node, 2)
+    book.readers.dragged(slow, -8.5, 0.0)
+    while given := book.grants(0.0):
+        for node, runs in given.items():
+            for run in runs:
+                if run != 4:
+                    finish(book, have, node, run, 0.0)
+                else:
+                    book.failed(node, 1 << run, 0.0)
+    assert book.grants(1.0).keys() <= set(quick)
 
 
 def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
