@@ -6,6 +6,7 @@ import pytest
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
+from p2pcache.core.outofreach import LEAST_LOST
 from p2pcache.core.outputs import DialBack, Unreached
 from p2pcache.core.readers import HIDDEN_S
 from p2pcache.errors import RemoteProtocolError
@@ -116,7 +117,7 @@ def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> 
     world.wait(0.1, alive=(1, 2))
     assert not rescues(world), "it may only be late"
     answer(world, 2, reached=False)
-    assert rescues(world) == 1, "32 runs allow for one"
+    assert rescues(world) == len(mine) <= LEAST_LOST, "4 % of 32 runs were one"
     assert world.tracking.swarms[X].book.free & 1 << mine[0]
 
 
@@ -133,10 +134,10 @@ def test_one_who_was_sent_to_it_in_vain_is_enough_where_our_own_dial_failed() ->
     answer(world, 2, 3, reached=True)
     answer(world, 1, 5, reached=False)
     has = world.tracking.swarms[X].roster.have[1]
-    assert rescues(world) == 1, "within the cap: only the tracker may not reach it"
+    assert rescues(world) == LEAST_LOST < has.bit_count(), "only the tracker may not reach it"
     stuck = m.Stuck(X, (has.bit_length() - 1,))
     world.say(2, stuck)
-    assert rescues(world) == 1, "it may well help"
+    assert rescues(world) == LEAST_LOST, "it may well help"
     world.wait(4.1, alive=(1, 2, 3, 4, 5))
     out = world.tracking.handle(2, stuck, world.now)
     assert Unreached(1, X) in out
@@ -179,7 +180,7 @@ def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
 
 
 def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
-    """The whole storm stood still for four seconds, for one run."""
+    """The whole storm stood still for four seconds, for one run, and for twelve for the second one."""
     world = second_hidden()
     world.say(2, m.Enter(state(credit=2)))
     first, second = world.granted(2)
@@ -190,7 +191,7 @@ def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
     world.done(1, first)
     world.done(2, second)
     world.wait(0.5, alive=(1, 2))
-    assert rescues(world) == 1, "the cap, which is one"
+    assert rescues(world) == 2
 
 
 def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
