@@ -138,7 +138,9 @@ def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
     for now in (0.5, 2.0, 4.0):
         book.failed(B, 1 << run, now)
         given = book.grants(now + 1.0)
-        assert given == ({B: [run]} if now < 4.0 else {A: [run]}), "it isn't waited for more than three times"
+        assert given == ({B: [run]} if now < 4.0 else {A: [run]}), (
+            "it isn't waited for more than three times"
+        )
 
 
 def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
