@@ -20,6 +20,7 @@ from p2pcache.core.commands import (
 from p2pcache.core.depth import Depth
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
+from p2pcache.core.isolation import Isolation
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
@@ -67,6 +68,7 @@ class OriginSide:
             node, mine, book, settings, dice, tempo, tracker=tracker, now=now
         )
         self.owners = self._by_itself.owners
+        self._isolation = Isolation(node, settings, now)
         self.readings: dict[int, Reading] = {}
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
@@ -91,20 +93,42 @@ class OriginSide:
         """The tracker is gone; leases stay ours."""
         self._by_itself.tracker_down(now)
 
-    def cut_off(self, now: float, out: list[Command]) -> None:
-        """No other node can be reached: nobody can bring what the tracker granted to others."""
-        if not self.is_cut_off:
-            self._by_itself.cut_off(now)
-            out.append(CutOff())
+    def joined(self, node: int) -> None:
+        """A member is connected, as a neighbour if it isn't barred."""
+        self.owners.joined(node)
+        if self._book.peers:
+            self._isolation.met()
+            self._by_tracker()
+
+    def left(self, node: int, now: float) -> None:
+        """A neighbour's connection broke."""
+        self.owners.left(node)
+        self._perhaps_alone(now)
+
+    def barred(self, node: int, now: float) -> None:
+        """A neighbour sent wrong bytes and is none any more."""
+        self.owners.failed(node)
+        self._perhaps_alone(now)
+
+    def dial_failed(self, node: int, now: float) -> None:
+        """A member couldn't be reached."""
+        self._isolation.dial_failed(node)
+        self.owners.failed(node)
+        self.look_again(now)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether that is so."""
+        """Whether no other node can be reached: nobody can bring what the tracker granted to others."""
         return self._by_itself.is_cut_off
 
-    def reached(self) -> None:
-        """There is a neighbour."""
-        self._by_itself.reached()
+    def look_around(self, now: float, out: list[Command]) -> None:
+        """There is no neighbour, and nothing to read: is there anybody whom we reach?"""
+        members = self.owners.told_of
+        if not self._isolation.found(members, now):
+            out += [Dial(node) for node in self._isolation.whom_to_dial(members)]
+        elif not self.is_cut_off:
+            self._by_itself.cut_off(now)
+            out.append(CutOff())
 
     def granted(self, runs: int, now: float) -> None:
         """The tracker lets us read these runs."""
@@ -129,8 +153,9 @@ class OriginSide:
             del self.waiting[run]
         self._cancel(runs & mine.fetching, out)
 
-    def unwanted(self) -> None:
-        """The wish narrowed: leases that wait go back (reads in flight go on: others want them)."""
+    def wanted(self, now: float) -> None:
+        """The wish changed: leases that wait go back if it narrowed (reads in flight go on: others want them)."""
+        self._perhaps_alone(now)  # from now on it matters
         mine = self._mine
         runs = chunkset.of(self.waiting) & ~mine.wanted
         mine.leased &= ~runs
@@ -165,7 +190,7 @@ class OriginSide:
         self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
             self._by_itself.read(now - reading.started)
-            if not self._by_itself.up:
+            if self._by_itself.governs:
                 self._depth.ended(now - reading.started, len(self.readings) + 1)
             if self._by_itself.up or self._mine.leased & bit:
                 self._report.done |= bit
@@ -227,6 +252,8 @@ class OriginSide:
         """Start what may be read, and tell the tracker what there is to tell."""
         if self.waiting:
             self._read_leased(now, out)
+        if not self._mine.needed:
+            self._by_tracker()
         if self._by_itself.governs and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
         mine, report = self._mine, self._report
@@ -270,6 +297,18 @@ class OriginSide:
         assert len(live) <= max(self._depth.most, MIN_SHARE)
 
     # -- within -----------------------------------------------------------------------------
+
+    def _perhaps_alone(self, now: float) -> None:
+        if not self._book.peers:
+            self._isolation.lost(now)
+        self.look_again(now)
+
+    def _by_tracker(self) -> None:
+        # There is a neighbour, or nothing is needed: what is being read becomes leases.
+        if self.is_cut_off:
+            self._by_itself.reached()
+            if self._by_itself.up:
+                self._mine.leased |= self._mine.fetching
 
     @property
     def _untold(self) -> int:

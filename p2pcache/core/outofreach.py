@@ -23,7 +23,8 @@ LEAST_LOST = 8
 MAX_REMEMBERED = 20_000  # introductions remembered per swarm
 ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
 CUT_OFF_S = 60.0  # for so long who was introduced in vain isn't introduced anew
-AGAIN_TIMES = 4  # more is read again for such a one, each time
+AGAIN_TIMES = 4  # more is read again for such a one, each time, ...
+MOST_AGAIN = 4096  # ... up to so much: a tenth of a second of a tracker's time would be too long
 LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some milliseconds
 
 
@@ -47,6 +48,10 @@ class OutOfReach:
     def announced(self, node: int) -> None:
         """It connected: perhaps somebody has mended it."""
         self._in_vain.pop(node, None)
+        self._cut_off.pop(node, None)
+
+    def left(self, node: int) -> None:
+        """It is no member any more."""
         self._cut_off.pop(node, None)
 
     def has_news(self, node: int) -> None:
@@ -113,11 +118,13 @@ class OutOfReach:
         It learns of what the others have in vain, window after window: more each time is read at once.
         """
         last, count = self._cut_off.get(node, (-inf, 0))
-        if now - last >= CUT_OFF_S:
+        if not RESCUE_AFTER_S <= now - last < CUT_OFF_S:
             return 0
+        count = min(AGAIN_TIMES * count, MOST_AGAIN)
         others = lacks & ~self._book.leased & ~self._book.free & ~self._roster.have[node]
-        beyond = chunkset.lowest(others, AGAIN_TIMES * count)
-        self._cut_off[node] = now, AGAIN_TIMES * count
+        beyond = chunkset.lowest(others, count)
+        if beyond:
+            self._cut_off[node] = now, count
         for run in chunkset.members(beyond):
             self._read_again(node, run, now)
         return beyond

@@ -96,6 +96,11 @@ class Owners:
         self._pass_over({node})
 
     @property
+    def told_of(self) -> tuple[int, ...]:
+        """The member list as the tracker last gave it."""
+        return self._told
+
+    @property
     def share(self) -> int:
         """How many live members read from the origin at the same time as we do."""
         return len(self.live)

@@ -14,7 +14,6 @@ from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.commands import Announce, Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.diary import LINES, Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
-from p2pcache.core.isolation import Isolation
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.peerside import PeerSide
@@ -68,7 +67,6 @@ class Scheduler:
         self._told_at = -math.inf
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
-        self._isolation = Isolation(settings, now)
         self._reached = 0  # all runs that anybody had then are below
         self._watch_at = now + settings.stuck_after_s
         self._wish_open = False  # a `Wanted` that is still to be answered
@@ -205,26 +203,20 @@ class Scheduler:
 
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
-        self._origin.owners.joined(event.peer)
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
-        if peer is not None:
-            self._isolation.met()
-            self._origin.reached()
+        self._origin.joined(event.peer)
         if peer is not None and peer.have & self._mine.missing:
             self._progress_at = now
             self._peers.look_at = now
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
         if self._drop(event.peer, now):
-            self._origin.owners.left(event.peer)
-            self._origin.look_again(now)
+            self._origin.left(event.peer, now)
 
     def _drop(self, node: int, now: float) -> bool:
         peer = self._book.leave(node)
         if peer is not None:
             self._peers.abandon(peer, now)
-            if not self._book.peers:
-                self._isolation.lost(now)
         return peer is not None
 
     def _on_peer_has(self, event: events.PeerHas, now: float) -> None:
@@ -249,8 +241,7 @@ class Scheduler:
         run = self._peers.ended(event.request, event.outcome, now, self._out, event.waited_s)
         for command in self._out:
             if isinstance(command, Blame):
-                self._origin.owners.failed(command.peer)
-                self._origin.look_again(now)
+                self._origin.barred(command.peer, now)
         self._settle(run, event.outcome, Source.PEER, now)
 
     # -- runs -------------------------------------------------------------------------------
@@ -313,9 +304,8 @@ class Scheduler:
         self._mine.want(event.runs)
         self._wish_open = True
         self._progress_at = now  # what nobody brought so far wasn't waited for
-        self._origin.unwanted()
+        self._origin.wanted(now)
         self._peers.look_at = now
-        self._origin.look_again(now)
         self._answer_wish()
 
     # -- tracker and origin -----------------------------------------------------------------
@@ -362,9 +352,7 @@ class Scheduler:
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
-        self._isolation.dial_failed(now)
-        self._origin.owners.failed(event.peer)
-        self._origin.look_again(now)
+        self._origin.dial_failed(event.peer, now)
 
     def _on_tick(self, _event: events.Tick, now: float) -> None:
         """Nothing but the deadlines, which `handle` looks at after every event."""
@@ -378,6 +366,9 @@ class Scheduler:
         lacks = mine.free & ~mine.leased & ~held
         orphans = lacks & mine.window(self._settings.window_runs)
         stuck = self._suspects & orphans
+        if not self._book.peers and not self.origin_runs and stuck:
+            self._origin.look_around(now, self._out)
+            self._origin.act(now, now - self._progress_at, self._out)
         if now < self._progress_at + interval:
             # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
             stuck &= chunkset.full(self._reached)
@@ -385,9 +376,6 @@ class Scheduler:
         self._reached = held.bit_length()
         if stuck:
             self._blame_again()
-            if self._isolation.found(self._progress_at, now):
-                self._origin.cut_off(now, self._out)
-                self._origin.act(now, now - self._progress_at, self._out)
             self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE), lacks))
 
     def _blame_again(self) -> None:

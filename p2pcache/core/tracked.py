@@ -154,6 +154,7 @@ class TrackedSwarm:
     def left(self, node: int, now: float) -> None:
         """It has nothing of this model any more, or is gone."""
         self.roster.leave(node)
+        self.out_of_reach.left(node)
         self.book.forget(node, now)
         self._blames.pop(node, None)
         self.audit.answered(node)

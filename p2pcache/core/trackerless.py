@@ -149,11 +149,12 @@ class Trackerless:
             quiet_s: for how long nothing has come our way from anybody.
             now: seconds.
         """
-        if self.is_cut_off and self.up:
+        if self.is_cut_off:
             self._looked, self._look_at = now, math.inf
             mine = self._mine
             own = mine.needed & ~(mine.fetching | mine.leased | rotten)
-            return Plan(list(mine.in_order(chunkset.lowest(own, _MOST_AHEAD))), [], math.inf)
+            first = chunkset.lowest(own, _MOST_AHEAD) | own & mine.demanded
+            return Plan(list(mine.in_order(first)), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it will have refused those of others: they aren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
@@ -173,7 +174,7 @@ class Trackerless:
 
     def _alone_at(self) -> float:
         """When we may read what nobody else can be reading."""
-        if self.is_cut_off and self.up:
+        if self.is_cut_off:
             return -math.inf
         return self._down_since + self._return_s if self._met else self._over_at()
 
@@ -182,7 +183,8 @@ class Trackerless:
         if not self._met:
             return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
         # Our neighbours have told us what came of it.
-        patience_s = self._patience_s(LEASED, self._down_since)
+        # It can't have granted more than what is missing (of seven runs with two to go that was 19 s, not 157).
+        patience_s = self._patience_s(min(LEASED, self._mine.needed.bit_count()), self._down_since)
         if self._tempo.least_s:
             reads_s = max(self._granted_s, LEASED * self._tempo.least_s)
             patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_TIMES * reads_s))

@@ -6,7 +6,7 @@ from typing import Any
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.memberlist import MemberLists
 from p2pcache.sim.network import Link, Network
-from p2pcache.sim.node import STALL_S, SimNode
+from p2pcache.sim.node import STALL_S, Pause, SimNode
 from p2pcache.sim.place import Place
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
@@ -68,6 +68,7 @@ class Cluster:
         self.gone: list[SimNode] = []  # died and were restarted
         self.missing = 0  # nodes that haven't got what they want
         self.stuck = 0  # Stuck notices
+        self.pauses: list[Pause] = []  # of nodes that waited for long
         self.lost_runs = 0  # died with their only holder, or on the way from the origin
         self._tracked = tracker
         self._check_every = check_every

@@ -7,7 +7,7 @@ and ends. Nothing in here decides what the daemon leaves to its core.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from p2pcache.core import chunkset, commands, events, reports
 from p2pcache.core import messages as m
@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
 DIAL_TIMEOUT_S = 3.0  # of a dial into the void
+LONG_S = 5.0  # without a run for so long is a pause to be noted
 STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
+
+
+class Pause(NamedTuple):
+    """A node that lacked runs got none for long."""
+
+    node: int
+    since: float
+    until: float
 
 
 class Neighbour:
@@ -69,6 +78,7 @@ class SimNode:
         self.hidden = False  # nobody can dial it
         self.side = 0  # of a partition; 0: it reaches both
         self.started = self.world.now
+        self.progress_at = self.world.now  # when it last got a run, or started
         self.finished: float | None = None
         self.wanted_done: float | None = None  # when what it was told to get was here
         self.askable: dict[int, SimNode] = {}  # whom we may request from
@@ -214,9 +224,17 @@ class SimNode:
         if at < 0:
             return
         self.world.trace(2, self.node, number, outcome)
+        if outcome is Outcome.DONE:
+            self.progressed()
         if outcome is Outcome.BUSY:
             began = self.world.now
         self.post(events.RequestEnded(number, outcome, began - at if began else 0.0))
+
+    def progressed(self) -> None:
+        """A run came."""
+        since, self.progress_at = self.progress_at, self.world.now
+        if self.progress_at - since >= LONG_S and not self.done:
+            self.cluster.pauses.append(Pause(self.node, since, self.progress_at))
 
     def _on_request(self, command: commands.Request) -> None:
         server = self.askable.get(command.peer)

@@ -7,15 +7,30 @@ and stays a test for ever, also when the generator changes.
 import dataclasses
 import json
 from collections.abc import Iterator
+from math import ceil
 from random import Random
 from typing import Any
 
 from p2pcache.sim.agentlink import LAST_RECONNECT_S
+from p2pcache.sim.node import STALL_S
+from p2pcache.sim.reading import READ_TIMEOUT_S
 from p2pcache.sim.report import Report
-from p2pcache.sim.scenarios import START_SPREAD_S, KiB, Run, Storm
+from p2pcache.sim.scenarios import (
+    SLOW,
+    SLOW_DISK,
+    START_SPREAD_S,
+    TRACKER_BACK_AFTER_S,
+    KiB,
+    Run,
+    Storm,
+)
 
 # Re-read runs that are nobody's fault: a lease and a neighbour's copy that crossed on the way.
 _CROSSED = 2
+_AT_ONCE = 9  # runs that end together: requests, slots and reads at once are about so many
+_MOST_PAUSE_S = (
+    15.0  # a node that is stuck is helped after twelve, one that loses its tracker after eight
+)
 _NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
@@ -109,6 +124,48 @@ def _read_by_newcomers(storm: Storm) -> float:
     return LAST_RECONNECT_S * rate / storm.run_bytes
 
 
+def _excused(storm: Storm) -> Iterator[tuple[float, float]]:
+    """From when to when nothing may come to a node for what happened to it."""
+    for begins, lasts_s in (
+        (storm.outage, storm.outage_s), (storm.frozen, storm.frozen_s + READ_TIMEOUT_S),
+        (storm.tracker_restart, TRACKER_BACK_AFTER_S + LAST_RECONNECT_S), (storm.no_tracker_after, 0.0),
+        (storm.partition_at if storm.partition else None, min(storm.partition_s, STALL_S)),
+    ):  # fmt: skip
+        if begins is not None:
+            yield begins * storm.scale_s, begins * storm.scale_s + lasts_s
+
+
+def longest_pause(run: Run) -> float:
+    """For how long a node that lacked something got nothing without an excuse, in seconds.
+
+    Excuses are what storage, network and tracker were told to do, and the time that runs take which all wait for the
+    same slow link.
+    """
+    storm, longest = run.storm, 0.0
+    if storm.parts:  # storage gives one part after the other
+        usual_s = storm.scale_s
+    else:
+        usual_s = (
+            _AT_ONCE * storm.run_bytes / min(storm.origin_rate, storm.rate * _least_share(storm))
+        )
+    for _, since, until in run.cluster.pauses:
+        excused_s, at = 0.0, since
+        for begins, ends in sorted(_excused(storm)):
+            here_s = min(ends, until) - max(begins, at)
+            if here_s > 0:
+                excused_s, at = excused_s + here_s, min(ends, until)
+        longest = max(longest, until - since - excused_s - usual_s)
+    return longest
+
+
+def _least_share(storm: Storm) -> float:
+    """Of a usual link's rate: what the narrowest one carries that a run may come by."""
+    shares = [1.0, SLOW if storm.slow else 1.0, SLOW_DISK if storm.slow_disk else 1.0]
+    if storm.racks:
+        shares.append(ceil(storm.nodes / storm.racks) / storm.oversubscribed)
+    return min(shares)
+
+
 def verdict(run: Run) -> str | None:
     """Run a storm; returns the law that it broke, or None."""
     try:
@@ -119,6 +176,8 @@ def verdict(run: Run) -> str | None:
         return f"{report.alive - report.complete} of {report.alive} nodes never got all of it"
     if report.alpha > alpha_bound(run):
         return f"alpha {report.alpha:.3f}, and {alpha_bound(run):.3f} is the bound"
+    if longest_pause(run) > _MOST_PAUSE_S:
+        return f"a node got nothing for {longest_pause(run):.1f} s, and {_MOST_PAUSE_S:g} s is the bound"
     return None
 
 

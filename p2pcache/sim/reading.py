@@ -107,4 +107,6 @@ class OriginReads:
 
     def _ended(self, fetch: int, outcome: Outcome) -> None:
         if self._reads.pop(fetch, None) is not None:
+            if outcome is Outcome.DONE:
+                self._node.progressed()
             self._node.post(events.FetchEnded(fetch, outcome))

@@ -6,10 +6,13 @@ from typing import TypeVar
 from p2pcache.core import chunkset
 from p2pcache.core.commands import (
     Command,
+    Fetch,
     Request,
 )
 from p2pcache.core.events import (
     Event,
+    FetchEnded,
+    Outcome,
     PeerJoined,
     Tick,
     TrackerUp,
@@ -74,3 +77,13 @@ class Desk:
 
 def of(kind: type[T], commands: list[Command]) -> list[T]:
     return [c for c in commands if isinstance(c, kind)]
+
+
+def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
+    """Let these reads end well, and those that follow; returns the runs."""
+    read = set()
+    while fetches:
+        one = fetches.pop(0)
+        read.add(one.run)
+        fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
+    return read

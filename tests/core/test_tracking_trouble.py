@@ -182,31 +182,6 @@ def test_a_peer_blamed_by_two_is_shunned() -> None:
     assert not world.tracking.swarms[X].roster.is_shunned(3)
 
 
-def test_a_part_that_is_cut_off_gets_more_each_time() -> None:
-    """32 runs in twelve seconds were all that a rack got behind a firewall: half an hour for 140 GB."""
-    world, runs = World(), 1000
-    full = chunkset.full(runs)
-    for node in (1, 2, 3, 4):
-        world.announce(node)
-    for node in (1, 3, 4):
-        world.say(node, m.Enter(m.SwarmState(X, runs, b"", complete=True, credit=0)))
-    world.say(2, m.Enter(m.SwarmState(X, runs, chunkset.to_bytes(0, runs), credit=500)))
-    have, read = 0, []
-    while have != full:
-        world.forget_mail()
-        first = chunkset.lowest(full & ~have, 32)
-        lacks = chunkset.to_bytes(full & ~have, runs)
-        world.say(2, m.Stuck(X, tuple(chunkset.members(first)), lacks))
-        world.wait(4.1, alive=(1, 2, 3, 4))
-        read.append(0)
-        while granted := world.granted(2):
-            world.forget_mail()
-            world.done(2, *granted)
-            have |= chunkset.of(granted)
-            read[-1] += len(granted)
-    assert read == [0, 32, 128, 512, 328]
-
-
 def test_a_stuck_notice_with_a_bad_bitmap_changes_nothing() -> None:
     world = World()
     world.join(1)
