@@ -51,6 +51,7 @@ class Boundaries:
         self._duty: list[list[int]] = [[], [], []]
         self._waited: list[list[int]] = [[], [], []]
         self._long: list[list[int]] = [[], [], []]  # ... and for so many, brought others or not
+        self._starved = [0, 0, 0]  # runs that waited when nothing else came any more
         self._shares: list[list[int]] = [[], [], []]  # what each bridge is there for
         self._paroles: list[dict[int, int]] = [
             {},
@@ -95,14 +96,16 @@ class Boundaries:
             return EVERYWHERE
         return _ALL, self._open[1] & ~in_rack, self._open[2] & ~in_site
 
-    def look(self, beyond_rack: int, beyond_site: int) -> None:
+    def look(self, beyond_rack: int, beyond_site: int, *, starved: bool = False) -> None:
         """Once in a while: what waited since the last look may be fetched by more of us.
 
         Args:
             beyond_rack: needed runs (bits) that somebody fit in our site has, and nobody in our rack.
             beyond_site: that somebody elsewhere has, and nobody in our site.
+            starved: nothing has come for long: perhaps no bridge wants these runs, or none gets at who has them.
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
+            self._starved[distance] = runs if starved else runs & self._starved[distance]
             long = [runs, *(step & runs for step in self._long[distance])][:_LONG]
             ages = runs & self._late(distance, self._long[distance], runs)
             steps = [runs, *(step & ages for step in self._waited[distance])]
@@ -137,7 +140,7 @@ class Boundaries:
 
     def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]
-        runs = duty[0] | duty[1] & sum(self._paroles[distance])
+        runs = duty[0] | duty[1] & sum(self._paroles[distance]) | self._starved[distance]
         for step, waited in enumerate(self._waited[distance]):
             # What was seen waiting once only may have begun to a moment ago: nothing but our duty.
             runs |= waited & duty[step] if step < _STEPS else waited

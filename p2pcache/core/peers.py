@@ -7,6 +7,7 @@ spent in its upload queue counts, on purpose: a crowded peer is a slow peer.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from p2pcache.core import backoff
 from p2pcache.core.boundaries import Boundaries, Reach
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.settings import SwarmSettings
@@ -77,7 +78,7 @@ class Peer:
 
     def busy(self, now: float, pause_s: float, most_s: float) -> None:
         """It has no slot free: don't ask it for a while, twice as long each time up to the most."""
-        self.rest_until = now + min(most_s, pause_s * 2**self.refusals)
+        self.rest_until = now + backoff.pause_s(pause_s, most_s, self.refusals)
         self.refused_at = now
         self.refusals += 1
 
@@ -90,7 +91,7 @@ class Peer:
 
     def stalled(self, now: float) -> None:
         """It owed us bytes and sent none: leave it alone for a while, longer each time."""
-        self.rest_until = now + min(_STALL_PAUSE_MAX_S, _STALL_PAUSE_S * 2**self.stalls)
+        self.rest_until = now + backoff.pause_s(_STALL_PAUSE_S, _STALL_PAUSE_MAX_S, self.stalls)
         self.stalls += 1
 
     def rate(self, now: float, patience_s: float) -> float | None:
@@ -195,10 +196,10 @@ class PeerBook:
         _, site, elsewhere = self.reach
         return self._near[1] & site | self._near[2] & elsewhere
 
-    def look_beyond(self, needed: int) -> None:
+    def look_beyond(self, needed: int, *, starved: bool) -> None:
         """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
         near, site, anywhere = self._near
-        self._boundaries.look(needed & site & ~near, needed & anywhere & ~site)
+        self._boundaries.look(needed & site & ~near, needed & anywhere & ~site, starved=starved)
 
     def _count(self, peer: Peer, runs: int) -> None:
         self.rarity.add(runs)

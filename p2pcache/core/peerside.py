@@ -51,6 +51,7 @@ class PeerSide:
         self.tempo = Tempo(now)
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
+        self._fed_at = math.inf  # since when nothing has come that is needed; inf: nothing is
         self.look_at = math.inf  # when a full look at all neighbours is due
         self.halted = False  # our own disk failed: nothing more is asked for
 
@@ -85,6 +86,7 @@ class PeerSide:
 
     def proved(self, runs: int, now: float, out: list[Command]) -> None:
         """These missing runs are about to be had: take other requests for them back."""
+        self._fed_at = now
         if not runs & self._mine.asked:
             return
         for number, asked in self._requests.by_number.items():
@@ -309,7 +311,9 @@ class PeerSide:
     def _look_beyond(self, now: float) -> float:
         """See what waits beyond the boundaries, if it is time to; returns when to look again."""
         if not self._book.bounded or not self._mine.needed:
+            self._fed_at = math.inf
             return math.inf
+        self._fed_at = min(self._fed_at, now)
         # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
         least_s = self._settings.cross_after_s
         pause_s = self._timing.look_away_s(least_s)
@@ -322,9 +326,14 @@ class PeerSide:
             pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
         if now >= self._looked_at + pause_s:
             self._looked_at = now
-            self._book.look_beyond(self._mine.needed)
+            self._book.look_beyond(self._mine.needed, starved=self._starved(now))
         # By then more may be known of how long a request takes.
         return min(self._looked_at + pause_s, now + least_s)
+
+    def _starved(self, now: float) -> bool:
+        """Nothing has come for long, and nothing is on its way."""
+        busy = self._mine.asked | self._mine.fetching | self._mine.leased
+        return not busy and now >= self._fed_at + self._settings.stuck_after_s
 
     def _patience_s(self, peer: Peer | None) -> float:
         """How long a request to this peer, or to the origin, may take in the endgame before it gets a twin."""

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from p2pcache.core import chunkset
+from p2pcache.core import backoff, chunkset
 from p2pcache.core.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, Plan, patience
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
@@ -103,7 +103,7 @@ class Trackerless:
         if not self.governs or started <= self._rested_at:
             return  # reads in flight together see one failure together: it counts once
         self._rested_at = now
-        pause = min(_REST_MAX_S, _REST_S * 2**self._failures)
+        pause = backoff.pause_s(_REST_S, _REST_MAX_S, self._failures)
         self._failures += 1
         # nodes don't come back at once
         self._rest_until = now + pause * (0.5 + self._dice.random())

@@ -233,7 +233,8 @@ class SimNode:
     def progressed(self) -> None:
         """A run came."""
         since, self.progress_at = self.progress_at, self.world.now
-        if self.progress_at - since >= LONG_S and not self.done:
+        waited = self.progress_at - since >= LONG_S and not self.done
+        if waited and self.link.epoch:  # without having met the tracker nothing may be read
             self.cluster.pauses.append(Pause(self.node, since, self.progress_at))
 
     def _on_request(self, command: commands.Request) -> None:

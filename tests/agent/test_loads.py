@@ -14,7 +14,9 @@ import pytest
 from p2pcache.agent import janitor
 from p2pcache.agent.app import AgentApp
 from p2pcache.core import chunkset
+from p2pcache.io import origins
 from p2pcache.io.arriving import Board
+from p2pcache.io.origins.retry import RetryPolicy
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 SIZE = 6_000_000
@@ -175,6 +177,7 @@ async def test_a_model_keeps_the_tag_that_somebody_asked_for(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine looks at its ref's configuration, then loads what that meant: by its digest."""
+    monkeypatch.setattr(origins, "RetryPolicy", lambda _: RetryPolicy(1.0))  # 30 s are usual
     reads = HeldReads(monkeypatch)
     async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
         async with load(session) as (first, _):

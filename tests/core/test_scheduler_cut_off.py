@@ -113,7 +113,7 @@ def test_the_last_neighbour_lied() -> None:
 def test_two_dozen_others_are_dialled_before_one_believes_to_be_alone() -> None:
     """Perhaps the tracker named only those that nobody reaches."""
     desk = Desk(runs=40, node=50)
-    desk.do(Members(range(1, 101)))
+    desk.do(Members(tuple(range(1, 101))))
     desk.up()
     dialled: list[int] = []
     for _ in range(20):

@@ -63,7 +63,7 @@ def test_nodes_that_reach_nobody_read_storage_and_say_so(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     """A firewall between all of them: no worse than without p2pcache, and no riddle for who is paged."""
-    cluster = make_cluster(agents=1, agent_flags=["--origin-bytes-per-s", "2mib"])
+    cluster = make_cluster(agents=1, agent_flags=["--origin-bytes-per-s", "3mib"])
     closed = free_ports(3)
     nodes = [cluster.add_agent("--advertise", f"127.0.0.1:{port}") for port in closed]
     for node in nodes:
