@@ -125,7 +125,7 @@ def _note(result: Replay, step: recording.Step, answer: list[c.Command]) -> None
         case e.FetchEnded(_, outcome) if outcome is not e.Outcome.DONE:
             result.notes.append((at_s, f"a read of the origin ended: {outcome.name.lower()}"))
     for command in answer:
-        if isinstance(command, c.Blame | c.Stuck | c.OriginCorrupt | c.Finished):
+        if isinstance(command, c.Blame | c.Stuck | c.CutOff | c.OriginCorrupt | c.Finished):
             result.notes.append((at_s, _words(command)))
 
 
@@ -135,6 +135,8 @@ def _words(command: c.Command) -> str:
             return f"blames {peer:016x} for run {run}"
         case c.Stuck(runs):
             return f"tells the tracker that nobody has {runs.bit_count()} runs"
+        case c.CutOff():
+            return "reaches no other node, and reads the origin itself"
         case c.OriginCorrupt(run):
             return f"calls the origin's run {run} wrong"
     return "finished"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from math import ceil, inf
 
+from p2pcache.core import backoff
 from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
@@ -199,7 +200,7 @@ class Readers:
     def failed(self, node: int, now: float) -> None:
         """The node couldn't read from the origin: it rests, longer each time."""
         count = self._failures[node] = self._failures.get(node, 0) + 1
-        rest = min(LAST_REST_S, FIRST_REST_S * 2.0 ** min(count - 1, 10))
+        rest = backoff.pause_s(FIRST_REST_S, LAST_REST_S, count - 1)
         if node in self._credit:
             self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
 

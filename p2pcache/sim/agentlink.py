@@ -50,6 +50,8 @@ class AgentLink:
         if not self.connected or generation != self._generation:
             return
         if isinstance(message, m.Settled):
+            if not self.epoch:  # who never met a tracker may read nothing, and knows nobody
+                self._agent.progress_at = self._agent.world.now
             self.epoch = message.epoch
             self._agent.post(events.TrackerUp(message.epoch))
         else:

@@ -103,7 +103,10 @@ def alpha_bound(run: Run) -> float:
     holders, what slow nodes sat on, and the capped share that is granted twice to help who is stuck.
     """
     storm, cluster = run.storm, run.cluster
-    copies = 1 + (storm.partition is not None) + (storm.hidden > 0)
+    # Where most are hidden the tracker doesn't believe it, and storage helps the few others.
+    copies = (
+        1 + (storm.partition is not None) + (storm.hidden > 0) + (storm.hidden > storm.nodes / 2)
+    )
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
@@ -116,9 +119,10 @@ def alpha_bound(run: Run) -> float:
 
 def _read_by_newcomers(storm: Storm) -> float:
     """Runs for a node that meets a tracker without notes before anybody who knows of the others."""
-    if storm.tracker_restart is None or storm.notes or not (storm.late or storm.restart):
+    if storm.tracker_restart is None or storm.notes:
         return 0.0
-    newcomers = round((storm.late + storm.crash) * storm.nodes)
+    before = storm.tracker_restart * storm.scale_s < START_SPREAD_S + _MET_S
+    newcomers = storm.nodes if before else round((storm.late + storm.crash) * storm.nodes)
     rate = min(storm.origin_rate, newcomers * storm.rate)
     return LAST_RECONNECT_S * rate / storm.run_bytes
 
@@ -137,12 +141,10 @@ def _excused(storm: Storm) -> Iterator[tuple[float, float]]:
 def most_pause(storm: Storm) -> float:
     """For how long a node may get nothing without an excuse, in seconds.
 
-    Without a tracker nobody knows who wants a run that is waited for, and neither do the few who bring what other
-    racks have.
+    Without a tracker nobody knows who wants a run that is waited for.
     """
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
-    unknown = storm.racks and (storm.hidden or storm.parts)
-    return _MOST_LONELY_S if by_themselves or unknown else _MOST_PAUSE_S
+    return _MOST_LONELY_S if by_themselves else _MOST_PAUSE_S
 
 
 def longest_pause(run: Run) -> float:
@@ -152,12 +154,14 @@ def longest_pause(run: Run) -> float:
     same slow link.
     """
     storm, longest = run.storm, 0.0
+    usual_s: float
     if storm.parts:  # storage gives one part after the other
         usual_s = storm.scale_s
     else:
-        usual_s = (
-            _AT_ONCE * storm.run_bytes / min(storm.origin_rate, storm.rate * _least_share(storm))
-        )
+        slowest = min(storm.origin_rate, storm.rate * _least_share(storm))
+        usual_s = _AT_ONCE * storm.run_bytes / slowest
+    if storm.hidden:  # the others bring it to all of them
+        usual_s = max(usual_s, storm.scale_s * storm.hidden / max(1, storm.nodes - storm.hidden))
     for _, since, until in run.cluster.pauses:
         excused_s, at = 0.0, since
         for begins, ends in sorted(_excused(storm)):

@@ -129,6 +129,19 @@ def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
     assert sum(relief) == duties[1], "each of its runs has exactly one other bridge now"
 
 
+def test_who_starves_may_fetch_all_that_waits_until_it_is_had() -> None:
+    rack = tuple(range(1, 9))
+    one = boundaries(1, rack)
+    duty = one.reach(0, 0)[1] & FULL
+    one.look(FULL, 0, starved=True)
+    assert one.reach(0, 0)[1] & FULL == FULL
+    one.look(FULL & ~0b11, 0)
+    assert one.reach(0, 0)[1] & FULL == FULL & ~0b11 | duty, "it goes on though something comes"
+    one.look(0, 0)
+    one.look(FULL, 0)
+    assert one.reach(0, 0)[1] & FULL == duty, "a new wait is a new wait"
+
+
 def in_rack_of_four() -> tuple[Boundaries, list[int]]:
     """Node 1's, and the shares of all four, its own first."""
     nodes = [boundaries(node, (1, 2, 3, 4)) for node in (1, 2, 3, 4)]
@@ -278,6 +291,22 @@ def test_a_dead_bridge_stops_nobody() -> None:
             break
     assert len(desk.asked_of(9)) == RUNS
     assert 1.0 <= desk.now <= 4.0
+
+
+def test_who_waits_for_bridges_that_want_nothing_asks_by_itself() -> None:
+    """Eight nodes in a rack that wanted parts: nobody can tell a bridge that doesn't want a run from a full uplink."""
+    desk = Desk()
+    rack = tuple(range(1, 9))
+    desk.do(Members((*rack, 9), rack, (*rack, 9)))
+    share = desk.asked_of(9)
+    desk.now += 2.0  # a request takes long, so it doesn't look often
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    assert desk.asked_of(9) == share
+    for _ in desk.pass_time(60.0):
+        if len(desk.asked_of(9)) == RUNS:
+            break
+    assert len(desk.asked_of(9)) == RUNS
+    assert 6.0 <= desk.now <= 20.0
 
 
 def test_while_its_own_requests_across_take_long_it_steps_in_for_nobody() -> None:

@@ -10,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.core.peerside import PeerSide
 from p2pcache.sim.__main__ import main
-from p2pcache.sim.properties import alpha_bound, failures, kept, random_storm, revived, verdict
+from p2pcache.sim.node import Pause
+from p2pcache.sim.properties import (
+    alpha_bound,
+    failures,
+    kept,
+    longest_pause,
+    random_storm,
+    revived,
+    verdict,
+)
 from p2pcache.sim.scenarios import Run, Storm
 
 REGRESSIONS = (Path(__file__).parent / "regressions.jsonl").read_text().splitlines()
@@ -61,6 +71,30 @@ def test_the_bound_follows_the_faults() -> None:
     assert alpha_bound(Run(calm)) == pytest.approx(1.06)
     assert alpha_bound(Run(replace(calm, partition=(2, 2)))) == pytest.approx(2.06)
     assert alpha_bound(Run(replace(calm, slow=0.25))) == pytest.approx(1.07)
+
+
+def test_a_pause_counts_without_what_excuses_it() -> None:
+    calm = Storm(nodes=4, runs=100)
+    run_s = calm.run_bytes / calm.rate
+    for storm, excused_s in (
+        (calm, 0.0),
+        (replace(calm, outage=0.0, outage_s=7.0), 7.0),
+        (
+            replace(calm, outage=0.0, outage_s=7.0, frozen=0.0, frozen_s=1.0),
+            11.0,
+        ),  # + a read timeout
+    ):
+        run = Run(storm)
+        run.cluster.pauses = [Pause(1, 0.0, 2.0), Pause(2, 0.0, 40.0)]
+        assert longest_pause(run) == pytest.approx(40.0 - excused_s - 9 * run_s)
+
+
+def test_who_waits_for_long_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial pulls in racks: a bridge that doesn't want a run doesn't bring it (24 nodes: 82 s, now 12)."""
+    storm = Storm(nodes=24, runs=128, racks=3, parts=8)
+    assert verdict(Run(storm)) is None
+    monkeypatch.setattr(PeerSide, "_starved", lambda *_: False)
+    assert "a node got nothing for" in (verdict(Run(storm)) or "")
 
 
 def test_the_command_keeps_what_failed(
