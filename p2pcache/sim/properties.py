@@ -30,6 +30,7 @@ _CROSSED = 2
 _AT_ONCE = 9  # runs that end together: requests, slots and reads at once are about so many
 _MOST_PAUSE_S = 15.0  # a node that is stuck is helped after twelve seconds
 _MOST_LONELY_S = 60.0  # one whose owners' pace isn't known passes them over after 48
+_MOST_PARTED_S = 240.0  # ... and those in turn that don't want what they own
 _NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
@@ -144,7 +145,9 @@ def most_pause(storm: Storm) -> float:
     Without a tracker nobody knows who wants a run that is waited for.
     """
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
-    return _MOST_LONELY_S if by_themselves else _MOST_PAUSE_S
+    if not by_themselves:
+        return _MOST_PAUSE_S
+    return _MOST_PARTED_S if storm.parts else _MOST_LONELY_S
 
 
 def longest_pause(run: Run) -> float:
