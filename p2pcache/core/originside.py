@@ -103,17 +103,23 @@ class OriginSide:
     def left(self, node: int, now: float) -> None:
         """A neighbour's connection broke."""
         self.owners.left(node)
-        self._perhaps_alone(now)
+        self.perhaps_alone(now)
 
     def barred(self, node: int, now: float) -> None:
         """A neighbour sent wrong bytes and is none any more."""
         self.owners.failed(node)
-        self._perhaps_alone(now)
+        self.perhaps_alone(now)
 
     def dial_failed(self, node: int, now: float) -> None:
         """A member couldn't be reached."""
-        self._isolation.dial_failed(node)
+        self._isolation.no_good({node})
         self.owners.failed(node)
+        self.look_again(now)
+
+    def perhaps_alone(self, now: float) -> None:
+        """There may be no neighbour any more, or from now on it matters."""
+        if not self._book.peers:
+            self._isolation.lost(now)
         self.look_again(now)
 
     @property
@@ -124,8 +130,9 @@ class OriginSide:
     def look_around(self, now: float, out: list[Command]) -> None:
         """There is no neighbour, and nothing to read: is there anybody whom we reach?"""
         members = self.owners.told_of
+        self._isolation.no_good(self._book.barred)
         if not self._isolation.found(members, now):
-            out += [Dial(node) for node in self._isolation.whom_to_dial(members)]
+            out += [Dial(node) for node in self._isolation.whom_to_dial(members, now)]
         elif not self.is_cut_off:
             self._by_itself.cut_off(now)
             out.append(CutOff())
@@ -153,9 +160,8 @@ class OriginSide:
             del self.waiting[run]
         self._cancel(runs & mine.fetching, out)
 
-    def wanted(self, now: float) -> None:
-        """The wish changed: leases that wait go back if it narrowed (reads in flight go on: others want them)."""
-        self._perhaps_alone(now)  # from now on it matters
+    def unwanted(self) -> None:
+        """The wish narrowed: leases that wait go back (reads in flight go on: others want them)."""
         mine = self._mine
         runs = chunkset.of(self.waiting) & ~mine.wanted
         mine.leased &= ~runs
@@ -297,11 +303,6 @@ class OriginSide:
         assert len(live) <= max(self._depth.most, MIN_SHARE)
 
     # -- within -----------------------------------------------------------------------------
-
-    def _perhaps_alone(self, now: float) -> None:
-        if not self._book.peers:
-            self._isolation.lost(now)
-        self.look_again(now)
 
     def _by_tracker(self) -> None:
         # There is a neighbour, or nothing is needed: what is being read becomes leases.

@@ -196,6 +196,12 @@ class PeerBook:
         _, site, elsewhere = self.reach
         return self._near[1] & site | self._near[2] & elsewhere
 
+    @property
+    def beyond(self) -> int:
+        """Runs (bits) that somebody fit has beyond a boundary, and nobody within."""
+        near, site, anywhere = self._near
+        return site & ~near | anywhere & ~site
+
     def look_beyond(self, needed: int, *, starved: bool) -> None:
         """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
         near, site, anywhere = self._near

@@ -51,7 +51,9 @@ class PeerSide:
         self.tempo = Tempo(now)
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
-        self._fed_at = math.inf  # since when nothing has come that is needed; inf: nothing is
+        self._fed_at = (
+            math.inf
+        )  # since when what waits beyond them is all there is; inf: nothing does
         self.look_at = math.inf  # when a full look at all neighbours is due
         self.halted = False  # our own disk failed: nothing more is asked for
 
@@ -313,7 +315,8 @@ class PeerSide:
         if not self._book.bounded or not self._mine.needed:
             self._fed_at = math.inf
             return math.inf
-        self._fed_at = min(self._fed_at, now)
+        # While storage is slow nothing waits out there, and what comes up then is left to its bridge.
+        self._fed_at = min(self._fed_at, now) if self._mine.needed & self._book.beyond else now
         # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
         least_s = self._settings.cross_after_s
         pause_s = self._timing.look_away_s(least_s)

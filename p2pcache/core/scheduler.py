@@ -296,17 +296,22 @@ class Scheduler:
         self._origin.look_again(now)
 
     def _on_demanded(self, event: events.Demanded, now: float) -> None:
-        self._mine.demand(event.runs)
-        self._peers.look_at = now
-        self._origin.look_again(now)
+        self._wish(self._mine.demand, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
-        self._mine.want(event.runs)
+        self._wish(self._mine.want, event.runs, now)
         self._wish_open = True
         self._progress_at = now  # what nobody brought so far wasn't waited for
-        self._origin.wanted(now)
-        self._peers.look_at = now
+        self._origin.unwanted()
         self._answer_wish()
+
+    def _wish(self, change: Callable[[int], None], runs: int, now: float) -> None:
+        idle = not self._mine.needed
+        change(runs)
+        if idle:
+            self._origin.perhaps_alone(now)
+        self._origin.look_again(now)
+        self._peers.look_at = now
 
     # -- tracker and origin -----------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Trackerless:
         self.is_cut_off = False  # no other node can be reached
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
         self._return_s = 0.0  # how long we wait for it to come back
+        self._leased = LEASED  # runs that it had granted at most
         self._unleased = 0  # runs (bits) that it can't have granted to anybody
         self._ahead = LOOK_AHEAD  # runs without a holder that owners read at a time
         self._granted_s = 0.0  # what our reads took when the tracker was lost
@@ -78,6 +79,9 @@ class Trackerless:
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
         self._unleased = mine.full & ~chunkset.full(known.bit_length() + _BEYOND_LEASES)
+        # (Of seven runs of which two were to go, sixteen were waited for: 157 s, not 19. What is missing later says
+        # nothing: the last ones would be read again.)
+        self._leased = min(LEASED, mine.missing.bit_count())
         self._granted_s = self._took_s
         # Little's law: as many reads as were under way, over all nodes. Somewhat more than usual is chance.
         under_way = self._took_s / self._tempo.least_s if self._tempo.least_s else 0.0
@@ -183,8 +187,7 @@ class Trackerless:
         if not self._met:
             return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
         # Our neighbours have told us what came of it.
-        # It can't have granted more than what is missing (of seven runs with two to go that was 19 s, not 157).
-        patience_s = self._patience_s(min(LEASED, self._mine.needed.bit_count()), self._down_since)
+        patience_s = self._patience_s(self._leased, self._down_since)
         if self._tempo.least_s:
             reads_s = max(self._granted_s, LEASED * self._tempo.least_s)
             patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_TIMES * reads_s))

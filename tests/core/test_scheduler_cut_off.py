@@ -1,7 +1,7 @@
 """A node that reaches no other one reads storage itself, though the tracker is there."""
 
 from p2pcache.core import chunkset
-from p2pcache.core.commands import Blame, Dial, Fetch, LeaseReport
+from p2pcache.core.commands import Blame, Command, Dial, Fetch, LeaseReport
 from p2pcache.core.events import (
     Demanded,
     DialFailed,
@@ -157,3 +157,69 @@ def test_one_that_is_cut_off_leaves_storage_that_fails_alone_for_a_while() -> No
         desk.do(FetchEnded(fetch.fetch, Outcome.UNAVAILABLE))
     assert of(Fetch, desk.sleep(0.4)) == []
     assert of(Fetch, desk.sleep(1.2))
+
+
+def test_a_liar_that_can_be_dialled_is_nobody_to_wait_for() -> None:
+    """It was no neighbour, as it is barred, and no dial in vain: four nodes took 100 s instead of 29."""
+    desk = cut_off()
+    asked = desk.meet({2: 1 << 7})[0]
+    desk.do(RequestEnded(asked.request, Outcome.MISMATCH))
+    desk.do(DialFailed(3))
+    out: list[Command] = []
+    for _ in range(10):
+        now = desk.sleep(SETTINGS.stuck_after_s)
+        if 2 in {dial.peer for dial in of(Dial, now)}:
+            desk.do(PeerJoined(2, desk.full))
+        out += now
+    assert of(Fetch, out)
+
+
+def test_a_dial_that_never_ends_is_one_in_vain() -> None:
+    desk = cut_off()
+    desk.do(Members((1, 2, 3, 4)))
+    out = desk.sleep(SETTINGS.owner_patience_s)
+    assert [dial.peer for dial in of(Dial, out)] == [4]
+    assert of(Fetch, desk.sleep(10)) == []
+    assert of(Fetch, desk.sleep(10))
+
+
+def test_what_failed_long_before_something_was_wanted_does_not_count() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.do(Wanted(0))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    desk.sleep(3600)
+    desk.do(Demanded(1 << 5))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    desk.do(Members(tuple(range(1, 100))))
+    assert of(Fetch, desk.sleep(60)) == [], "those are others"
+
+
+def test_a_wish_that_widens_does_not_begin_anew() -> None:
+    """Each loader that comes says what is wanted now: every six seconds one was enough to wait for ever."""
+    desk = cut_off()
+    desk.do(Wanted(0b1))
+    out: list[Command] = []
+    for loaders in range(2, 8):
+        out += desk.sleep(3)
+        desk.do(Wanted(chunkset.full(loaders)))
+    assert of(Fetch, out)
+
+
+def test_neighbours_that_went_together_are_not_the_two_dozen() -> None:
+    """Whom a tracker names for a few thousand to share may all be in one rack that lost its power."""
+    desk = Desk(runs=40, node=5000)
+    desk.do(Members(tuple(range(1, 10_001))))
+    desk.up()
+    near = range(1, 25)
+    for node in near:
+        desk.do(PeerJoined(node, 0))
+    for node in near:
+        desk.do(PeerLeft(node))
+    for node in near:
+        desk.do(DialFailed(node))
+    out = desk.sleep(2 * SETTINGS.owner_patience_s)
+    assert len({dial.peer for dial in of(Dial, out)} - {*near}) == 24
+    assert of(Fetch, out) == []

@@ -35,6 +35,27 @@ def test_racks_are_told_to_the_tracker_and_what_crosses_is_counted() -> None:
     assert places == {"rack0", "rack1"}
 
 
+def test_where_storage_is_slow_a_new_run_is_left_to_its_bridge() -> None:
+    """With a run every six seconds all others had starved when it came: 1.2 copies of each crossed (96 nodes: 1.8)."""
+    storm = Storm(
+        nodes=48, racks=3, runs=24, run_bytes=16 << 20, rate=125e6, origin_rate=3e6, check_every=101
+    )
+    report = run(storm)
+    all_complete(report)
+    assert report.beta == pytest.approx(1.0)
+
+
+def test_a_liar_does_not_hold_up_nodes_that_reach_nobody_else() -> None:
+    """It can be dialled, and is barred: each waited for that dial to end (104 s)."""
+    storm = Run(
+        Storm(
+            nodes=4, hidden=4, liars=1, runs=300, run_bytes=16 << 20, rate=125e7, origin_rate=125e7
+        )
+    )
+    all_complete(storm.go())
+    assert storm.cluster.world.now <= 40
+
+
 def test_a_rack_with_a_thin_uplink_bounds_the_storm() -> None:
     wide = run(SMALL, racks=2, oversubscribed=1.0)
     thin = run(SMALL, racks=2, oversubscribed=16.0)
