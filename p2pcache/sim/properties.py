@@ -142,9 +142,11 @@ def _excused(storm: Storm) -> Iterator[tuple[float, float]]:
 def most_pause(storm: Storm) -> float:
     """For how long a node may get nothing without an excuse, in seconds.
 
-    Without a tracker nobody knows who wants a run that is waited for.
+    Without a tracker nobody knows who wants a run that is waited for; and it doesn't believe that most are hidden, but
+    helps one after the other.
     """
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
+    by_themselves |= storm.hidden > storm.nodes / 2
     if not by_themselves:
         return _MOST_PAUSE_S
     return _MOST_PARTED_S if storm.parts else _MOST_LONELY_S
