@@ -24,9 +24,6 @@ MAX_REMEMBERED = 20_000  # introductions remembered per swarm
 ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
 CUT_OFF_S = 60.0  # for so long who was introduced in vain isn't introduced anew
 AGAIN_TIMES = 4  # more is read again for such a one, each time, ...
-AGAIN_AFTER_S = (
-    2.0  # one notice of two that it sends, a moment apart (they come every four seconds)
-)
 MOST_AGAIN = 4096  # ... up to so much: a tenth of a second of a tracker's time would be too long
 AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are one
 LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some milliseconds

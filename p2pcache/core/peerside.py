@@ -51,9 +51,7 @@ class PeerSide:
         self.tempo = Tempo(now)
         self._review_at = now
         self._looked_at = now  # beyond the boundaries
-        self._fed_at = (
-            math.inf
-        )  # since when what waits beyond them is all there is; inf: nothing does
+        self._fed_at = math.inf  # since when something waits there and nothing comes; inf: never
         self.look_at = math.inf  # when a full look at all neighbours is due
         self.halted = False  # our own disk failed: nothing more is asked for
 

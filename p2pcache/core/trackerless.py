@@ -79,8 +79,8 @@ class Trackerless:
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
         self._unleased = mine.full & ~chunkset.full(known.bit_length() + _BEYOND_LEASES)
-        # (Of seven runs of which two were to go, sixteen were waited for: 157 s, not 19. What is missing later says
-        # nothing: the last ones would be read again.)
+        # No more than was missing: a model of seven runs with two to go was waited for as if sixteen were being read,
+        # 157 s. (By what is missing later the wait would shrink as they come, and the last of them be read again.)
         self._leased = min(LEASED, mine.missing.bit_count())
         self._granted_s = self._took_s
         # Little's law: as many reads as were under way, over all nodes. Somewhat more than usual is chance.
