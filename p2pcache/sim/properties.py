@@ -104,14 +104,13 @@ def alpha_bound(run: Run) -> float:
     holders, what slow nodes sat on, and the capped share that is granted twice to help who is stuck.
     """
     storm, cluster = run.storm, run.cluster
-    # Where most are hidden the tracker doesn't believe it, and storage helps the few others.
-    copies = (
-        1 + (storm.partition is not None) + (storm.hidden > 0) + (storm.hidden > storm.nodes / 2)
-    )
+    copies = 1 + (storm.partition is not None) + (storm.hidden > 0) + 2 * _mostly_hidden(storm)
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
         lost += 2 * storm.leases.in_flight  # in flight when nobody knew any more who reads what
+    if storm.outage is not None or storm.frozen is not None:
+        lost += storm.leases.in_flight  # broken off in the middle
     lost += _read_by_newcomers(storm)
     if storm.liars:
         lost += storm.leases.in_flight  # what was asked of the liar while the leases went on
@@ -146,10 +145,14 @@ def most_pause(storm: Storm) -> float:
     helps one after the other.
     """
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
-    by_themselves |= storm.hidden > storm.nodes / 2
-    if not by_themselves:
+    if not by_themselves and not _mostly_hidden(storm):
         return _MOST_PAUSE_S
     return _MOST_PARTED_S if storm.parts else _MOST_LONELY_S
+
+
+def _mostly_hidden(storm: Storm) -> bool:
+    # Then the tracker doesn't believe it, and has storage help one after the other.
+    return storm.hidden >= storm.nodes / 2
 
 
 def longest_pause(run: Run) -> float:
@@ -159,7 +162,6 @@ def longest_pause(run: Run) -> float:
     same slow link.
     """
     storm, longest = run.storm, 0.0
-    usual_s: float
     if storm.parts:  # storage gives one part after the other
         usual_s = storm.scale_s
     else:
