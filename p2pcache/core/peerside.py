@@ -21,6 +21,7 @@ from p2pcache.core.view import InFlight
 # Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
 _LEAD = 1.25
 _FEW_PEERS = 3  # with fewer neighbours each may owe us more
+_NEAR_PLACES = 3  # requests to near neighbours that go out whatever is asked beyond a boundary
 _REVIEW_S = 0.25  # neighbours' speeds are compared so often
 _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don't ask meanwhile
 
@@ -149,14 +150,21 @@ class PeerSide:
 
     # -- what to do -------------------------------------------------------------------------
 
-    @property
-    def _room(self) -> bool:
-        settings = self._settings
-        return (
-            self._requests.flowing < settings.outstanding + self._more + self._ahead
-            and self._requests.live_bytes < settings.outstanding_bytes
-            and not self.halted
-        )
+    def _may_ask(self, *, far: bool) -> bool:
+        """Whether one run more may be asked for: also of neighbours beyond a boundary, or of near ones only.
+
+        Behind a thin uplink what is asked for beyond it takes long and would hold all places, while the rack has
+        much for us (decision 0034).
+        """
+        requests, settings = self._requests, self._settings
+        if self.halted or requests.live_bytes >= settings.outstanding_bytes:
+            return False
+        if requests.flowing < settings.outstanding + self._more + self._ahead:
+            return True
+        if far or not self._book.bounded:
+            return False
+        near = (a for a in requests.by_number.values() if a.live and not a.peer.distance)
+        return sum(1 for _ in near) < _NEAR_PLACES
 
     @property
     def _shut_out(self) -> bool:
@@ -199,7 +207,7 @@ class PeerSide:
     def _fill(self, peer: Peer, now: float, out: list[Command]) -> None:
         """Ask this neighbour for as much as it may owe us."""
         limit = 1 if peer.slow else self._per_peer + peer.ahead
-        while peer.asked < limit and self._room:
+        while peer.asked < limit and self._may_ask(far=peer.distance > 0):
             run = self._run_from(peer)
             if run < 0:
                 return
@@ -217,7 +225,7 @@ class PeerSide:
             self._more = self._book.lag_requests(self._mine.missing)
         self._stay(now, out)
         self._follow(now, out)
-        while self._room:
+        while self._may_ask(far=False):
             peer, retry_at = self._whom_to_ask(now)
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
@@ -281,7 +289,7 @@ class PeerSide:
         if self._mine.fetching & self._book.rarity.held:
             slow_ones += readings
         for one in slow_ones:
-            if not self._room:
+            if not self._may_ask(far=True):
                 return
             if not one.live or one.twin:
                 continue
@@ -345,7 +353,7 @@ class PeerSide:
     @property
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
-        return self._room and bool(self._mine.needed)
+        return self._may_ask(far=True) and bool(self._mine.needed)
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live requests, the oldest first, for people."""
@@ -357,7 +365,8 @@ class PeerSide:
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
         book, free = self._book, self._mine.free
-        peers, reach = book.peers.values(), book.reach
+        peers = book.peers.values()
+        reach = book.reach if self._may_ask(far=True) else WITHIN
         # Then what our rack waits for us to bring: it can't be had from the others, who have the rest.
         for first in (free & self._mine.demanded, free & book.duty):
             if first:
