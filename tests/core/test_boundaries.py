@@ -241,6 +241,19 @@ def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> No
     assert desk.asked_of(9) == share
 
 
+def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None:
+    """One of twelve nodes had all its seven requests there, and got half of the model in 49 s, as the others got all."""
+    desk = Desk(outstanding=7)
+    share = desk.asked_of(9)
+    assert len(share) == 7
+    rest = chunkset.of(set(range(RUNS)) - share)
+    desk.do(PeerHas(2, rest, 0))
+    assert len(desk.asked_of(2)) == 3
+    desk.end_all(of=2, outcome=Outcome.DONE)
+    assert len(desk.asked_of(2)) == 6, "and for the next ones"
+    assert desk.asked_of(9) == share
+
+
 def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> None:
     desk = Desk(outstanding=1)
     rack, beyond = (1, 2, 3), (7, 8, 9)
