@@ -242,7 +242,7 @@ def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> No
 
 
 def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None:
-    """One of twelve nodes had all its seven requests there, and got half of the model in 49 s, as the others got all."""
+    """All seven requests of one node of twelve were there: it got half of the model while the others got all."""
     desk = Desk(outstanding=7)
     share = desk.asked_of(9)
     assert len(share) == 7
