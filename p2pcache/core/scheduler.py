@@ -291,21 +291,23 @@ class Scheduler:
         self._proved(event.runs & self._mine.full, event.source, now)
 
     def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
-        self._news &= ~self._mine.lose(event.runs)
-        self._peers.look_at = now
-        self._origin.look_again(now)
+        self._needs(self._lose, event.runs, now)
+
+    def _lose(self, runs: int) -> None:
+        self._news &= ~self._mine.lose(runs)
 
     def _on_demanded(self, event: events.Demanded, now: float) -> None:
-        self._wish(self._mine.demand, event.runs, now)
+        self._needs(self._mine.demand, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
-        self._wish(self._mine.want, event.runs, now)
+        self._needs(self._mine.want, event.runs, now)
         self._wish_open = True
         self._progress_at = now  # what nobody brought so far wasn't waited for
         self._origin.unwanted()
         self._answer_wish()
 
-    def _wish(self, change: Callable[[int], None], runs: int, now: float) -> None:
+    def _needs(self, change: Callable[[int], None], runs: int, now: float) -> None:
+        """What we need becomes something else: if that was nothing, who was out of reach before says nothing now."""
         idle = not self._mine.needed
         change(runs)
         if idle:

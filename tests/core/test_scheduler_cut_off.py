@@ -12,6 +12,9 @@ from p2pcache.core.events import (
     PeerJoined,
     PeerLeft,
     RequestEnded,
+    RunsLost,
+    RunsProved,
+    Source,
     Wanted,
 )
 from tests.core.scheduler_kit import SETTINGS, Desk, of, read_all
@@ -223,3 +226,17 @@ def test_neighbours_that_went_together_are_not_the_two_dozen() -> None:
     out = desk.sleep(2 * SETTINGS.owner_patience_s)
     assert len({dial.peer for dial in of(Dial, out)} - {*near}) == 24
     assert of(Fetch, out) == []
+
+
+def test_what_failed_long_before_a_run_was_lost_does_not_count() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.do(RunsProved(desk.full, Source.LOCAL))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    desk.sleep(3600)
+    desk.do(RunsLost(1 << 5))
+    out = desk.sleep(60)
+    assert of(Fetch, out) == []
+    assert {dial.peer for dial in of(Dial, out)} == {2, 3}, "it tries them again"
