@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from p2pcache.core import address as addresses
+from p2pcache.core import backoff
 from p2pcache.core.messages import Member
 from p2pcache.errors import RemoteProtocolError
 
@@ -31,7 +32,7 @@ DOUBT_AFTER_S = 0.05
 # Who can't be dialled is tried again, as somebody may have opened the port; after twice as long each time, but where
 # the tracker reaches nobody that is at least a dial in eleven minutes for each.
 AGAIN_S = 5.0
-LAST_DOUBLING = 7
+LAST_AGAIN_S = 640.0
 DISBELIEVED = 0.8  # of those that failed are reached: fewer, or one node at the balance would turn a site over and over
 
 
@@ -173,7 +174,7 @@ class DialBacks:
         if reached:
             known.failures, known.again_at, known.told = 0, inf, False
         else:
-            known.again_at = now + AGAIN_S * 2.0 ** min(known.failures, LAST_DOUBLING)
+            known.again_at = now + backoff.pause_s(AGAIN_S, LAST_AGAIN_S, known.failures)
             known.failures += 1
             self._failed.add(node)
         self._look(node, known)

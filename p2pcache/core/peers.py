@@ -196,16 +196,14 @@ class PeerBook:
         _, site, elsewhere = self.reach
         return self._near[1] & site | self._near[2] & elsewhere
 
-    @property
-    def beyond(self) -> int:
-        """Runs (bits) that somebody fit has beyond a boundary, and nobody within."""
+    def beyond(self, needed: int) -> tuple[int, int]:
+        """Of these runs (bits), those that somebody fit has beyond our rack, and beyond our site, and nobody within."""
         near, site, anywhere = self._near
-        return site & ~near | anywhere & ~site
+        return needed & site & ~near, needed & anywhere & ~site
 
     def look_beyond(self, needed: int, *, starved: bool) -> None:
         """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
-        near, site, anywhere = self._near
-        self._boundaries.look(needed & site & ~near, needed & anywhere & ~site, starved=starved)
+        self._boundaries.look(*self.beyond(needed), starved=starved)
 
     def _count(self, peer: Peer, runs: int) -> None:
         self.rarity.add(runs)

@@ -322,7 +322,8 @@ class PeerSide:
             self._fed_at = math.inf
             return math.inf
         # While storage is slow nothing waits out there, and what comes up then is left to its bridge.
-        self._fed_at = min(self._fed_at, now) if self._mine.needed & self._book.beyond else now
+        waits = any(self._book.beyond(self._mine.needed))
+        self._fed_at = min(self._fed_at, now) if waits else now
         # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
         least_s = self._settings.cross_after_s
         pause_s = self._timing.look_away_s(least_s)

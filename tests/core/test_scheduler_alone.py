@@ -65,13 +65,19 @@ def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() ->
     assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
 
 
-def lose_tracker(runs: int, held: int) -> Desk:
-    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+def of_three(runs: int) -> Desk:
+    """One of three nodes that are connected, and nothing was read yet."""
     desk = Desk(runs=runs)
     desk.do(Members((1, 2, 3)))
     desk.up()
     for node in (2, 3):
         desk.do(PeerJoined(node, 0))
+    return desk
+
+
+def lose_tracker(runs: int, held: int) -> Desk:
+    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+    desk = of_three(runs)
     desk.do(PeerHas(2, chunkset.full(held), 0))
     desk.do(TrackerDown())
     return desk
@@ -130,12 +136,7 @@ def test_the_tracker_is_back_and_nothing_more_is_read_without_it() -> None:
 
 
 def test_dead_owners_are_passed_over_at_once() -> None:
-    nodes = (1, 2, 3)
-    desk = Desk(runs=32)
-    desk.do(Members(nodes))
-    desk.up()
-    for node in (2, 3):
-        desk.do(PeerJoined(node, 0))
+    desk = of_three(runs=32)
     desk.do(TrackerDown())
     for node in (2, 3):
         desk.do(PeerLeft(node))
@@ -235,11 +236,7 @@ def refused(desk: Desk) -> None:
 
 def test_owners_are_not_idle_because_storage_was_away() -> None:
     """Or each reads everything when it is back: 1.6 copies where one was asked."""
-    desk = Desk(runs=40)
-    desk.do(Members((1, 2, 3)))
-    desk.up()
-    for node in (2, 3):
-        desk.do(PeerJoined(node, 0))
+    desk = of_three(runs=40)
     for run in range(10):
         desk.sleep(0.1)
         for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
@@ -262,11 +259,7 @@ def test_a_neighbour_that_read_something_says_that_storage_is_back() -> None:
 
 def test_what_a_lost_tracker_had_granted_can_be_no_more_than_what_is_missing() -> None:
     """Of seven slow runs two were to go, and they were waited for as if sixteen were being read: 157 s."""
-    desk = Desk(runs=7)
-    desk.do(Members((1, 2, 3)))
-    desk.up()
-    for node in (2, 3):
-        desk.do(PeerJoined(node, 0))
+    desk = of_three(runs=7)
     for run in range(5):
         desk.now += 4.0
         desk.do(PeerHas(2, 1 << run, 0))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from p2pcache.core import backoff
 from p2pcache.errors import Conflict, NotFound, P2PCacheError
 from p2pcache.io.origins.base import Body, Expect, ObjectInfo, Origin, Readable
 
@@ -52,7 +53,7 @@ class RetryPolicy:
 
     def delay_s(self, attempt: int) -> float:
         """Seconds to wait after failure number `attempt` (from 0): full jitter."""
-        return self._rng.uniform(0, min(MAX_DELAY_S, BASE_DELAY_S * 2 ** min(attempt, 10)))
+        return self._rng.uniform(0, backoff.pause_s(BASE_DELAY_S, MAX_DELAY_S, attempt))
 
 
 class Attempts:
