@@ -169,3 +169,18 @@ def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(FabricError, match="root"):
         Fabric()
+
+
+@needs_root
+def test_many_hosts_that_know_one_another_have_room_to() -> None:
+    """64 of them had "no route to host", as all namespaces share the 1,024 entries of one table."""
+    room = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+    before = room.read_text()
+    room.write_text("4")
+    try:
+        with Fabric() as fabric:
+            hosts = [fabric.add(f"n{n}") for n in range(3)]
+            assert int(room.read_text()) >= len(hosts) * (len(hosts) - 1)
+        assert room.read_text() == "4\n"
+    finally:
+        room.write_text(before)
