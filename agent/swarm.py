@@ -204,16 +204,14 @@ class Swarm:
         """A message about this swarm."""
         match message:
             case m.Swarm():
-                self.neighbours.changed(message)
-                self._post(self.neighbours.event())
+                for event in self.neighbours.changed(message):
+                    self._post(event)
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
                 self._post(e.LeaseGranted(self._runs(message.runs), message.epoch))
-                if self.scheduler is None and self._parts.link is not None:
-                    self._parts.link.send(
-                        m.LeaseReport(self.digest, message.epoch, returned=message.runs)
-                    )
+                if self.scheduler is None and (link := self._parts.link) is not None:
+                    link.send(m.LeaseReport(self.digest, message.epoch, returned=message.runs))
             case m.Revoke():
                 self._post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
@@ -225,10 +223,9 @@ class Swarm:
                 log.debug("ignored %s", type(message).__name__)
 
     def _redial_later(self) -> None:
-        if self.scheduler is None or self.complete:
-            return
-        self.neighbours.dial_missing()
-        self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
+        if self.wants():
+            self.neighbours.dial_missing()
+            self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
 
     def _tell_tracker(self) -> None:
         link = self._parts.link
@@ -251,6 +248,10 @@ class Swarm:
     def tempo_s(self) -> float:
         """Seconds from one new run to the next; 0: not known."""
         return self.scheduler.tempo_s if self.scheduler is not None else 0.0
+
+    def usual_uploads(self) -> int | None:
+        """Beside how many peers others are served than those that we supply; None: any number."""
+        return self.scheduler.usual_uploads if self.scheduler is not None else None
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this neighbour."""
@@ -336,13 +337,12 @@ class Swarm:
             case c.Cancel(number):
                 if number in self._wire_of:
                     net.cancel(self.digest, self._wire_of[number])
-            case c.Announce(runs):
-                net.announce(self.digest, runs)
+            case c.Announce(runs, supplied):
+                (net.announce_supplied if supplied else net.announce)(self.digest, runs)
             case c.Fetch(fetch, run):
                 cancelled = self._fetches[fetch] = threading.Event()
-                self._parts.tasks.spawn_contained(
-                    self._fetch(fetch, run, cancelled), name=f"fetch-{run}"
-                )
+                reading = self._fetch(fetch, run, cancelled)
+                self._parts.tasks.spawn_contained(reading, name=f"fetch-{run}")
             case c.CancelFetch(fetch):
                 if fetch in self._fetches:
                     self._fetches[fetch].set()

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "leases",
-    "originside", "owners", "paces", "peers", "peerside", "rarity", "readers", "roster", "runbook", "scheduler",
-    "selection", "tempo", "timing", "trackerless", "uploads", "way",
+    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "forest",
+    "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting", "rarity", "readers", "roots",
+    "roster", "runbook", "scheduler", "selection", "supply", "tempo", "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "reading", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")

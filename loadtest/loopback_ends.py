@@ -90,6 +90,9 @@ class Port:
     def tempo_s(self) -> float:
         return 0.0
 
+    def usual_uploads(self) -> int | None:
+        return None
+
     def wants(self) -> bool:
         return not self.store.complete
 

@@ -27,6 +27,7 @@ _MOST_AGAIN = 8192
 
 class _Phase(Enum):
     FIRST = auto()  # the first few reads
+    FEW = auto()  # fewer than usual, which wait for one another: the way is full with them
     USUAL = auto()  # the usual reads
     FEWER = auto()  # fewer for a moment, which don't wait for one another: what one takes alone
     AS_BEFORE = auto()  # then as before
@@ -48,16 +49,18 @@ class Depth:
     Invariant: `usual` <= `reads` <= `most`, but fewer for a moment.
     """
 
-    def __init__(self, usual: int, most: int) -> None:
+    def __init__(self, usual: int, most: int, few: int = 0) -> None:
         """Begin with the usual ones.
 
         Args:
             usual: reads at once where storage is near.
             most: never more.
+            few: if it isn't 0, as many do where they wait for one another; twice what the first ones are.
         """
+        self._few = few
         self._usual = usual
         self.most = max(usual, most)
-        self.reads = usual  # so many may run at once
+        self.reads = few or usual  # so many may run at once
         self._phase = _Phase.FIRST
         self._times: list[float] = []  # of the reads that are looked at now
         self._beside = 0  # how many ran when each of them ended, in all
@@ -88,6 +91,8 @@ class Depth:
             return _FIRST
         if self._phase is _Phase.USUAL:
             return _SOME
+        if self._phase is _Phase.FEW:
+            return self._few
         # Those that began together end together: whole rounds of them. Where it is decided, two.
         rounds = 2 if self._phase is _Phase.MORE else ceil(_SOME / self.reads)
         return rounds * self.reads
@@ -99,7 +104,13 @@ class Depth:
         match self._phase:
             case _Phase.FIRST:
                 self._first_s = median_high(times)
-                self._go(_Phase.USUAL, self._usual)
+                self._go(*(_Phase.FEW, self._few) if self._few else (_Phase.USUAL, self._usual))
+            case _Phase.FEW:
+                self._alone_again(median_high(times))
+                if self._alone >= _LOOKS:
+                    self._alone = 0
+                    self._phase = _Phase.FIRST  # what those took still says something
+                    self._go(_Phase.USUAL, self._usual)
             case _Phase.USUAL:
                 self._compare(median_high(times))
             case _:
@@ -107,10 +118,16 @@ class Depth:
 
     def _compare(self, usual_s: float) -> None:
         """Whether usual reads take as long as the first few did, or wait for one another."""
-        if usual_s < _SHARED * self._first_s:
-            self._alone += _LOOKS if usual_s < _CLEARLY_ALONE * self._first_s else 1
+        self._alone_again(usual_s)
         if self._alone >= _LOOKS or self._until_again <= 0:
             self._ask()
+
+    def _alone_again(self, took_s: float) -> None:
+        if took_s < _SHARED * self._first_s:
+            clearly = self._phase is _Phase.USUAL and took_s < _CLEARLY_ALONE * self._first_s
+            self._alone += _LOOKS if clearly else 1
+        elif self._phase is _Phase.FEW:
+            self._alone = 0  # the few look often
 
     def _judge(self, took_s: float, beside: float) -> None:
         """So many reads took so long: do more of them end in a second than of those before?"""

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from p2pcache.core.events import Outcome
+from p2pcache.core.events import Outcome, Source
 
 LINES = 4096  # over all runs of a model; about half a megabyte
 WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story says them often
@@ -24,6 +24,17 @@ class Counters:
     refused: int = 0
     stalled: int = 0
     mismatched: int = 0
+
+    def took(self, source: Source, fresh: int, again: int) -> None:
+        """So many bytes were proved, new ones and such that we had by then."""
+        if source is Source.LOCAL:
+            self.bytes_local += fresh
+            return
+        if source is Source.PEER:
+            self.bytes_peers += fresh
+        else:
+            self.bytes_origin += fresh
+        self.bytes_twice += again
 
 
 class Diary:

@@ -129,6 +129,17 @@ class Members:
 
 
 @dataclass(slots=True)
+class Supplied:
+    """Who supplies us with each stripe of new runs, and who is at the root of its tree (`core.forest`).
+
+    0 for nobody; both empty: there are no trees (any more).
+    """
+
+    suppliers: tuple[int, ...]  # node ids by stripe
+    roots: tuple[int, ...] = ()  # the same
+
+
+@dataclass(slots=True)
 class DialFailed:
     """The one bad end of a `Dial` command (the good one is `PeerJoined`)."""
 
@@ -160,6 +171,6 @@ class Tick:
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Demanded | Wanted
-    | Tick
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | Supplied | DialFailed | Demanded
+    | Wanted | Tick
 )  # fmt: skip

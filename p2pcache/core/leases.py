@@ -7,7 +7,7 @@ neighbours always want the same region; each goes to the agent with the fewest i
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from math import inf
@@ -18,10 +18,10 @@ from p2pcache.core.dealing import Dealer
 from p2pcache.core.lease import Lease, Story
 from p2pcache.core.paces import MOST_SLOW
 from p2pcache.core.readers import Readers
+from p2pcache.core.roots import Roots
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.errors import RemoteProtocolError
+from p2pcache.core.wrongbytes import WrongBytes
 
-STOP_S = 30.0  # after wrong origin bytes; restarting pods must not turn into an endless refetch
 DRAGGING = 2.0  # usual read times after which a lease makes room for another
 UNASKED = 1.5  # times as patient as with somebody who is stuck: luck evens out, slowness doesn't
 MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but not without end
@@ -53,22 +53,22 @@ class LeaseBook:
         self.free = chunkset.full(run_count)
         self.leased = 0
         self.leases: dict[int, Lease] = {}
-        self.stopped: int | None = None  # the run whose origin bytes are wrong
         self.granted = 0  # leases given out, for metrics
         self.rescues = 0  # runs granted again though a live node has them ...
         self.lost = 0  # ... of them, before anybody was stuck; these have a cap of their own
         self.taken_over = 0  # leases taken from nodes that dragged on, unasked
         self.ends: Counter[str] = Counter()  # leases that are over, by why; for metrics
         self._again = 0  # of them (bits)
-        self._stopped_at = self._looked_at = 0.0  # the latter: for leases that drag on
+        self._looked_at = 0.0  # for leases that drag on
         self._expires_from = inf  # no lease expires before
         self._settings = settings
         self._have = have
         self.readers = Readers(settings, random.Random(seed), dealer, doubted)
+        self.roots = Roots(self.readers, self.leases)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
-        self._mismatches: dict[int, list[int]] = {}  # run -> who saw wrong bytes, in order
+        self._wrong = WrongBytes(settings.mismatches_to_stop)
         self._story = Story()
 
     @property
@@ -76,22 +76,14 @@ class LeaseBook:
         """Bits of runs that some node said it has."""
         return chunkset.full(self.run_count) & ~self.free & ~self.leased
 
+    @property
+    def stopped(self) -> int | None:
+        """The run whose origin bytes are wrong, so that no leases are given out."""
+        return self._wrong.stopped
+
     def runs_of(self, node: int) -> set[int]:
         """The runs that a node reads now."""
         return self.readers.runs_of(node)
-
-    def bits(self, runs: Iterable[int]) -> int:
-        """Untrusted run numbers as bits.
-
-        Raises:
-            RemoteProtocolError: a number beyond the model.
-        """
-        bits = 0
-        for run in runs:
-            if not 0 <= run < self.run_count:
-                raise RemoteProtocolError(f"run {run} of a model with {self.run_count} runs")
-            bits |= 1 << run
-        return bits
 
     # -- what nodes say ----------------------------------------------------------------------------
 
@@ -173,16 +165,10 @@ class LeaseBook:
             reads saw it twice); None otherwise.
         """
         self.failed(node, runs, now)
-        for run in chunkset.members(runs):
-            seen = self._mismatches.setdefault(run, [])
-            seen.append(node)
-            alone = not self.readers.any_but(node)
-            enough = len(set(seen)) >= self._settings.mismatches_to_stop
-            if self.stopped is None and (enough or (alone and len(seen) > 1)):
-                self.stopped, self._stopped_at = run, now
-                self._story.note(now, run, "stopped: wrong bytes at the origin", node)
-                return run
-        return None
+        run = self._wrong.seen(node, runs, now, alone=not self.readers.any_but(node))
+        if run is not None:
+            self._story.note(now, run, "stopped: wrong bytes at the origin", node)
+        return run
 
     def forget(self, node: int, now: float) -> None:
         """The node is gone. Its runs count as done until it is known that nobody has them."""
@@ -257,11 +243,7 @@ class LeaseBook:
 
     def resume(self, now: float) -> bool:
         """Whether leases flow (again): a stop ends once nobody wants and a while has passed."""
-        # The origin may have been repaired; two wrong reads more tell if it wasn't.
-        if self.stopped is not None and not len(self.readers) and now >= self._stopped_at + STOP_S:
-            self.stopped = None
-            self._mismatches.clear()
-        return self.stopped is None
+        return self._wrong.resume(now, wanted=bool(len(self.readers)))
 
     def expire(self, now: float) -> bool:
         """Drop leases that weren't renewed; returns whether there were any. Ends rests, too."""
@@ -282,13 +264,21 @@ class LeaseBook:
             return given
         candidates, skipped = self.free, 0
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
+            if not self.roots.may_grant(now):
+                break
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all who are quick may have it
-            node = self.readers.pick(self._barred(run), run, self._have, slow_too=again)
+            barred = self._barred(run)
+            root = self.roots.reader(run, barred, self._have)
+            if root and not self.roots.has_room(root):
+                skipped += 1  # it will have, and hands on what it reads
+                continue
+            node = root or self.readers.pick(barred, run, self._have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1
+                self.roots.granted(now)
                 given.setdefault(node, []).append(run)
             elif self.readers.choosy:
                 candidates &= self.readers.acceptable()  # those with room may want others only
@@ -310,6 +300,8 @@ class LeaseBook:
             rest = self.readers.next_rested()
             if rest is not None:
                 ends.append(rest)
+            if (grant_at := self.roots.next_grant_at()) is not None:
+                ends.append(grant_at)
         return min(ends, default=None)
 
     def story(self, run: int) -> list[str]:

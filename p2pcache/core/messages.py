@@ -6,6 +6,8 @@ defaults, so that neighbouring releases understand each other. Everything here i
 input to the other side; sizes are limited by `MAX_MESSAGE_BYTES` and the checks where used.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from p2pcache.errors import RemoteProtocolError
@@ -17,6 +19,20 @@ MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no messa
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
     pass
+
+
+def run_bits(runs: Iterable[int], run_count: int) -> int:
+    """Run numbers of a message as bits.
+
+    Raises:
+        RemoteProtocolError: a number beyond the model.
+    """
+    bits = 0
+    for run in runs:
+        if not 0 <= run < run_count:
+            raise RemoteProtocolError(f"run {run} of a model with {run_count} runs")
+        bits |= 1 << run
+    return bits
 
 
 class Member(_Message, frozen=True):
@@ -163,6 +179,10 @@ class Swarm(_Message, tag=33, frozen=True):
     neighbours: tuple[
         int, ...
     ] = ()  # whom to dial, in order of preference (may be empty in deltas)
+    # Who supplies the receiver with each stripe of new runs (`core.forest`), and who reads each from the origin; 0:
+    # nobody. Empty: nobody does. None: as before.
+    suppliers: tuple[int, ...] | None = None
+    roots: tuple[int, ...] = ()
 
 
 class Grant(_Message, tag=34, frozen=True):

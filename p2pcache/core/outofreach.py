@@ -95,7 +95,7 @@ class OutOfReach:
         if node not in self._roster:
             return
         holders: dict[int, None] = {}
-        wanted = self._book.bits(said.runs[:MAX_STUCK_RUNS])
+        wanted = m.run_bits(said.runs[:MAX_STUCK_RUNS], count)
         # With the origin idle, who waits matters more than a second read: holders that nobody can
         # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
         idle = self._book.idle
@@ -158,7 +158,7 @@ class OutOfReach:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= RESCUE_AFTER_S:
             del self._introduced[key]
-            hidden = self._book.readers.hidden >= {*found}
+            hidden = self._book.readers.hiding.hidden.keys() >= {*found}
             self._read_again(node, run, now, capped=not idle and not hidden)
             if idle:
                 self._cut_off[node] = now, MAX_STUCK_RUNS
@@ -174,7 +174,7 @@ class OutOfReach:
         if now - since < RESCUE_AFTER_S or len(holders) > SCARCE:
             return
         for holder in holders:
-            if holder in self._roster and holder not in self._book.readers.hidden:
+            if holder in self._roster and holder not in self._book.readers.hiding.hidden:
                 accusers = self._in_vain.setdefault(holder, set())
                 accusers.add(node)
                 needed = ACCUSERS_TO_HIDE - (holder in self._unreached)

@@ -32,12 +32,18 @@ class Paces:
         self.slow: dict[int, float] = {}  # until when
         self.verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
+        self._median_s = 0.0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
 
     @property
     def measured(self) -> bool:
         """Whether any read has ended."""
         return bool(self._recent)
+
+    @property
+    def median_s(self) -> float:
+        """The median of recent lease times, however short; 0: not known."""
+        return self._median_s
 
     def forget(self, node: int) -> None:
         """The node is gone; its owner ends its rest."""
@@ -48,7 +54,8 @@ class Paces:
         """The node has read what it began to read at `since`; `present`: who works on leases."""
         took_s = now - since
         self._recent.append(took_s)
-        self.usual_s = max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
+        self._median_s = sorted(self._recent)[len(self._recent) // 2]
+        self.usual_s = max(LEAST_USUAL_S, self._median_s)
         count, total_s = self._add(node, took_s)
         # A mean is compared with the mean: where some reads take much longer by chance, whoever reads, anybody's mean
         # is above the median, and one node after the other was left out (decision 0026).

@@ -5,23 +5,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from p2pcache.core import chunkset, selection
+from p2pcache.core.allowance import Allowance
 from p2pcache.core.asked import Asked, Requests
 from p2pcache.core.boundaries import EVERYWHERE, WITHIN
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
+from p2pcache.core.lookout import Lookout
 from p2pcache.core.originside import Reading
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.supply import Supply
 from p2pcache.core.tempo import Tempo
 from p2pcache.core.timing import Timing
 from p2pcache.core.view import InFlight
 
 # Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
 _LEAD = 1.25
-_FEW_PEERS = 3  # with fewer neighbours each may owe us more
-_NEAR_PLACES = 3  # requests to near neighbours that go out whatever is asked beyond a boundary
+_OF_SUPPLIER = 2  # requests to each supplier: one flows, one waits there
 _REVIEW_S = 0.25  # neighbours' speeds are compared so often
 _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don't ask meanwhile
 
@@ -44,17 +46,19 @@ class PeerSide:
         self._diary = diary
         self._requests = Requests(run_bytes, mine)
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
-        self._ahead = 0  # runs that the ways to all neighbours hold
-        self._more = 0  # requests beyond `outstanding`
         self._timing = Timing()
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._freed: Peer | None = None  # whose upload to us has just ended: it has a slot free
         self.tempo = Tempo(now)
         self._review_at = now
-        self._looked_at = now  # beyond the boundaries
-        self._fed_at = math.inf  # since when something waits there and nothing comes; inf: never
+        self._lookout = Lookout(mine, book, self._timing, settings, now)
+        self.supply = Supply(mine, book, now)
+        self._allowance = Allowance(self._requests, mine, book, self.supply, settings)
         self.look_at = math.inf  # when a full look at all neighbours is due
-        self.halted = False  # our own disk failed: nothing more is asked for
+
+    def halt(self) -> None:
+        """Our own disk failed: nothing more is asked for."""
+        self._allowance.halted = True
 
     # -- what happened ----------------------------------------------------------------------
 
@@ -87,7 +91,7 @@ class PeerSide:
 
     def proved(self, runs: int, now: float, out: list[Command]) -> None:
         """These missing runs are about to be had: take other requests for them back."""
-        self._fed_at = now
+        self._lookout.fed(now)
         if not runs & self._mine.asked:
             return
         for number, asked in self._requests.by_number.items():
@@ -112,7 +116,7 @@ class PeerSide:
             peer.paid(self._run_bytes[asked.run], now)
             self._freed = peer
             if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
-                self._ahead = sum(p.ahead for p in self._book.peers.values())
+                self._allowance.measured()
             self._timing.took(now - asked.since, across=peer.distance > 0)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
             peer.paid(0, now)
@@ -150,43 +154,6 @@ class PeerSide:
 
     # -- what to do -------------------------------------------------------------------------
 
-    def _may_ask(self, *, far: bool) -> bool:
-        """Whether one run more may be asked for: also of neighbours beyond a boundary, or of near ones only.
-
-        Behind a thin uplink what is asked for beyond it takes long and would hold all places, while the rack has
-        much for us (decision 0034).
-        """
-        requests, settings = self._requests, self._settings
-        if self.halted or requests.live_bytes >= settings.outstanding_bytes:
-            return False
-        if requests.flowing < settings.outstanding + self._more + self._ahead:
-            return True
-        if far or not self._book.bounded:
-            return False
-        near = (a for a in requests.by_number.values() if a.live and not a.peer.distance)
-        return sum(1 for _ in near) < _NEAR_PLACES
-
-    @property
-    def _shut_out(self) -> bool:
-        """Whether others have our places: much is in reach, and less than half of what we may ask for at once is asked.
-
-        Who is served stays where it is (`_stay`), so whoever lost its places would find none for long (decision 0025).
-        """
-        at_once = self._settings.outstanding
-        if 2 * self._requests.flowing >= at_once:
-            return False
-        return (self._mine.free & self._book.rarity.held).bit_count() >= 2 * at_once
-
-    @property
-    def _per_peer(self) -> int:
-        """Requests that one neighbour may owe us, beside the next one and what a long way holds.
-
-        Neighbours that have nothing for us at this moment count: they soon will, and while several requests wait
-        at one of them the others stand idle.
-        """
-        few = len(self._book.peers) < _FEW_PEERS
-        return self._settings.outstanding_few_peers if few else 1
-
     def offer(self, peer: Peer, news: int, now: float, out: list[Command]) -> None:
         """One neighbour has news (bits); all others have been asked for what they can give."""
         if news & self._overdue:
@@ -194,6 +161,12 @@ class PeerSide:
         if peer.rest_until > now:
             self.look_at = min(self.look_at, peer.rest_until)
             return
+        if self.supply.suppliers:
+            if self.supply.brought(peer, news, now):
+                self.look_at = now
+            self._supplied_by(peer, now, out)
+            if not news & self._allowance.open:
+                return
         self._fill(peer, now, out)
 
     def has_room(self, peer: Peer, now: float) -> None:
@@ -206,26 +179,43 @@ class PeerSide:
 
     def _fill(self, peer: Peer, now: float, out: list[Command]) -> None:
         """Ask this neighbour for as much as it may owe us."""
-        limit = 1 if peer.slow else self._per_peer + peer.ahead
-        while peer.asked < limit and self._may_ask(far=peer.distance > 0):
+        limit = 1 if peer.slow else self._allowance.per_peer + peer.ahead
+        while peer.asked < limit and self._allowance.may_ask(far=peer.distance > 0):
             run = self._run_from(peer)
             if run < 0:
                 return
             self._ask(peer, run, now, out)
 
+    def _supplied_by(self, peer: Peer, now: float, out: list[Command]) -> None:
+        """Ask a supplier, if it is one, for what it has of its stripe, whatever else is asked for; the oldest first."""
+        runs = self.supply.of(peer)
+        if not runs or peer.rest_until > now or peer.slow or self._allowance.full:
+            return
+        limit = _OF_SUPPLIER + peer.ahead
+        while peer.asked < limit and (ready := runs & peer.have & self._mine.free):
+            run = chunkset.first(ready & self._mine.demanded or ready)
+            behind = peer.asked == 1 and not peer.ahead
+            self._ask(peer, run, now, out, behind=behind, supplied=True)
+
     def act(self, now: float, out: list[Command]) -> None:
         """Ask until nothing is left to ask for or every neighbour owes us enough."""
-        self.look_at = self._look_beyond(now)
+        self.look_at = self._lookout.look(self._requests.by_number.values(), now)
         if now >= self._review_at:
             self._review_at = now + _REVIEW_S
-            self._book.review(now)
+            self._book.review(now, self.supply.suppliers)
             self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
-            self._ahead = sum(p.ahead for p in self._book.peers.values())
             self._timing.review()
-            self._more = self._book.lag_requests(self._mine.missing)
+            self._allowance.review()
+        if self.supply.suppliers:
+            self.look_at = min(
+                self.look_at, self.supply.look(now, self._timing.typical_s(across=False))
+            )
+            for node in self.supply.suppliers:
+                if (supplier := self._book.peers.get(node)) is not None:
+                    self._supplied_by(supplier, now, out)
         self._stay(now, out)
         self._follow(now, out)
-        while self._may_ask(far=False):
+        while self._allowance.may_ask(far=False):
             peer, retry_at = self._whom_to_ask(now)
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
@@ -250,12 +240,19 @@ class PeerSide:
         Not sooner than that: what was asked for is not to be had from anybody else, and the rarest
         run of now is not the rarest of later (decision 0024).
         """
-        if self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes:
+        if self._allowance.full:
             return
         lead_s = _LEAD * self._timing.trip_s
         for asked in list(self._requests.by_number.values()):
             peer = asked.peer
-            if asked.followed or not asked.live or peer.asked != 1 or peer.slow or peer.ahead:
+            if (
+                asked.followed
+                or not asked.live
+                or peer.asked != 1
+                or peer.slow
+                or peer.ahead
+                or asked.supplied
+            ):
                 continue
             due = asked.since + self._timing.typical_s(across=peer.distance > 0) - lead_s
             if now < due:
@@ -268,7 +265,7 @@ class PeerSide:
 
     def _first_from(self, peer: Peer) -> bool:
         """Whether what has to come first can come from this neighbour, or nothing has to."""
-        free = self._mine.free
+        free = self._allowance.open
         demanded = free & self._mine.demanded & self._book.rarity.held
         if demanded:
             return bool(peer.have >> chunkset.first(demanded) & 1)
@@ -289,7 +286,7 @@ class PeerSide:
         if self._mine.fetching & self._book.rarity.held:
             slow_ones += readings
         for one in slow_ones:
-            if not self._may_ask(far=True):
+            if not self._allowance.may_ask(far=True):
                 return
             if not one.live or one.twin:
                 continue
@@ -304,7 +301,12 @@ class PeerSide:
             # (Of ten twins that bridges asked for there sooner, seven came after the first or with it.)
             far = now >= since + 2 * limit_s
             peer, retry_at = selection.choose_peer(
-                others, 1 << one.run, now, self._per_peer, self._dice, EVERYWHERE if far else WITHIN
+                others,
+                1 << one.run,
+                now,
+                self._allowance.per_peer,
+                self._dice,
+                EVERYWHERE if far else WITHIN,
             )
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
@@ -316,35 +318,6 @@ class PeerSide:
             self._diary.counters.duplicates += 1
             self._ask(peer, one.run, now, out, twin=True)
 
-    def _look_beyond(self, now: float) -> float:
-        """See what waits beyond the boundaries, if it is time to; returns when to look again."""
-        if not self._book.bounded or not self._mine.needed:
-            self._fed_at = math.inf
-            return math.inf
-        # While storage is slow nothing waits out there, and what comes up then is left to its bridge.
-        waits = any(self._book.beyond(self._mine.needed))
-        self._fed_at = min(self._fed_at, now) if waits else now
-        # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
-        least_s = self._settings.cross_after_s
-        pause_s = self._timing.look_away_s(least_s)
-        if now >= self._looked_at + pause_s:
-            ages = [
-                now - a.started
-                for a in self._requests.by_number.values()
-                if a.live and a.peer.distance
-            ]
-            pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
-        if now >= self._looked_at + pause_s:
-            self._looked_at = now
-            self._book.look_beyond(self._mine.needed, starved=self._starved(now))
-        # By then more may be known of how long a request takes.
-        return min(self._looked_at + pause_s, now + least_s)
-
-    def _starved(self, now: float) -> bool:
-        """Nothing has come for long, and nothing is on its way."""
-        busy = self._mine.asked | self._mine.fetching | self._mine.leased
-        return not busy and now >= self._fed_at + self._settings.stuck_after_s
-
     def _patience_s(self, peer: Peer | None) -> float:
         """How long a request to this peer, or to the origin, may take in the endgame before it gets a twin."""
         settings = self._settings
@@ -354,7 +327,7 @@ class PeerSide:
     @property
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
-        return self._may_ask(far=True) and bool(self._mine.needed)
+        return self._allowance.may_ask(far=True) and bool(self._mine.needed)
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live requests, the oldest first, for people."""
@@ -365,31 +338,36 @@ class PeerSide:
         self._requests.check(self._book.peers)
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
-        book, free = self._book, self._mine.free
+        book, free = self._book, self._allowance.open
         peers = book.peers.values()
-        reach = book.reach if self._may_ask(far=True) else WITHIN
+        reach = book.reach if self._allowance.may_ask(far=True) else WITHIN
         # Then what our rack waits for us to bring: it can't be had from the others, who have the rest.
         for first in (free & self._mine.demanded, free & book.duty):
             if first:
                 choice = selection.choose_peer(
-                    peers, first, now, self._per_peer, self._dice, reach
+                    peers, first, now, self._allowance.per_peer, self._dice, reach
                 )  # fmt: skip
                 if choice.peer is not None:
                     return choice
-        return selection.choose_peer(peers, free, now, self._per_peer, self._dice, reach)
+        return selection.choose_peer(peers, free, now, self._allowance.per_peer, self._dice, reach)
 
     def _run_from(self, peer: Peer) -> int:
         offered = selection.offered_by(peer, self._book.peers.values(), self._book.reach)
         window = self._mine.window(self._settings.window_runs)
+        offered &= self._allowance.open
         return selection.choose_run(self._mine, offered, self._book.scarcity, window, self._dice)
 
     def _ask(
         self, peer: Peer, run: int, now: float, out: list[Command],
-        *, twin: bool = False, behind: bool = False,
+        *, twin: bool = False, behind: bool = False, supplied: bool = False,
     ) -> None:  # fmt: skip
-        number = self._requests.sent(peer, run, now, behind=behind, twin=twin)
+        number = self._requests.sent(peer, run, now, behind=behind, twin=twin, supplied=supplied)
         self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)
         self._diary.counters.requests += 1
         self._diary.note(now, run, "asked of", peer.node)
-        out.append(Request(number, peer.node, run, peer.distance > 0 or self._shut_out))
+        out.append(
+            Request(
+                number, peer.node, run, supplied or peer.distance > 0 or self._allowance.shut_out
+            )
+        )

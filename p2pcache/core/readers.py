@@ -10,6 +10,7 @@ from p2pcache.core.bag import Bag
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.depth import Depth
+from p2pcache.core.hiding import Hiding
 from p2pcache.core.lease import Lease
 from p2pcache.core.paces import Paces
 from p2pcache.core.settings import LeaseSettings
@@ -18,7 +19,6 @@ SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few eno
 FIRST_REST_S = 0.5  # after a failed read; doubles ...
 LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
 HOPELESS = 3  # failed reads in a row (3 s): somebody slow doesn't wait for that node any more
-HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
 class Readers:
@@ -50,15 +50,14 @@ class Readers:
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
-        self._doubted = doubted
+        self.hiding = Hiding(doubted)
         self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
         self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
         self._paces = Paces(settings.slow_node_ratio)
         self._slow, self._verdicts = self._paces.slow, self._paces.verdicts
         self._resting: dict[int, float] = {}
-        self._hidden: dict[int, float] = {}
-        self._pardoned: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
+        self._ended_at: dict[int, float] = {}  # when it ended a read last
         self._done: dict[int, float] = {}  # when the youngest of its leases began that it has ended
 
     def __len__(self) -> int:
@@ -94,8 +93,7 @@ class Readers:
     def reviewed(self, node: int) -> None:
         """What is thought of a node's place has changed, or what it works on."""
         self._unready(node)
-        hidden = node in self._hidden or node in self._doubted
-        if node in self._credit and hidden and node not in self._pardoned:
+        if node in self._credit and not self.hiding.is_reached(node):
             self._out.add(node)
         else:
             self._out.discard(node)
@@ -112,6 +110,35 @@ class Readers:
             self._slow.pop(node, None)
             self._resting.pop(node, None)
         self.reviewed(node)
+
+    def tried_anew(self, few: int) -> None:
+        """How many reads pay is asked anew: `Depth` says what `few` is."""
+        usual = self._settings.in_flight
+        self._depth = Depth(usual, self._most, few if few < usual else 0)
+
+    def is_slow(self, node: int) -> bool:
+        """Whether it was slow at its last read."""
+        return node in self._verdicts
+
+    def is_fit(
+        self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
+    ) -> bool:
+        """Whether a node reads as well as any, and has use for this run."""
+        out = node not in self._credit or node in self._out or node in self._resting
+        return not out and not self.is_slow(node) and self._lacks(node, barred, run, have)
+
+    def credit(self, node: int) -> int:
+        """How many leases at once a node works on."""
+        return self._credit.get(node, 0)
+
+    def ended_at(self, node: int) -> float:
+        """When a node ended a read last; -inf: it hasn't."""
+        return self._ended_at.get(node, -inf)
+
+    @property
+    def median_s(self) -> float:
+        """The median of recent lease times, however short; 0: not known."""
+        return self._paces.median_s
 
     @property
     def at_once(self) -> int:
@@ -152,9 +179,9 @@ class Readers:
         self.set_credit(node, 0)
         self._paces.forget(node)
         self._failures.pop(node, None)
-        self._hidden.pop(node, None)
-        self._pardoned.pop(node, None)
+        self.hiding.forget(node)
         self._done.pop(node, None)
+        self._ended_at.pop(node, None)
 
     def overtaken(self, lease: Lease) -> bool:
         """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
@@ -182,6 +209,7 @@ class Readers:
     def succeeded(self, lease: Lease, now: float, under_way: int) -> None:
         """The node of this lease has read its run; so many leases ran, this one among them."""
         node, since, took_s = lease.node, lease.since, now - lease.since
+        self._ended_at[node] = now
         if not lease.adopted:  # or nobody knows how long it took
             self._depth.ended(took_s, under_way)
         self._done[node] = max(since, self._done.get(node, since))
@@ -206,22 +234,13 @@ class Readers:
 
     def pardon(self, node: int, now: float) -> None:
         """It reaches nobody itself: it has to read, whoever gets at that."""
-        self._pardoned[node] = now + HIDDEN_S
+        self.hiding.pardon(node, now)
         self.reviewed(node)
 
     def hide(self, node: int, now: float) -> None:
         """Others can't get from the node what it has: let somebody else read."""
-        self._hidden[node] = now + HIDDEN_S
+        self.hiding.hide(node, now)
         self.reviewed(node)
-
-    @property
-    def hidden(self) -> AbstractSet[int]:
-        """The nodes of which that was so lately."""
-        return self._hidden.keys()
-
-    def hidden_at(self, now: float) -> set[int]:
-        """The same for people: nobody wakes us while nobody wants a lease."""
-        return {node for node, until in self._hidden.items() if until > now}
 
     @property
     def measured(self) -> bool:
@@ -239,11 +258,11 @@ class Readers:
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
-        for table in (self._resting, self._slow, self._hidden, self._pardoned):
+        for table in self._rests:
             if table:  # mostly none is: each message comes by here
                 for node in [n for n, until in table.items() if until <= now]:
                     del table[node]
-                    if table is self._hidden or table is self._pardoned:
+                    if table is self.hiding.hidden or table is self.hiding.pardoned:
                         self.reviewed(node)
 
     def pick(
@@ -321,7 +340,9 @@ class Readers:
             return False
         return self._lacks(node, barred, run, have)
 
-    def _lacks(self, node: int, barred: set[int], run: int, have: Mapping[int, int]) -> bool:
+    def _lacks(
+        self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
+    ) -> bool:
         """Whether the node has use for this run and may try it, if not now."""
         if node in barred or have.get(node, 0) >> run & 1:
             return False
@@ -329,14 +350,16 @@ class Readers:
 
     def next_rested(self) -> float | None:
         """When `wake` has something to do."""
-        tables = (self._resting, self._slow, self._hidden, self._pardoned)
-        return min((until for table in tables for until in table.values()), default=None)
+        return min((until for table in self._rests for until in table.values()), default=None)
+
+    @property
+    def _rests(self) -> tuple[dict[int, float], ...]:
+        return self._resting, self._slow, self.hiding.hidden, self.hiding.pardoned
 
     def check(self, by_node: Mapping[int, set[int]]) -> None:
         """Assert the invariants; `by_node` is what the book says each node reads."""
         assert self._runs == by_node
-        hidden = self._hidden.keys() | self._doubted
-        assert self._out == (self._credit.keys() & hidden) - self._pardoned.keys()
+        assert self._out == {node for node in self._credit if not self.hiding.is_reached(node)}
         for bags, out in ((self._ready, False), (self._ready_out, True)):
             for count, bag in enumerate(bags):
                 bag.check()

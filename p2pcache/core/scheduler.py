@@ -11,9 +11,11 @@ from typing import Any
 
 from p2pcache.core import chunkset, events, view
 from p2pcache.core.boundaries import Boundaries
-from p2pcache.core.commands import Announce, Blame, Command, Dial, Finished, Stuck, WantedDone
+from p2pcache.core.commands import Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.diary import LINES, Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
+from p2pcache.core.forest import STRIPES
+from p2pcache.core.news import News
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.peerside import PeerSide
@@ -63,8 +65,7 @@ class Scheduler:
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
-        self._news = 0  # proved runs that the neighbours don't know of
-        self._told_at = -math.inf
+        self._news = News(settings)
         self._progress_at = now  # when something wanted last came in or into reach
         self._suspects = 0  # window runs without a holder at the last watch
         self._reached = 0  # all runs that anybody had then are below
@@ -84,6 +85,7 @@ class Scheduler:
             events.TrackerUp: self._on_tracker_up,
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
+            events.Supplied: self._on_supplied,
             events.DialFailed: self._on_dial_failed,
             events.Demanded: self._on_demanded,
             events.Wanted: self._on_wanted,
@@ -109,10 +111,7 @@ class Scheduler:
         # Nine events of ten are a neighbour's news, which mean nothing to a node that has no lease to wait for.
         if type(event) is not events.PeerHas or self._origin.listens:
             self._origin.act(now, now - self._progress_at, out)
-        if self._news and now >= self._told_at + self._settings.have_interval_s:
-            out.append(Announce(self._news))
-            self._news = 0
-            self._told_at = now
+        self._news.tell(now, out)
         if self._tracker_up and now >= self._watch_at:
             self._watch(now)
         return out
@@ -123,7 +122,8 @@ class Scheduler:
         origin_at = self._origin.next_wakeup()
         if origin_at < wake:
             wake = origin_at
-        if self._news and (tell_at := self._told_at + self._settings.have_interval_s) < wake:
+        tell_at = self._news.next_at()
+        if tell_at < wake:
             wake = tell_at
         if self._tracker_up and self._watch_at < wake and self._mine.needed:
             wake = self._watch_at
@@ -163,6 +163,11 @@ class Scheduler:
     def tempo_s(self) -> float:
         """Seconds from one new run to the next in this swarm; 0: not known."""
         return self._peers.tempo.seconds
+
+    @property
+    def usual_uploads(self) -> int | None:
+        """Beside how many peers this node serves others than those that it supplies; None: any number."""
+        return STRIPES if self._peers.supply.suppliers else None
 
     @property
     def counters(self) -> Counters:
@@ -250,18 +255,18 @@ class Scheduler:
         if outcome is Outcome.DONE:
             self._proved(1 << run, source, now)
         elif outcome is Outcome.FAILED:
-            self._peers.halted = True
+            self._peers.halt()
             self._origin.halt(self._out)
 
     def _proved(self, runs: int, source: Source, now: float) -> None:
         fresh = runs & self._mine.missing
-        self._count(runs, fresh, source)
+        self._diary.counters.took(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.proved(fresh, self._out)
         self._peers.proved(fresh, now, self._out)
         self._mine.prove(fresh)
-        self._news |= fresh
+        self._news.add(fresh, supplying=bool(self._peers.supply.suppliers))
         self._progress_at = now
         if self._mine.needed:
             self._peers.look_at = now
@@ -269,23 +274,13 @@ class Scheduler:
             self._out.append(Finished())
         self._answer_wish()
 
+    def _bytes(self, runs: int) -> int:
+        return sum(self._run_bytes[run] for run in chunkset.members(runs))
+
     def _answer_wish(self) -> None:
         if self._wish_open and not self._mine.needed:
             self._wish_open = False
             self._out.append(WantedDone())
-
-    def _count(self, runs: int, fresh: int, source: Source) -> None:
-        size = sum(self._run_bytes[run] for run in chunkset.members(fresh))
-        counters = self._diary.counters
-        if source is Source.LOCAL:
-            counters.bytes_local += size
-            return
-        if source is Source.PEER:
-            counters.bytes_peers += size
-        else:
-            counters.bytes_origin += size
-        again = chunkset.members(runs & ~fresh)
-        counters.bytes_twice += sum(self._run_bytes[run] for run in again)
 
     def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
         self._proved(event.runs & self._mine.full, event.source, now)
@@ -294,7 +289,7 @@ class Scheduler:
         self._needs(self._lose, event.runs, now)
 
     def _lose(self, runs: int) -> None:
-        self._news &= ~self._mine.lose(runs)
+        self._news.lose(self._mine.lose(runs))
 
     def _on_demanded(self, event: events.Demanded, now: float) -> None:
         self._needs(self._mine.demand, event.runs, now)
@@ -334,6 +329,7 @@ class Scheduler:
         self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
             self._blame_again()
+            self._on_supplied(events.Supplied(()), now)  # another tracker: it will say
         self._epoch = event.epoch
         self._suspects = 0
         self._watch_at = now + self._settings.stuck_after_s
@@ -345,6 +341,7 @@ class Scheduler:
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.told(event.nodes)
+        self._peers.supply.grown(len(event.nodes))
         self._origin.look_again(now)
         self._book.placed(event.nodes, event.rack, event.site)
         if self._book.bounded and self._mine.needed:
@@ -357,6 +354,14 @@ class Scheduler:
             near = {one for group, others in beyond for one in links(self._node, group, others)}
             known = self._book.peers.keys() | self._book.barred.keys()
             self._out += [Dial(node) for node in sorted(near - known)]
+
+    def _on_supplied(self, event: events.Supplied, now: float) -> None:
+        self._peers.supply.told(event.suppliers, len(self._origin.owners.told_of))
+        self._origin.owners.rooted(event.roots)
+        if self._mine.needed:
+            self._peers.look_at = now
+            strangers = {*self._peers.supply.suppliers} - {0, *self._book.peers, *self._book.barred}
+            self._out += [Dial(node) for node in sorted(strangers)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.dial_failed(event.peer, now)

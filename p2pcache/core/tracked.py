@@ -14,6 +14,7 @@ from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
 from p2pcache.core.outofreach import OutOfReach
 from p2pcache.core.outputs import Output, Send
+from p2pcache.core.planting import Planting
 from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -51,6 +52,7 @@ class TrackedSwarm:
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.out_of_reach = OutOfReach(self.roster, self.book, dials)
+        self.planting = Planting(self.roster, self.book)
         self._epoch = epoch
         self._neighbours = members.neighbours
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
@@ -71,7 +73,7 @@ class TrackedSwarm:
         self.out_of_reach.announced(node)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
-        reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
+        reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         self._state(member, said, present, now, out)
         if self.book.keep_only(node, reading, now):
             self.audit.suspect(now)
@@ -114,9 +116,9 @@ class TrackedSwarm:
         if node not in self.roster:
             return
         book = self.book
-        done, failed = book.bits(said.done), book.bits(said.failed)
-        returned, mismatched = book.bits(said.returned), book.bits(said.mismatched)
-        demanded = book.bits(said.demanded[:MAX_DEMANDED])
+        done, failed = self._runs(said.done), self._runs(said.failed)
+        returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
+        demanded = self._runs(said.demanded[:MAX_DEMANDED])
         wanted = self._bits(said.wanted)
         self._claim(node, self.roster.have[node] | done, now, out)
         if said.epoch == self._epoch:
@@ -128,6 +130,9 @@ class TrackedSwarm:
         if said.credit >= 0:
             self._want(node, said.credit, wanted, out, now)
         book.demand(demanded)
+        if wanted != ALL:
+            self.planting.left(node)
+        self.planting.reviewed(node)
 
     def blamed(self, accuser: int, node: int, now: float) -> None:
         """A member got bytes from another that don't match."""
@@ -139,22 +144,26 @@ class TrackedSwarm:
         enough = min(BLAMES_TO_SHUN, len(self.roster) - 1)  # of two members only one can accuse
         if len(accusers) >= enough and not self.roster.is_shunned(node):
             self.roster.shun(node)
+            self.planting.left(node)
             self.book.forget(node, now)
             self.audit.suspect(now)
 
     def paused(self, node: int) -> None:
         """Its connection broke: what it reads goes on, but it gets nothing new."""
         self.book.want(node, 0)
+        self.planting.left(node)
 
     def doubted(self, node: int) -> None:
         """Whether others can dial it is seen in another way."""
         self.book.readers.reviewed(node)
         self.out_of_reach.has_news(node)
+        self.planting.reviewed(node)
 
     def left(self, node: int, now: float) -> None:
         """It has nothing of this model any more, or is gone."""
         self.roster.leave(node)
         self.out_of_reach.left(node)
+        self.planting.left(node)
         self.book.forget(node, now)
         self._blames.pop(node, None)
         self.audit.answered(node)
@@ -171,6 +180,7 @@ class TrackedSwarm:
             out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         poll = m.Poll(self.digest)
         out.extend(Send(node, poll) for node in self.audit.step(self.roster, self.book, now))
+        self.planting.step(now, out)
         if not self.hold.holds(now):
             for node, runs in self.book.grants(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
@@ -182,7 +192,7 @@ class TrackedSwarm:
         """When `step` has something to do next."""
         times = [
             self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at(),
-            self.out_of_reach.next_wakeup(),
+            self.out_of_reach.next_wakeup(), self.planting.next_wakeup(),
         ]  # fmt: skip
         if self.hold.waiting and self.book.free and len(self.book.readers):
             times.append(self.hold.until)
@@ -193,6 +203,7 @@ class TrackedSwarm:
         self.roster.check()
         self.book.check()
         self.audit.check()
+        self.planting.check()
         covered = self.roster.covered()
         assert not covered & self.book.free or self.book.rescues, "a held run is free"
         assert not self.book.done & ~covered or self.audit.busy, "a run that nobody has isn't free"
@@ -213,7 +224,7 @@ class TrackedSwarm:
         if not said.complete:
             have = chunkset.from_bytes(said.have, roster.run_count) if said.have else 0
             self.hold.knows(said.known, present, now)
-        reading = self.book.bits(said.leases[:MAX_LISTED_LEASES])
+        reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         roster.enter(member)
         self.ledger.told(node, said)
         roster.pulls(node, pulled=said.pulled)
@@ -222,7 +233,9 @@ class TrackedSwarm:
         self._claim(node, have, now, out)
         if not roster.is_shunned(node):
             self.book.renew(node, reading, now)
-        self._want(node, 0 if said.complete else said.credit, self._bits(said.wanted), out, now)
+        wanted = self._bits(said.wanted)
+        self._want(node, 0 if said.complete else said.credit, wanted, out, now)
+        self.planting.seen(node, pulls=said.credit > 0 and wanted == ALL)
         self.audit.answered(node)
 
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
@@ -231,6 +244,9 @@ class TrackedSwarm:
             self.out_of_reach.has_news(node)
             for reader, runs in self.book.claim(node, fresh, now).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
+
+    def _runs(self, numbers: Iterable[int]) -> int:
+        return m.run_bits(numbers, self.roster.run_count)
 
     def _bits(self, wanted: bytes) -> int:
         return chunkset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
@@ -253,7 +269,10 @@ class TrackedSwarm:
 
     def _welcome(self, node: int, out: list[Output]) -> None:
         """The list as of its version, then whom to dial (who joined since comes with the next delta)."""
+        self.planting.welcomed(node)
         out.append(Send(node, self.roster.full_list()))
-        neighbours = self.roster.introduce(node, self._neighbours)
+        # With trees neighbours only bring what is late, and half of all that happens is what they tell one another.
+        count = self._neighbours // 2 if self.planting.grown else self._neighbours
+        neighbours = self.roster.introduce(node, count)
         if neighbours is not None:
             out.append(Send(node, neighbours))

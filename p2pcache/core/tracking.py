@@ -171,7 +171,7 @@ class Tracking:
 
     def unreached(self, now: float) -> set[int]:
         """Members whom others can't dial, or couldn't lately."""
-        hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
+        hidden = (swarm.book.readers.hiding.hidden_at(now) for swarm in self.swarms.values())
         return self.dials.unreached.union(*hidden)
 
     def story(self, digest: str, run: int) -> list[str]:

@@ -23,7 +23,7 @@ from collections.abc import Hashable
 from enum import IntEnum
 from itertools import takewhile
 from statistics import median_high
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import LocalProtocolError
@@ -41,6 +41,7 @@ _LATELY = 32
 # Uploads that end, for each slot, until somebody gives way to who was turned away before them: three or four cure as
 # much where many come late, and less where some are slow (decision 0026).
 _ROUNDS = 2
+_ALL = 1 << 30  # places: as many as there are
 _URGENT = 8  # more places for what is urgent: a rack waits for who is turned away at its boundary
 
 Item = TypeVar("Item", bound=Hashable)
@@ -53,6 +54,12 @@ class Turn(IntEnum):
     USUAL = 1
     WARM = 2  # somebody will want it
     BACKGROUND = 3  # nobody waits for it
+
+
+class _Refusal(NamedTuple, Generic[Item]):
+    item: Item
+    at: int  # uploads that had ended
+    most: int  # others beside whom there is a place for it
 
 
 class UploadQueue(Generic[Item]):
@@ -77,8 +84,8 @@ class UploadQueue(Generic[Item]):
         self._rotation: deque[int] = deque()  # peers that wait, the next one first
         self._slots = settings.slots
         self._lately: deque[int] = deque(maxlen=_LATELY)  # the peers that asked last
-        # Peer -> what it was told BUSY for, all places being taken, and after how many uploads; the longest ago first.
-        self._refused: dict[int, tuple[Item, int]] = {}
+        # Peer -> what it was told BUSY for, all places being taken; the longest ago first.
+        self._refused: dict[int, _Refusal[Item]] = {}
         self._ends = 0  # uploads so far
         self._giving_way: set[int] = set()  # served still, its next request was told BUSY
         self._took_s: deque[float] = deque(maxlen=_DURATIONS)
@@ -106,11 +113,20 @@ class UploadQueue(Generic[Item]):
         """Send so many at once at most from now on, within the settings; what is active goes on."""
         self._slots = max(1, min(slots, self._settings.slots))
 
-    def offer(self, peer: int, item: Item, turn: Turn = Turn.USUAL) -> bool:
+    def offer(
+        self, peer: int, item: Item, turn: Turn = Turn.USUAL, most: int | None = None
+    ) -> bool:
         """Admit a request, or return False: answer BUSY.
 
         With several peers at once, none holds more than an even share of the places, so that one
         greedy peer can't turn the others away.
+
+        Args:
+            peer: who asks.
+            item: for what.
+            turn: when it is served.
+            most: if it isn't None, what has its usual turn finds no place beside so many other peers: those that
+                this node supplies with new runs (`core.forest`) need their share of its uplink.
         """
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
@@ -118,11 +134,14 @@ class UploadQueue(Generic[Item]):
         yields = turn is Turn.USUAL and (self._others_turn(peer) or self._gives_way(peer))
         next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
+        full |= turn is Turn.USUAL and most is not None and self._taken(turn) - bool(mine) >= most
         if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
             if full and turn < Turn.WARM:
-                self._refused.setdefault(peer, (item, self._ends))
+                self._refused.setdefault(
+                    peer, _Refusal(item, self._ends, _ALL if most is None else most)
+                )
             return False
         self._refused.pop(peer, None)
         if peer not in self._waiting:
@@ -146,10 +165,14 @@ class UploadQueue(Generic[Item]):
         As many as there are free slots: an asker may have found somebody else meanwhile, but
         calling more than one for each sends most of them away again.
         """
-        room = self._at_once - self._taken(Turn.USUAL)
-        if room <= 0 or not self._open:
-            return []
-        return [self._refused.pop(peer)[0] for peer in list(self._refused)[:room]]
+        taken = self._taken(Turn.USUAL) if self._refused else 0
+        called: list[Item] = []
+        for peer, refusal in list(self._refused.items()) if self._open else ():
+            if taken + len(called) >= self._at_once:
+                break
+            if taken + len(called) < refusal.most:
+                called.append(self._refused.pop(peer).item)
+        return called
 
     def _next(self, turn: Turn) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
@@ -261,7 +284,7 @@ class UploadQueue(Generic[Item]):
             return False
         if peer not in self._giving_way:
             before = self._ends - _ROUNDS * self._settings.slots
-            refused = (at for _, at in self._refused.values())
+            refused = (one.at for one in self._refused.values())
             if sum(1 for _ in takewhile(lambda at: at <= before, refused)) <= len(self._giving_way):
                 return False
             self._giving_way.add(peer)

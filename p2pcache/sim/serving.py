@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from p2pcache.core.events import Outcome
+from p2pcache.core.forest import stripe_of
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.sim.network import Flow
@@ -36,6 +37,9 @@ class Serving:
         self._node = node
         self.queue: UploadQueue[Upload] = UploadQueue(settings)
         self.askers: dict[int, SimNode] = {}  # who may request from us
+        self.supplied: dict[
+            int, tuple[SimNode, int]
+        ] = {}  # whom we supply, and their stripes (bits over runs)
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
     def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
@@ -43,14 +47,21 @@ class Serving:
         node = self._node
         if not node.alive or asker.node not in self.askers:
             return
+        if turn is Turn.URGENT:
+            self._supplies(asker, run)
         upload = Upload(asker, number, run)
         if not node.have >> run & 1:
             node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
-        elif not self.queue.offer(asker.node, upload, turn):
+        elif not self.queue.offer(asker.node, upload, turn, node.scheduler.usual_uploads):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
             self._uploads[asker.node, number] = upload
             self._start()
+
+    def _supplies(self, asker: "SimNode", run: int) -> None:
+        _, runs = self.supplied.get(asker.node, (asker, 0))
+        if not runs >> run & 1:
+            self.supplied[asker.node] = asker, runs | stripe_of(run, len(self._node.run_bytes))
 
     def unserve(self, asker: "SimNode", number: int) -> None:
         """A CANCEL came in: it helps only while the request waits."""
@@ -63,6 +74,7 @@ class Serving:
     def dropped_by(self, asker: "SimNode") -> None:
         """The asker's connection is gone."""
         self.askers.pop(asker.node, None)
+        self.supplied.pop(asker.node, None)
         self._node.audience_changed()
         for upload in self.queue.leave(asker.node):
             del self._uploads[asker.node, upload.number]

@@ -64,10 +64,10 @@ class Desk:
 
     def meet(self, haves: Mapping[int, int]) -> list[Request]:
         """Neighbours and what they have (bits), all there before anything is asked of anybody; what is asked then."""
-        self.s._peers.halted = True  # or the first would be asked for much
+        self.s._peers._allowance.halted = True  # or the first would be asked for much
         for peer, have in haves.items():
             self.do(PeerJoined(peer, have))
-        self.s._peers.halted = False
+        self.s._peers._allowance.halted = False
         self.s._peers.look_at = 0
         return of(Request, self.do(Tick()))
 

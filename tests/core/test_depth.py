@@ -15,7 +15,12 @@ RUN_S = 0.001  # what the link takes for one read
 
 
 def link(
-    alone_s: Callable[[], float], reads: int, usual: int = USUAL, most: int = MOST, rise: int = 4
+    alone_s: Callable[[], float],
+    reads: int,
+    usual: int = USUAL,
+    most: int = MOST,
+    rise: int = 4,
+    few: int = 0,
 ) -> tuple[Depth, float, list[int]]:
     """All reads that may run do, over a link that serves one after the other.
 
@@ -25,11 +30,12 @@ def link(
         usual: of the depth.
         most: of the depth.
         rise: so many run at first, and one more for each that ended.
+        few: of the depth.
 
     Returns:
         The depth, the reads per second, and how many might run at each end.
     """
-    depth, now, free = Depth(usual, most), 0.0, 0.0
+    depth, now, free = Depth(usual, most, few), 0.0, 0.0
     answers: list[tuple[float, float]] = []  # when the first byte comes, when it was asked for
     might: list[int] = []
     for ended in range(reads):
@@ -119,14 +125,30 @@ def test_where_nobody_takes_more_it_stays() -> None:
     assert depth.reads == USUAL
 
 
+@pytest.mark.parametrize("alone_s", [0.0, 0.003])
+def test_few_do_where_they_fill_the_way(alone_s: float) -> None:
+    depth, rate, might = link(lambda: alone_s, 3000, few=8)
+    assert depth.reads == max(might) == 8
+    assert rate >= 0.97 / RUN_S
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_do_not_where_storage_is_far(seed: int) -> None:
+    dice = Random(seed)
+    depth, rate, _ = link(lambda: dice.lognormvariate(-3.5, 0.6), 4000, few=8)
+    assert depth.reads > 40
+    assert rate >= 0.8 / RUN_S
+
+
 @given(
-    st.integers(1, 70), st.integers(0, 140),
+    st.integers(1, 70), st.integers(0, 140), st.integers(0, 70),
     st.lists(st.tuples(st.floats(0, 5), st.integers(1, 200)), max_size=400),
 )  # fmt: skip
 def test_whatever_comes_it_stays_within_its_bounds(
-    usual: int, most: int, ends: list[tuple[float, int]]
+    usual: int, most: int, few: int, ends: list[tuple[float, int]]
 ) -> None:
-    depth = Depth(usual, most)
+    depth = Depth(usual, most, min(few, usual))
     for took_s, under_way in ends * 3:
         depth.ended(took_s, under_way)
-        assert max(1, usual // 2) <= depth.reads <= depth.most
+        least = min(usual // 2, few) if few else usual // 2
+        assert max(1, least) <= depth.reads <= depth.most

@@ -3,8 +3,10 @@
 import pytest
 
 from p2pcache.core import chunkset
-from p2pcache.core.leases import STOP_S, LeaseBook
-from p2pcache.core.readers import HIDDEN_S
+from p2pcache.core.hiding import HIDDEN_S
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.messages import run_bits
+from p2pcache.core.wrongbytes import STOP_S
 from p2pcache.errors import RemoteProtocolError
 from tests.core.leases_kit import SETTINGS, A, B, C, D, finish, make
 
@@ -267,11 +269,10 @@ def test_a_book_is_idle_when_nothing_is_left_and_nothing_is_read() -> None:
 
 
 def test_run_numbers_are_checked() -> None:
-    book, _ = make(10)
-    assert book.bits([0, 9]) == 0b1000000001
+    assert run_bits([0, 9], 10) == 0b1000000001
     for bad in (-1, 10, 1 << 62):
         with pytest.raises(RemoteProtocolError):
-            book.bits([bad])
+            run_bits([bad], 10)
 
 
 def test_story() -> None:

@@ -201,7 +201,11 @@ class Machine(RuleBasedStateMachine):
         if not peers.idle:
             return
         for peer in self.s._book.peers.values():
-            if peer.rest_until <= self.now and peer.asked < peers._per_peer and not peer.slow:
+            if (
+                peer.rest_until <= self.now
+                and peer.asked < peers._allowance.per_peer
+                and not peer.slow
+            ):
                 assert not peer.have & self.s._mine.free
 
     def teardown(self) -> None:

@@ -6,9 +6,9 @@ import pytest
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
+from p2pcache.core.hiding import HIDDEN_S
 from p2pcache.core.outofreach import LEAST_LOST
 from p2pcache.core.outputs import DialBack, Unreached
-from p2pcache.core.readers import HIDDEN_S
 from p2pcache.errors import RemoteProtocolError
 from tests.core.tracking_kit import EPOCH, World, X, state
 

@@ -90,11 +90,11 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
         world.say(2, m.Stuck(X, (mine[0], mine[1])))
         world.wait(4.1, alive=(1, 2, 3))
     assert book.rescues == 1
-    assert 1 not in book.readers.hidden
+    assert 1 not in book.readers.hiding.hidden
     told = world.tracking.handle(3, m.Stuck(X, (mine[0],)), world.now)
     assert Unreached(1, X) in told
     world.take(told)
-    assert book.readers.hidden == {1}
+    assert book.readers.hiding.hidden.keys() == {1}
     assert book.rescues == len(mine), "not only what somebody has asked for"
     world.forget_mail()
     world.say(2, m.LeaseReport(X, EPOCH, credit=4))
@@ -102,7 +102,7 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
     assert world.granted(2)
     assert not world.granted(1)
     world.wait(61.0, alive=(1, 2, 3))
-    assert 1 not in book.readers.hidden, "somebody may have mended it"
+    assert 1 not in book.readers.hiding.hidden, "somebody may have mended it"
 
 
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:

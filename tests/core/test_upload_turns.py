@@ -153,3 +153,26 @@ def test_what_is_urgent_gives_way_to_nobody_who_waits_for_long() -> None:
     rounds(queue, (101, 102), 2)
     assert queue.offer(101, 103, Turn.URGENT)
     assert not queue.offer(102, 104)
+
+
+def test_beside_those_that_are_supplied_others_find_only_what_is_left() -> None:
+    queue = opened(slots=7)
+    for peer in (1, 2, 3):
+        assert queue.offer(peer, peer, Turn.URGENT, 4)
+    assert queue.offer(8, 8, Turn.USUAL, 4)
+    assert not queue.offer(9, 9, Turn.USUAL, 4)
+    assert queue.offer(4, 4, Turn.URGENT, 4), "who is supplied is never turned away for that"
+    assert not queue.offer(8, 80, Turn.USUAL, 4), "nor may others stay then"
+    assert [queue.start() for _ in range(6)] == [(p, p) for p in (1, 2, 3, 4, 8)] + [None]
+
+
+def test_who_found_no_place_beside_them_is_called_when_there_is_one() -> None:
+    queue = opened(slots=7)
+    for peer in (1, 2, 3, 4):
+        assert queue.offer(peer, peer, Turn.URGENT, 4)
+        assert queue.start() == (peer, peer)
+    assert not queue.offer(8, 8, Turn.USUAL, 4)
+    assert queue.vacant() == [], "three slots are free, but not for it"
+    queue.ended(2, 2, 1.0)
+    assert queue.vacant() == [8]
+    assert queue.offer(8, 8, Turn.USUAL, 4)

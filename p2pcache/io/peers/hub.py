@@ -117,11 +117,19 @@ class Hub:
         everything = chunkset.full(port.layout.run_count)
         for node in list(dict.fromkeys((*self.requesters, *self.serving))):
             has = self.known_have(digest, node)
-            if has == everything or not runs & ~has:
-                continue
-            requester = self.requesters.get(node)
-            if requester is not None and requester.tell(digest, runs & ~has):
-                continue
-            serving = self.serving.get(node)
-            if serving is not None:
-                serving.tell(digest, runs & ~has)
+            if has != everything and runs & ~has:
+                self._tell(digest, node, runs & ~has)
+
+    def announce_supplied(self, digest: str, runs: int) -> None:
+        """Tell those that we supply with stripes what is new in these."""
+        for node, serving in list(self.serving.items()):
+            news = runs & serving.supplied(digest)
+            if news and (news := news & ~self.known_have(digest, node)):
+                self._tell(digest, node, news)
+
+    def _tell(self, digest: str, node: int, runs: int) -> None:
+        requester, serving = self.requesters.get(node), self.serving.get(node)
+        if requester is not None and requester.tell(digest, runs):
+            return
+        if serving is not None:
+            serving.tell(digest, runs)

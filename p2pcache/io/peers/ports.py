@@ -83,6 +83,10 @@ class SwarmPort(Protocol):
         """Seconds from one new run to the next in this swarm; 0: not known."""
         ...
 
+    def usual_uploads(self) -> int | None:
+        """Beside how many peers somebody is served whom this node doesn't supply; None: any number."""
+        ...
+
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this node."""
 

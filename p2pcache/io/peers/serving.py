@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pcache.core.events import Outcome
+from p2pcache.core.forest import stripe_of
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
@@ -31,6 +33,7 @@ class _Session:
     port: SwarmPort | None  # None: not served here (any more)
     run_count: int
     have: int
+    supplied: int = 0  # stripes that we supply it with (bits over runs)
 
 
 class Serving:
@@ -60,6 +63,10 @@ class Serving:
     def peer_have(self, digest: str) -> int:
         """What the node said it has, on this connection."""
         return next((s.have for s in self._sessions.values() if s.digest == digest), 0)
+
+    def supplied(self, digest: str) -> int:
+        """The stripes that we supply the node with (bits over runs)."""
+        return next((s.supplied for s in self._sessions.values() if s.digest == digest), 0)
 
     def tell(self, digest: str, runs: int) -> None:
         """Say HAVE, if the node joined the model here."""
@@ -155,7 +162,10 @@ class Serving:
             self._room, port.tempo_s,
         )  # fmt: skip
         self._uploads[number] = upload
-        if not self._hub.uploads.offer(upload, wire.turn_of(frame)):
+        turn, most = wire.turn_of(frame), port.usual_uploads()
+        if turn is Turn.URGENT and most is not None and not session.supplied >> run & 1:
+            session.supplied |= stripe_of(run, session.run_count)
+        if not self._hub.uploads.offer(upload, turn, most):
             del self._uploads[number]
             self._count_unserved()
             self._hub.totals.busy += 1

@@ -97,9 +97,9 @@ class Uploads:
         self._start()
         self._call()
 
-    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
-        """Admit a request, to be served in its turn; False: answer BUSY."""
-        if not self._queue.offer(upload.connection.serial, upload, turn):
+    def offer(self, upload: Upload, turn: Turn = Turn.USUAL, most: int | None = None) -> bool:
+        """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
+        if not self._queue.offer(upload.connection.serial, upload, turn, most):
             return False
         self.idle.clear()
         self._start()

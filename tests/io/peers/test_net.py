@@ -131,6 +131,27 @@ async def test_haves_go_to_who_lacks_them_on_the_right_connection() -> None:
         assert not [told for told in pc.told if told[0] == "has"]
 
 
+async def test_who_is_supplied_hears_first_and_only_of_its_stripes() -> None:
+    async with node(1) as server, node(2) as below, node(3) as other:
+        from_us = server.swarm(MODEL, full=True)
+        pb, po = below.swarm(MODEL), other.swarm(MODEL)
+        from_us.most = 4
+        await dialled(below, pb, server)
+        await dialled(other, po, server)
+        pb.told.clear()
+        server.net.announce_supplied(DIGEST, 0b10001)
+        below.net.request(DIGEST, 7, 1, 0, urgent=True)  # of the first stripe
+        other.net.request(DIGEST, 7, 1, 1)
+        assert await pb.end(7) is await po.end(7) is Outcome.DONE
+        server.net.announce_supplied(DIGEST, 0b110011)
+        await pb.heard("has", 1, 0b10001)
+        server.net.announce(DIGEST, 0b1000)
+        await po.heard("has", 1, 0b1000)
+        assert [told for told in po.told if told[0] == "has"] == [("has", 1, 0b1000)]
+        assert ("has", 1, 0b10001) in pb.told
+        assert [told[0] for told in pb.told].count("has") <= 2, "nothing before it had asked"
+
+
 async def test_after_a_break_the_other_connection_tells_it_all() -> None:
     async with node(1) as a, node(2) as b:
         pa, pb = a.swarm(MODEL), b.swarm(MODEL)

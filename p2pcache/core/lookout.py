@@ -1,0 +1,53 @@
+"""When a node looks at what waits for it beyond a boundary of racks or sites. Pure."""
+
+import math
+from collections.abc import Iterable
+
+from p2pcache.core.asked import Asked
+from p2pcache.core.peers import PeerBook
+from p2pcache.core.runbook import RunBook
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.timing import Timing
+
+
+class Lookout:
+    """What a neighbour beyond a boundary has waits for its bridge, but not for ever: see `PeerBook.look_beyond`."""
+
+    def __init__(
+        self, mine: RunBook, book: PeerBook, timing: Timing, settings: SwarmSettings, now: float
+    ) -> None:
+        self._mine = mine
+        self._book = book
+        self._timing = timing
+        self._settings = settings
+        self._looked_at = now
+        self._fed_at = math.inf  # since when something waits there and nothing comes; inf: never
+
+    def fed(self, now: float) -> None:
+        """A run came."""
+        self._fed_at = now
+
+    def look(self, requests: Iterable[Asked], now: float) -> float:
+        """See what waits beyond the boundaries, if it is time to; returns when to look again."""
+        if not self._book.bounded or not self._mine.needed:
+            self._fed_at = math.inf
+            return math.inf
+        # While storage is slow nothing waits out there, and what comes up then is left to its bridge.
+        waits = any(self._book.beyond(self._mine.needed))
+        self._fed_at = min(self._fed_at, now) if waits else now
+        # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
+        least_s = self._settings.cross_after_s
+        pause_s = self._timing.look_away_s(least_s)
+        if now >= self._looked_at + pause_s:
+            ages = [now - a.started for a in requests if a.live and a.peer.distance]
+            pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
+        if now >= self._looked_at + pause_s:
+            self._looked_at = now
+            self._book.look_beyond(self._mine.needed, starved=self._starved(now))
+        # By then more may be known of how long a request takes.
+        return min(self._looked_at + pause_s, now + least_s)
+
+    def _starved(self, now: float) -> bool:
+        """Nothing has come for long, and nothing is on its way."""
+        busy = self._mine.asked | self._mine.fetching | self._mine.leased
+        return not busy and now >= self._fed_at + self._settings.stuck_after_s

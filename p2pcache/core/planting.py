@@ -1,0 +1,154 @@
+"""Who takes part in the trees of one swarm, and who is told of it. Pure."""
+
+from p2pcache.core.forest import LEAST_NODES, STRIPES, Forest, Rank, stripes
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.messages import Poll
+from p2pcache.core.outputs import Output, Send
+from p2pcache.core.roster import Roster
+
+# Where so much would be left to nobody (many can't be dialled) there are no trees: neighbours share what is short
+# evenly, trees leave it to a few, who would be last by far.
+MOST_SHORT = 1 / 16
+LEAST_BEHIND = 64  # runs that a node lacks of those that were read, and is no worse than others: twice what is usual
+BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
+
+
+# Who supplies others is asked what it has when so many times what a slow node may lack was read, and each time that
+# doubles: heartbeats would tell too late, and what a slow one kept from those below it they hardly make up for.
+_ASKED_AFTER = 1.5
+_ASKED_AT_ONCE = 64  # ... so many nodes
+_ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
+MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
+Told = tuple[tuple[int, ...], tuple[int, ...]]
+"""Suppliers and roots as a node knows them."""
+NOTHING: Told = ((), ())
+
+
+class Planting:
+    """The forest of one swarm, as its roster and readers change.
+
+    In it are those that pull the whole model. Who can't be dialled or is slow supplies nobody. Without trees are
+    swarms of a few nodes, those in several racks (`core.seats` brings them what is new), and nodes that want parts.
+
+    Invariant (`check`): all in the forest are members.
+    """
+
+    def __init__(self, roster: Roster, book: LeaseBook) -> None:
+        """Nobody is there yet."""
+        self._roster = roster
+        self._book = book
+        self.forest = Forest()
+        self.grown = False  # there are trees
+        self._roots: tuple[int, ...] = ()
+        self._told: dict[int, Told] = {}
+        self._behind: set[int] = set()  # in the forest, but of little use to others
+        # Were roots, and kept their whole stripe waiting: they hand nothing on until they are seen to keep up.
+        self._dragging: set[int] = set()
+        self._untold: set[int] = set()  # their suppliers may have changed
+        self._to_ask: list[int] = []  # what they have
+        self._ask_at = 0.0  # seconds; not sooner
+        self._ask_after = _ASKED_AFTER * self._tolerated  # runs that were read
+
+    def seen(self, node: int, *, pulls: bool) -> None:
+        """A member says what it has, and whether it pulls all that it lacks."""
+        roster = self._roster
+        complete = node in roster.complete
+        if roster.is_shunned(node) or not (pulls or complete):
+            self.left(node)
+        elif node in self.forest or not complete:
+            if self._lacks(node) > self._tolerated:
+                self._behind.add(node)
+            else:
+                self._behind.discard(node)
+                self._dragging.discard(node)
+            self._enter(node)
+
+    @property
+    def _tolerated(self) -> float:
+        return max(LEAST_BEHIND, self._roster.run_count * BEHIND)
+
+    def _lacks(self, node: int) -> float:
+        """How many runs a node is behind: in the stripe that it has most of, or one bad supplier would look like it."""
+        have = self._roster.have[node]
+        most = max((have & runs).bit_count() for runs in stripes(self._roster.run_count))
+        return float(self._book.ends["done"] - STRIPES * most)
+
+    def reviewed(self, node: int) -> None:
+        """Something else is thought of a node."""
+        if node in self.forest:
+            self._enter(node)
+
+    def _enter(self, node: int) -> None:
+        readers = self._book.readers
+        slow = readers.is_slow(node) or node in self._dragging
+        fit = readers.hiding.is_reached(node) and not slow
+        rank = Rank.SPARE if node in self._behind else Rank.INNER if fit else Rank.LEAF
+        self.forest.enter(node, rank)
+
+    def left(self, node: int) -> None:
+        """A member is gone, or wants nothing more that is new."""
+        if node in self.forest:
+            self.forest.leave(node)
+            self._behind.discard(node)
+            self._dragging.discard(node)
+            self._untold.add(node)
+
+    def welcomed(self, node: int) -> None:
+        """A member knows nothing (any more) of what it was told."""
+        self._told.pop(node, None)
+        self._untold.add(node)
+
+    def step(self, now: float, out: list[Output]) -> None:
+        """Tell all whose suppliers have changed."""
+        forest, roster = self.forest, self._roster
+        for root in self._book.roots.dragging():
+            self._dragging.add(root)
+            self._enter(root)
+        least = LEAST_NODES // 2 if self.grown else LEAST_NODES
+        short = MOST_SHORT if self.grown else MOST_SHORT / 2
+        grown = len(forest) >= least and forest.short <= short and len(roster.places) < 2
+        roots = forest.roots if grown else ()
+        self._untold |= forest.moved()
+        if grown != self.grown or roots != self._roots:
+            self.grown, self._roots = grown, roots
+            self._book.roots.planted(roots)
+            self._untold.update(forest)
+        for node in sorted(self._untold)[:MOST_TOLD]:
+            self._untold.discard(node)
+            self._tell(node, out)
+        self._ask(now, out)
+
+    def _ask(self, now: float, out: list[Output]) -> None:
+        """Have those that supply others say what they have, some at a time."""
+        done = self._book.ends["done"]
+        if self.grown and done >= self._ask_after:
+            self._ask_after = 2.0 * done
+            self._to_ask = sorted(self.forest.inner)
+        if self._to_ask and now >= self._ask_at:
+            self._ask_at = now + _ASKED_PAUSE_S
+            poll = Poll(self._roster.digest)
+            out += [
+                Send(node, poll) for node in self._to_ask[:_ASKED_AT_ONCE] if node in self.forest
+            ]
+            del self._to_ask[:_ASKED_AT_ONCE]
+
+    def _tell(self, node: int, out: list[Output]) -> None:
+        suppliers = self.forest.suppliers(node) if self.grown and node in self.forest else ()
+        said = (suppliers, self._roots) if suppliers else NOTHING
+        before = self._told.pop(node, NOTHING)
+        if suppliers:
+            self._told[node] = said
+        if said != before and node in self._roster and node not in self._roster.complete:
+            out.append(Send(node, self._roster.supply(*said)))
+
+    def next_wakeup(self) -> float | None:
+        """When `step` has something to do next; 0.0: at once."""
+        if self._untold:
+            return 0.0
+        return self._ask_at if self._to_ask else None
+
+    def check(self) -> None:
+        """Assert the invariant."""
+        self.forest.check()
+        assert all(node in self._roster for node in self.forest)
+        assert self._told.keys() <= set(self.forest) | self._untold

@@ -1,0 +1,76 @@
+"""The readers of a swarm that has trees (`core.forest`): each root reads its stripe, and hands it on. Pure."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import ceil, inf
+
+from p2pcache.core.forest import NOBODY, STRIPES
+from p2pcache.core.lease import Lease
+from p2pcache.core.readers import Readers
+
+# Reads at once of each root, where storage is near: one flows while the next begins; with more all would end later.
+OF_ROOT = 2
+# From one grant to the next, of the usual time between two ends of reads (Little's law): or a root's reads would begin
+# and end together, and it would have two runs to hand on, then none for as long.
+PACE = 0.75
+AT_ONCE_S = 0.005  # grants that are due so soon go out together: a timer is no finer
+# Usual times without an end of any of a root's reads: connections that share a link starve some for a while.
+DRAGS = 8.0
+
+
+class Roots:
+    """Who reads which run where there are trees, and at what pace. Without trees it says nothing."""
+
+    def __init__(self, readers: Readers, leases: Mapping[int, Lease]) -> None:
+        """No trees; the nodes that read, and their leases by run."""
+        self.nodes: Sequence[int] = ()  # by stripe
+        self._readers = readers
+        self._leases = leases
+        self._next_at = 0.0  # no grant before
+        self._waits = False  # the last look gave out nothing more for that reason only
+
+    def planted(self, nodes: Sequence[int]) -> None:
+        """These are the roots from now on; none: there are no trees.
+
+        What a root reads it hands on at once, so few reads need to run where storage is near. Where it is far, or
+        each connection slow, it is tried how many pay, as without trees.
+        """
+        if bool(nodes) != bool(self.nodes):
+            self._readers.tried_anew(OF_ROOT * STRIPES if nodes else 0)
+        self.nodes = nodes
+
+    def reader(self, run: int, barred: AbstractSet[int], have: Mapping[int, int]) -> int:
+        """Who should read this run now or, when it has room, soon; NOBODY: whoever `Readers.pick` says."""
+        root = self.nodes[run % STRIPES] if self.nodes else NOBODY
+        return root if root and self._readers.is_fit(root, barred, run, have) else NOBODY
+
+    def has_room(self, root: int) -> bool:
+        """Whether a fit root may read one run more."""
+        share = max(OF_ROOT, ceil(self._readers.at_once / STRIPES))
+        return len(self._readers.runs_of(root)) < min(share, self._readers.credit(root))
+
+    def may_grant(self, now: float) -> bool:
+        """Whether it isn't too soon for one grant more."""
+        self._waits = bool(self.nodes) and now < self._next_at - AT_ONCE_S
+        return not self._waits
+
+    def granted(self, now: float) -> None:
+        """One was given out."""
+        if self.nodes:
+            pace_s = PACE * self._readers.median_s / self._readers.at_once
+            self._next_at = max(self._next_at, now) + pace_s
+
+    def next_grant_at(self) -> float | None:
+        """When the next one may be given out, if one waits for that."""
+        return self._next_at - AT_ONCE_S if self._waits else None
+
+    def dragging(self) -> list[int]:
+        """Roots that keep their whole stripe waiting: another one has ended reads, and they none for far too long."""
+        usual_s, ended_at = self._readers.median_s, self._readers.ended_at
+        newest = max((ended_at(root) for root in self.nodes), default=-inf)
+        found: list[int] = []
+        for root in self.nodes if usual_s else ():
+            since = (self._leases[run].since for run in self._readers.runs_of(root))
+            if newest > max(min(since, default=inf), ended_at(root)) + DRAGS * usual_s:
+                found.append(root)
+        return found

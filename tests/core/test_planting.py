@@ -1,0 +1,180 @@
+"""What a tracker says of suppliers and roots: when there are trees, and who is told."""
+
+import pytest
+
+from p2pcache.core import chunkset
+from p2pcache.core import messages as m
+from p2pcache.core import planting as planting_module
+from p2pcache.core.commands import ALL
+from p2pcache.core.forest import NOBODY, STRIPES, Rank
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.outputs import Output, Send
+from p2pcache.core.planting import LEAST_BEHIND, Planting
+from p2pcache.core.roots import DRAGS
+from p2pcache.core.settings import LeaseSettings
+from tests.core.tracking_kit import RUNS, World, X, state
+
+LEAST = 12  # nodes from which on there are trees: fewer than in earnest, for tests in milliseconds
+MANY = 640  # runs, more than who is behind may lack
+
+
+@pytest.fixture(autouse=True)
+def trees_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planting_module, "LEAST_NODES", LEAST)
+
+
+def storm(nodes: int) -> World:
+    world = World()
+    for node in range(1, nodes + 1):
+        world.join(node)
+    world.wait(0.1)
+    return world
+
+
+def supplied(world: World, node: int) -> list[tuple[int, ...]]:
+    """What a node was told of its suppliers, all there was of it."""
+    return [said.suppliers for said in world.got(node, m.Swarm) if said.suppliers is not None]
+
+
+def planting(world: World) -> Planting:
+    return world.tracking.swarms[X].planting
+
+
+def test_a_swarm_of_a_few_has_no_trees() -> None:
+    world = storm(LEAST - 1)
+    assert not any(supplied(world, node) for node in range(1, LEAST))
+
+
+def test_everybody_is_told_of_suppliers_and_where_they_are() -> None:
+    world = storm(20)
+    forest = planting(world).forest
+    for node in range(1, 21):
+        said = [one for one in world.got(node, m.Swarm) if one.suppliers is not None][-1]
+        assert said.suppliers == forest.suppliers(node)
+        assert said.roots == forest.roots
+        strangers = {one for one in said.suppliers if one != NOBODY}
+        assert {member.node for member in said.joined} == strangers == set(said.neighbours)
+    assert sum(forest.suppliers(node).count(NOBODY) for node in range(1, 21)) == STRIPES
+
+
+def test_who_is_told_nothing_new_hears_nothing() -> None:
+    world = storm(20)
+    world.forget_mail()
+    world.wait(1.0, alive=range(1, 21))
+    assert not any(supplied(world, node) for node in range(1, 21))
+    world.join(21)
+    world.wait(0.1)
+    assert len([node for node in range(1, 22) if supplied(world, node)]) <= 2
+
+
+def test_who_leaves_is_replaced_at_once() -> None:
+    world = storm(20)
+    root = planting(world).forest.roots[0]
+    world.forget_mail()
+    world.take(world.tracking.disconnected(root, world.now))
+    world.wait(0.1)
+    roots = planting(world).forest.roots
+    assert root not in roots, "it may come back, but a stripe doesn't wait for that"
+    heard = [node for node in range(1, 21) if node != root]
+    told = {node: world.got(node, m.Swarm)[-1].roots for node in heard if supplied(world, node)}
+    assert set(told) == set(heard), "the new root concerns everybody: without a tracker it reads"
+    assert set(told.values()) == {roots}
+
+
+def test_who_comes_back_is_told_again() -> None:
+    world = storm(20)
+    world.take(world.tracking.disconnected(7, world.now))
+    world.forget_mail()
+    world.announce(7, state(credit=1))
+    world.wait(0.1)
+    assert supplied(world, 7)[-1] == planting(world).forest.suppliers(7)
+
+
+def test_without_racks_only() -> None:
+    world = World()
+    for node in range(1, 21):
+        world.announce(node, rack=f"rack{node % 2}")
+        world.say(node, m.Enter(state(credit=1)))
+    world.wait(0.5)
+    assert not any(supplied(world, node)[-1:] not in ([], [()]) for node in range(1, 21))
+
+
+def test_who_wants_a_part_or_pauses_is_in_no_tree() -> None:
+    world = storm(20)
+    part = chunkset.to_bytes(0b11, RUNS)
+    world.say(3, m.LeaseReport(X, 1, credit=1, wanted=part))
+    world.say(4, m.Heartbeat(swarms=(state(credit=0),)))
+    world.wait(0.1)
+    for node in (3, 4):
+        assert node not in planting(world).forest
+        assert supplied(world, node)[-1] == ()
+    assert NOBODY not in {*planting(world).forest.roots}
+
+
+def test_who_has_all_goes_on_supplying() -> None:
+    world = storm(20)
+    world.say(5, m.Heartbeat(swarms=(state(chunkset.full(RUNS)),)))
+    world.wait(0.1)
+    assert 5 in planting(world).forest
+    world.join(30, have=chunkset.full(RUNS), credit=0)
+    assert 30 not in planting(world).forest, (
+        "what comes by trees is new, and it has no use for that"
+    )
+
+
+def test_who_is_behind_supplies_nobody() -> None:
+    have: dict[int, int] = {}
+    book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=have)
+    world = storm(20)
+    trees = Planting(world.tracking.swarms[X].roster, book)
+    for node in range(1, 21):
+        trees.seen(node, pulls=True)
+    book.ends["done"] = LEAST_BEHIND + 1
+    trees.seen(1, pulls=True)
+    ranks = {node: trees.forest.trees[0].rank(node) for node in (1, 2)}
+    assert ranks[1] is Rank.SPARE
+    assert ranks[2] is not Rank.SPARE
+    book.ends["done"] = 3
+    trees.seen(1, pulls=True)
+    assert trees.forest.trees[0].rank(1) is not Rank.SPARE
+    trees.check()
+
+
+def test_a_root_that_drags_on_hands_its_stripe_over() -> None:
+    have: dict[int, int] = dict.fromkeys(range(1, 21), 0)
+    book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=have)
+    world = storm(20)
+    trees = Planting(world.tracking.swarms[X].roster, book)
+    out: list[Output] = []
+    for node in range(1, 21):
+        book.want(node, 8, ALL)
+        trees.seen(node, pulls=True)
+    trees.step(0.0, out)
+    slow, *others = book.roots.nodes
+    now = 0.0
+    while now < 1.0 + DRAGS:
+        for runs in book.grants(now).values():
+            assert len(runs) <= 2
+        now += 0.5
+        for run, lease in list(book.leases.items()):
+            if lease.node in others and now >= lease.since + 1.0:
+                have[lease.node] |= 1 << run
+                book.claim(lease.node, 1 << run, now)
+        trees.step(now, out)
+        assert (book.roots.nodes[0] == slow) == (now <= DRAGS), now
+    assert trees.forest.trees[0].rank(slow) is Rank.LEAF
+    assert {one.node for one in out if isinstance(one, Send)} == set(range(1, 21))
+
+
+def test_who_supplies_others_is_asked_early_whether_it_keeps_up() -> None:
+    """A slow node kept what it should hand on until its heartbeat, for five of 22 seconds."""
+    world = storm(20)
+    book = world.tracking.swarms[X].book
+    world.forget_mail()
+    world.wait(0.1)
+    assert not any(world.got(node, m.Poll) for node in range(1, 21))
+    book.ends["done"] = 2 * LEAST_BEHIND
+    world.wait(0.1)
+    assert all(len(world.got(node, m.Poll)) == 1 for node in range(1, 21))
+    world.wait(0.1)
+    assert all(len(world.got(node, m.Poll)) == 1 for node in range(1, 21)), "once"
