@@ -38,9 +38,10 @@ TUN_PACKETS = (
 )
 _IN_USE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-# The kernel counts what all namespaces know of their neighbours together, and has room for 1,024: where 33 hosts all
-# talk to one another, "no route to host" would be a matter of luck.
-_NEIGHBOURS = [Path(f"/proc/sys/net/ipv4/neigh/default/gc_thresh{number}") for number in (3, 2, 1)]
+# The kernel counts what all namespaces know of their neighbours together: where 33 hosts all talk to one another, "no
+# route to host" would be a matter of luck.
+_NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+_USUAL_NEIGHBOURS = 1024  # what there is room for if nobody changed it; a container sees no number
 EXEC_S = 1.0  # a process that has no command line for longer has wiped it; 11 of 400 just started had none yet
 QUEUE_S = 0.1  # of the shaper: a switch port's buffer, as in the measurements of the design
 
@@ -108,7 +109,7 @@ class Fabric:
         self._line: DelayLine | None = None
         self.hosts: dict[str, Host] = {}
         self._racks = 0
-        self._neighbours = [path.read_text() for path in _NEIGHBOURS]
+        self._neighbours = ""  # the machine's own number, if we raised it
 
     @property
     def work(self) -> Path:
@@ -152,8 +153,8 @@ class Fabric:
         if self._line is not None:
             self._line.close()
         _clear(os.getpid(), self._work)
-        for path, before in zip(reversed(_NEIGHBOURS), reversed(self._neighbours), strict=True):
-            path.write_text(before)
+        if self._neighbours:
+            _NEIGHBOURS.write_text(self._neighbours)
         self._lock_path.unlink(missing_ok=True)
         self._lock.close()
 
@@ -177,11 +178,23 @@ class Fabric:
         with _allowed(CONGESTION_CONTROL):
             in_namespace(host, lambda: _IN_USE.write_text(CONGESTION_CONTROL))
         self.hosts[name] = host
-        for path in _NEIGHBOURS:
-            path.write_text(str(max(int(path.read_text()), 2 * len(self.hosts) ** 2)))
+        self._make_room(len(self.hosts) ** 2)
         if rate_bytes_s:
             self.shape(host, rate_bytes_s)
         return host
+
+    def _make_room(self, neighbours: int) -> None:
+        """See to it that all hosts together may know so many others."""
+        try:
+            room = _NEIGHBOURS.read_text() if _NEIGHBOURS.exists() else str(_USUAL_NEIGHBOURS)
+            if int(room) < neighbours:
+                _NEIGHBOURS.write_text(str(neighbours))
+                self._neighbours = self._neighbours or room
+        except OSError as error:
+            raise FabricError(
+                f"{len(self.hosts)} hosts need room for {neighbours} neighbours, which can't be made from here "
+                f"({_NEIGHBOURS}: {error.strerror}): run this outside a container, or with fewer nodes"
+            ) from error
 
     def _plug_in(self, host: Host, rack: int) -> None:
         if self._line is not None:
