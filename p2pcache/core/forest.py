@@ -14,13 +14,14 @@ from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
 from p2pcache.core import chunkset
+from p2pcache.core.uploads import Turn
 
 # A run needs as many run times for a hop as its sender has below it, and a tree is log(nodes) / log(that) deep: e is
 # the best number. See decision 0035.
 STRIPES = 4
 # Below it neighbours alone do as well or better: real connections share links unevenly, trees hold on to theirs.
 LEAST_NODES = 64
-# Nodes of a tree that others may adopt: there are no more places, or far too few
+# Nodes of a tree that are looked at when places are missing: no more are, or far too many.
 _MOST_LEFT_OVER = 16
 NOBODY = 0  # for a node id: it has no supplier there
 
@@ -36,6 +37,17 @@ def stripe_of(run: int, run_count: int) -> int:
     return stripes(run_count)[run % STRIPES]
 
 
+def supplied_with(
+    stripes_so_far: int, run: int, run_count: int, turn: Turn, usual_uploads: int | None
+) -> int:
+    """The stripes (bits over runs) that an asker has of us, now that it asks for this run.
+
+    What it asks urgently while we keep places for those that we supply (`Scheduler.usual_uploads`) is of its supplier.
+    """
+    new = turn is Turn.URGENT and usual_uploads is not None and not stripes_so_far >> run & 1
+    return stripes_so_far | stripe_of(run, run_count) if new else stripes_so_far
+
+
 class Rank(IntEnum):
     """What a node is good for in a tree."""
 
@@ -47,8 +59,8 @@ class Rank(IntEnum):
 class Tree:
     """One stripe's tree, as a heap: the node in place p is supplied by the one in place (p - 1) // STRIPES.
 
-    Nodes are in the order of their ranks, within a rank in the order in which they came. So who comes or goes moves
-    a few others at most, and the tree is flat. A place whose supplier's place isn't an inner node's has none.
+    Nodes are in the order of their ranks, so that the tree is flat, and who comes or goes moves a few others at
+    most. A place whose supplier's place isn't an inner node's has none.
 
     Invariants (`check`): `_at` is each node's place in `_nodes`; `_ends[r]` of them are of rank r or better.
     """
@@ -191,9 +203,8 @@ class Forest:
         self.trees = [Tree() for _ in range(STRIPES)]
         self._ranks: dict[int, Rank] = {}
         self._inner: dict[int, int] = {}  # node -> the stripe that it hands on
-        self._adopted: dict[
-            tuple[int, int], int
-        ] = {}  # node and stripe -> who supplies it for want of a place
+        # Node and stripe -> who supplies it for want of a place.
+        self._adopted: dict[tuple[int, int], int] = {}
         self._readopted: set[int] = set()  # nodes for which that has changed
 
     def __len__(self) -> int:

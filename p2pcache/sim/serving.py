@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from p2pcache.core.events import Outcome
-from p2pcache.core.forest import stripe_of
+from p2pcache.core.forest import supplied_with
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.sim.network import Flow
@@ -37,9 +37,8 @@ class Serving:
         self._node = node
         self.queue: UploadQueue[Upload] = UploadQueue(settings)
         self.askers: dict[int, SimNode] = {}  # who may request from us
-        self.supplied: dict[
-            int, tuple[SimNode, int]
-        ] = {}  # whom we supply, and their stripes (bits over runs)
+        # Whom we supply, and their stripes (bits over runs).
+        self.supplied: dict[int, tuple[SimNode, int]] = {}
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
     def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
@@ -47,21 +46,19 @@ class Serving:
         node = self._node
         if not node.alive or asker.node not in self.askers:
             return
-        if turn is Turn.URGENT:
-            self._supplies(asker, run)
         upload = Upload(asker, number, run)
         if not node.have >> run & 1:
             node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
-        elif not self.queue.offer(asker.node, upload, turn, node.scheduler.usual_uploads):
+            return
+        most = node.scheduler.usual_uploads
+        _, before = self.supplied.get(asker.node, (asker, 0))
+        if stripes := supplied_with(before, run, len(node.run_bytes), turn, most):
+            self.supplied[asker.node] = asker, stripes
+        if not self.queue.offer(asker.node, upload, turn, most):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
             self._uploads[asker.node, number] = upload
             self._start()
-
-    def _supplies(self, asker: "SimNode", run: int) -> None:
-        _, runs = self.supplied.get(asker.node, (asker, 0))
-        if not runs >> run & 1:
-            self.supplied[asker.node] = asker, runs | stripe_of(run, len(self._node.run_bytes))
 
     def unserve(self, asker: "SimNode", number: int) -> None:
         """A CANCEL came in: it helps only while the request waits."""

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pcache.core.events import Outcome
-from p2pcache.core.forest import stripe_of
+from p2pcache.core.forest import supplied_with
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept
-from p2pcache.core.uploads import Turn
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
@@ -163,8 +162,7 @@ class Serving:
         )  # fmt: skip
         self._uploads[number] = upload
         turn, most = wire.turn_of(frame), port.usual_uploads()
-        if turn is Turn.URGENT and most is not None and not session.supplied >> run & 1:
-            session.supplied |= stripe_of(run, session.run_count)
+        session.supplied = supplied_with(session.supplied, run, session.run_count, turn, most)
         if not self._hub.uploads.offer(upload, turn, most):
             del self._uploads[number]
             self._count_unserved()
