@@ -262,15 +262,12 @@ class Forest:
     def _adopt(self) -> None:
         """Who finds no place in one tree is supplied by somebody who has one to spare in another and is a leaf here."""
         unused = [node for tree in self.trees for node in tree.unused]
-        spare = set(unused)
         adopted: dict[tuple[int, int], int] = {}
         for stripe, tree in enumerate(self.trees):
-            for node in tree.left_over if unused else ():
-                # The last ones to come are the last ones in all trees, and most have a place below that one already.
-                leaves = (node, *(leaf for leaf in tree.supplied_leaves if leaf not in spare))
+            for node in self._left_over(tree, unused):
                 fit = (
-                    (one, leaf) for one in unused if tree.supplier(one) or (one, stripe) in adopted
-                    for leaf in leaves if self._may_adopt(one, leaf, adopted)
+                    (one, leaf) for one in unused for leaf in (node, *tree.supplied_leaves)
+                    if leaf not in unused and self._may_adopt(one, leaf, adopted)
                 )  # fmt: skip
                 one, leaf = next(fit, (NOBODY, node))
                 if one != NOBODY:
@@ -280,6 +277,17 @@ class Forest:
         changed = adopted.items() ^ self._adopted.items()
         self._readopted.update(node for (node, _), _ in changed)
         self._adopted = adopted
+
+    def _left_over(self, tree: Tree, unused: list[int]) -> list[int]:
+        """Who finds no place in a tree, now that who has places to spare elsewhere, and was among them, has one.
+
+        (The last ones to come are the last ones in all trees: they would wait for one another.)
+        """
+        others = (leaf for leaf in tree.supplied_leaves if leaf not in unused)
+        for node in tree.left_over if unused else ():
+            if node in unused and (leaf := next(others, NOBODY)) != NOBODY:
+                tree.swap(node, leaf)
+        return tree.left_over if unused else []
 
     def _may_adopt(self, one: int, node: int, adopted: Mapping[tuple[int, int], int]) -> bool:
         """Nobody gets two stripes of one node, which serves those that ask it in turns."""

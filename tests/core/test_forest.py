@@ -36,6 +36,13 @@ def children(tree: Tree, nodes: Iterable[int]) -> dict[int, int]:
     return count
 
 
+def nobody_waits_for_itself(above: dict[int, int]) -> bool:
+    ends = set(above)
+    for _ in above:
+        ends = {above.get(node, NOBODY) for node in ends}
+    return ends <= {NOBODY}
+
+
 def test_every_run_is_in_one_stripe() -> None:
     assert sum(runs.bit_count() for runs in stripes(1001)) == 1001
     assert all(stripe_of(run, 1001) >> run & 1 for run in range(1001))
@@ -108,6 +115,27 @@ def test_a_place_that_is_missing_in_one_tree_is_one_to_spare_in_another() -> Non
     assert missing == STRIPES, "the roots'"
 
 
+@given(
+    st.integers(12, 40),
+    st.lists(st.tuples(st.integers(1, 44), st.none() | st.sampled_from(Rank)), max_size=30),
+)
+def test_where_places_suffice_only_roots_go_without(
+    count: int, happened: list[tuple[int, Rank | None]]
+) -> None:
+    """In one case of eight the last inner nodes of three trees had no place in the fourth: each waited for another."""
+    forest = planted(range(1, count + 1))
+    for node, rank in happened:
+        if rank is None:
+            forest.leave(node)
+        else:
+            forest.enter(node, rank)
+        forest.check()
+        spare = sum(rank is Rank.SPARE for rank in (forest.trees[0].rank(one) for one in forest))
+        if len(forest) - spare >= 12 and forest.short <= 0:
+            without = sum(forest.suppliers(one).count(NOBODY) for one in forest)
+            assert without == STRIPES * (spare + 1)
+
+
 @given(changes)
 def test_laws(happened: list[tuple[int, Rank | None]]) -> None:
     """No circles, nobody above its limit, and whose supplier changed is named."""
@@ -131,3 +159,6 @@ def test_laws(happened: list[tuple[int, Rank | None]]) -> None:
         for tree in forest.trees:
             for one in forest:
                 depth(tree, one)
+        for stripe in range(STRIPES):
+            above = {one: forest.suppliers(one)[stripe] for one in forest}
+            assert nobody_waits_for_itself(above)
