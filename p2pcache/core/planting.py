@@ -6,13 +6,8 @@ from p2pcache.core.messages import Poll
 from p2pcache.core.outputs import Output, Send
 from p2pcache.core.roster import Roster
 
-# Where so much would be left to nobody (many can't be dialled) there are no trees: neighbours share what is short
-# evenly, trees leave it to a few, who would be last by far.
-MOST_SHORT = 1 / 16
 LEAST_BEHIND = 64  # runs that a node lacks of those that were read, and is no worse than others: twice what is usual
 BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
-
-
 # Who supplies others is asked what it has when so many times what a slow node may lack was read, and each time that
 # doubles: heartbeats would tell too late, and what a slow one kept from those below it they hardly make up for.
 _ASKED_AFTER = 1.5
@@ -105,8 +100,9 @@ class Planting:
             self._dragging.add(root)
             self._enter(root)
         least = LEAST_NODES // 2 if self.grown else LEAST_NODES
-        short = MOST_SHORT if self.grown else MOST_SHORT / 2
-        grown = len(forest) >= least and forest.short <= short and len(roster.places) < 2
+        # Where anybody is left to nobody (several can't be dialled) there are no trees: neighbours share what is short
+        # evenly, trees leave it to a few, who would be last by far.
+        grown = len(forest) >= least and forest.short <= 0 and len(roster.places) < 2
         roots = forest.roots if grown else ()
         self._untold |= forest.moved()
         if grown != self.grown or roots != self._roots:
