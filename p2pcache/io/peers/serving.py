@@ -100,7 +100,7 @@ class Serving:
         hub = self._hub
         said = wire.parse_greeting(frame, Hello)
         welcome = accept(hub.secret, self._challenge, said, node=hub.node, role="peer")
-        if not 0 <= said.node <= _MAX_NODE or said.node == hub.node:
+        if not 0 < said.node <= _MAX_NODE or said.node == hub.node:
             raise RemoteProtocolError("HELLO with an impossible node id")
         member = self.connection.channel.member
         if member is not None and not member.owns(said.node):
