@@ -5,12 +5,15 @@ compiled (by mypyc, which comes with mypy) is a copy of the very code that the a
 was asked for, a small one runs plain and compiled, and must come out the same decision for decision.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,16 +29,26 @@ SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash"
 
 def main(arguments: list[str]) -> int:
     """Build what isn't built, compare, run."""
-    stamp = FOLDER / ".built-from"
-    source = _digest()
-    if not stamp.is_file() or stamp.read_text() != source:
-        _build()
-        stamp.write_text(source)
-    plain, compiled = (_trace(folder) for folder in (ROOT, FOLDER))
+    with _alone():
+        stamp = FOLDER / ".built-from"
+        source = _digest()
+        if not stamp.is_file() or stamp.read_text() != source:
+            _build()
+            stamp.write_text(source)
+        plain, compiled = (_trace(folder) for folder in (ROOT, FOLDER))
     if plain != compiled:
         print(f"the compiled simulator decides otherwise: {compiled}, not {plain}", file=sys.stderr)
         return 1
     return _simulate(FOLDER, arguments).returncode
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Another one that is begun meanwhile waits, and finds it built."""
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with (FOLDER.parent / "compiled.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _digest() -> str:
