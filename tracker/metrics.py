@@ -18,7 +18,7 @@ from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members import Members
 
-MAX_SWARMS = 500  # with series of their own: nine each; those that most nodes want come first
+MAX_SWARMS = 500  # with series of their own: ten each; those that most nodes want come first
 
 
 class TrackerMetrics(Collector):
@@ -122,6 +122,10 @@ class TrackerMetrics(Collector):
                 ("complete_members", "Nodes that have all of the model."),
                 ("wanting_members", "Nodes that pull the model."),
                 (
+                    "supplied_members",
+                    "Nodes that are told who hands them what is new; 0: no trees.",
+                ),
+                (
                     "leases_limit",
                     "Runs that may be read from the origin at once, as its way was measured.",
                 ),
@@ -136,6 +140,7 @@ class TrackerMetrics(Collector):
             gauges["members"].add_metric(key, len(swarm.roster))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, len(swarm.book.readers))
+            gauges["supplied_members"].add_metric(key, swarm.planting.supplied)
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()

@@ -130,5 +130,5 @@ def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.hold.holds(now),
+        "holding": swarm.hold.holds(now), "supplied": swarm.planting.supplied,
     }  # fmt: skip

@@ -146,8 +146,13 @@ def _plan(options: argparse.Namespace) -> Plan:
         uplink=parse_rate(options.uplink or options.rate),
         labelled=not options.unlabelled,
         logs=options.logs,
-        agent_flags=tuple(f for flag in options.agent_flag for f in flag.split(" ", 1)),
+        agent_flags=_words(options.agent_flag),
+        tracker_flags=_words(options.tracker_flag),
     )
+
+
+def _words(flags: list[str]) -> tuple[str, ...]:
+    return tuple(word for flag in flags for word in flag.split(" ", 1))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -212,6 +217,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="'--FLAG VALUE'",
         help="for each agent; may be repeated",
+    )
+    add(
+        "--tracker-flag",
+        action="append",
+        default=[],
+        metavar="'--FLAG VALUE'",
+        help="for the tracker: '--trees-from 12'; may be repeated",
     )
     return parser
 

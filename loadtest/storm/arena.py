@@ -86,7 +86,7 @@ class Arena:
         host = self.tracker_host
         command = [*P2PCACHE, "tracker", "--listen", f"{host.address}:{TRACKER_PORT}",
                    "--origin", self.origin.url, "--cluster-key-file", str(self._key),
-                   "--state-dir", str(self.work / "tracker")]  # fmt: skip
+                   "--state-dir", str(self.work / "tracker"), *self.plan.tracker_flags]  # fmt: skip
         url = f"http://{host.address}:{TRACKER_PORT}/healthz"
         return Daemon("tracker", command, self.work / "tracker.log", environ=self.environ,
                       ready=lambda: in_namespace(host, lambda: healthy(url)),

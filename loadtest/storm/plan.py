@@ -23,6 +23,7 @@ class Plan:
     faults: tuple[str, ...] = ()
     seed: int = 0
     agent_flags: tuple[str, ...] = ()
+    tracker_flags: tuple[str, ...] = ()
     racks: int = 0  # the nodes are spread over so many; 0: one flat network
     uplink: float = 0.0  # of each rack
     labelled: bool = True  # the agents are told their racks

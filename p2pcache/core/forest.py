@@ -19,8 +19,6 @@ from p2pcache.core.uploads import Turn
 # A run needs as many run times for a hop as its sender has below it, and a tree is log(nodes) / log(that) deep: e is
 # the best number. See decision 0035.
 STRIPES = 4
-# Below it neighbours alone do as well or better: real connections share links unevenly, trees hold on to theirs.
-LEAST_NODES = 64
 # Nodes of a tree that are looked at when places are missing: no more are, or far too many.
 _MOST_LEFT_OVER = 16
 NOBODY = 0  # for a node id: it has no supplier there

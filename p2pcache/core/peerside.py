@@ -365,6 +365,7 @@ class PeerSide:
         self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)
         self._diary.counters.requests += 1
+        self._diary.counters.supplied += supplied
         self._diary.note(now, run, "asked of", peer.node)
         out.append(
             Request(

@@ -1,6 +1,6 @@
 """Who takes part in the trees of one swarm, and who is told of it. Pure."""
 
-from p2pcache.core.forest import LEAST_NODES, STRIPES, Forest, Rank, stripes
+from p2pcache.core.forest import STRIPES, Forest, Rank, stripes
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import Poll
 from p2pcache.core.outputs import Output, Send
@@ -28,10 +28,11 @@ class Planting:
     Invariant (`check`): all in the forest are members.
     """
 
-    def __init__(self, roster: Roster, book: LeaseBook) -> None:
-        """Nobody is there yet."""
+    def __init__(self, roster: Roster, book: LeaseBook, trees_from: int) -> None:
+        """Nobody is there yet; `trees_from`: as in `MemberSettings`."""
         self._roster = roster
         self._book = book
+        self._trees_from = trees_from
         self.forest = Forest()
         self.grown = False  # there are trees
         self._roots: tuple[int, ...] = ()
@@ -99,10 +100,10 @@ class Planting:
         for root in self._book.roots.dragging():
             self._dragging.add(root)
             self._enter(root)
-        least = LEAST_NODES // 2 if self.grown else LEAST_NODES
+        least = max(1, self._trees_from // 2) if self.grown else self._trees_from
         # Where anybody is left to nobody (several can't be dialled) there are no trees: neighbours share what is short
         # evenly, trees leave it to a few, who would be last by far.
-        grown = len(forest) >= least and forest.short <= 0 and len(roster.places) < 2
+        grown = len(forest) >= least > 0 and forest.short <= 0 and len(roster.places) < 2
         roots = forest.roots if grown else ()
         self._untold |= forest.moved()
         if grown != self.grown or roots != self._roots:
@@ -136,6 +137,11 @@ class Planting:
             self._told[node] = said
         if said != before and node in self._roster and node not in self._roster.complete:
             out.append(Send(node, self._roster.supply(*said)))
+
+    @property
+    def supplied(self) -> int:
+        """How many nodes know of suppliers; 0: there are no trees."""
+        return len(self._told)
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next; 0.0: at once."""

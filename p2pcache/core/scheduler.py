@@ -194,6 +194,7 @@ class Scheduler:
             tuple(self._book.views(mine.needed, now)), tuple(self._peers.views(now)),
             tuple(self._origin.views(now)),
             tuple((run, now - since) for run, since in self._origin.waiting.items()),
+            self._peers.supply.suppliers,
             self._tracker_up, self._origin.alone(now),
         )  # fmt: skip
 

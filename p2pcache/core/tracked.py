@@ -52,7 +52,7 @@ class TrackedSwarm:
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.out_of_reach = OutOfReach(self.roster, self.book, dials)
-        self.planting = Planting(self.roster, self.book)
+        self.planting = Planting(self.roster, self.book, members.trees_from)
         self._epoch = epoch
         self._neighbours = members.neighbours
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from p2pcache.core.units import parse_rate
@@ -53,7 +54,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
         partition=args.partition,
         partition_s=args.partition_s, partition_tracker=args.partition_tracker,
-        check_every=args.check_every,
+        members=replace(_PLAIN.members, trees_from=args.trees_from), check_every=args.check_every,
     )  # fmt: skip
 
 
@@ -96,6 +97,8 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
         "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
     )  # fmt: skip
     add("--seed", type=int, default=1)
+    add("--trees-from", type=_natural, default=_PLAIN.members.trees_from,
+        help="nodes from which on they are told who supplies them; 0: never [%(default)s]")  # fmt: skip
     add("--json", type=argparse.FileType("w"), metavar="FILE")
     add("--check-every", type=_natural, default=0, help="check invariants so often")
     _fault_flags(storm)

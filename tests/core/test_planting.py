@@ -1,30 +1,26 @@
 """What a tracker says of suppliers and roots: when there are trees, and who is told."""
 
-import pytest
-
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
-from p2pcache.core import planting as planting_module
 from p2pcache.core.commands import ALL
 from p2pcache.core.forest import NOBODY, STRIPES, Rank
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.outputs import Output, Send
 from p2pcache.core.planting import LEAST_BEHIND, Planting
 from p2pcache.core.roots import DRAGS
-from p2pcache.core.settings import LeaseSettings
+from p2pcache.core.settings import LeaseSettings, MemberSettings
 from tests.core.tracking_kit import RUNS, World, X, state
 
 LEAST = 12  # nodes from which on there are trees: fewer than in earnest, for tests in milliseconds
 MANY = 640  # runs, more than who is behind may lack
 
 
-@pytest.fixture(autouse=True)
-def trees_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planting_module, "LEAST_NODES", LEAST)
+def few(trees_from: int = LEAST) -> World:
+    return World(members=MemberSettings(trees_from=trees_from))
 
 
-def storm(nodes: int) -> World:
-    world = World()
+def storm(nodes: int, trees_from: int = LEAST) -> World:
+    world = few(trees_from)
     for node in range(1, nodes + 1):
         world.join(node)
     world.wait(0.1)
@@ -43,6 +39,25 @@ def planting(world: World) -> Planting:
 def test_a_swarm_of_a_few_has_no_trees() -> None:
     world = storm(LEAST - 1)
     assert not any(supplied(world, node) for node in range(1, LEAST))
+
+
+def test_an_operator_can_do_without_trees() -> None:
+    world = storm(200, trees_from=0)
+    assert not any(supplied(world, node) for node in range(1, 201))
+    assert planting(world).supplied == 0
+    assert planting(storm(MemberSettings().trees_from, MemberSettings().trees_from)).supplied > 0
+
+
+def test_trees_of_any_size_stay_or_go() -> None:
+    """Half of the least keeps them, or each one that comes or goes would plant and fell a forest."""
+    for least in (1, 2, 3):
+        world = storm(least, trees_from=least)
+        trees = planting(world)
+        assert trees.grown == (trees.forest.short <= 0)
+        for node in range(1, least + 1):
+            world.say(node, m.Leaving())
+            world.wait(0.1)
+        assert X not in world.tracking.swarms or not planting(world).grown
 
 
 def test_everybody_is_told_of_suppliers_and_where_they_are() -> None:
@@ -91,7 +106,7 @@ def test_who_comes_back_is_told_again() -> None:
 
 
 def test_without_racks_only() -> None:
-    world = World()
+    world = few()
     for node in range(1, 21):
         world.announce(node, rack=f"rack{node % 2}")
         world.say(node, m.Enter(state(credit=1)))
@@ -126,7 +141,7 @@ def test_who_is_behind_supplies_nobody() -> None:
     have: dict[int, int] = {}
     book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=have)
     world = storm(20)
-    trees = Planting(world.tracking.swarms[X].roster, book)
+    trees = Planting(world.tracking.swarms[X].roster, book, LEAST)
     for node in range(1, 21):
         trees.seen(node, pulls=True)
     book.ends["done"] = LEAST_BEHIND + 1
@@ -155,7 +170,7 @@ def test_a_root_that_drags_on_hands_its_stripe_over() -> None:
     have: dict[int, int] = dict.fromkeys(range(1, 21), 0)
     book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=have)
     world = storm(20)
-    trees = Planting(world.tracking.swarms[X].roster, book)
+    trees = Planting(world.tracking.swarms[X].roster, book, LEAST)
     out: list[Output] = []
     for node in range(1, 21):
         book.want(node, 8, ALL)

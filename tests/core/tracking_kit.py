@@ -19,10 +19,12 @@ M = TypeVar("M")
 class World:
     """A tracker, its clock, and what each node was sent."""
 
-    def __init__(self, remembered: dict[str, list[int]] | None = None) -> None:
+    def __init__(
+        self, remembered: dict[str, list[int]] | None = None, members: MemberSettings | None = None
+    ) -> None:
         self.now = 1000.0
         self.tracking = Tracking(
-            epoch=EPOCH, members=MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
+            epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
             remembered=remembered,
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []

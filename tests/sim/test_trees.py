@@ -2,17 +2,13 @@
 
 import pytest
 
-from p2pcache.core import planting
+from p2pcache.core.settings import MemberSettings
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import Storm, run
 
-SOME = Storm(nodes=24, runs=256)
-
-
-@pytest.fixture
-def trees_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trees from a dozen nodes on: what may go wrong there is the same as in a swarm of many, and quicker."""
-    monkeypatch.setattr(planting, "LEAST_NODES", 12)
+# Trees from a dozen nodes on: what may go wrong there is the same as in a swarm of many, and quicker.
+FEW = MemberSettings(trees_from=12)
+SOME = Storm(nodes=24, runs=256, members=FEW)
 
 
 def all_complete(report: Report) -> None:
@@ -28,7 +24,6 @@ def test_a_storm_of_many_ends_a_few_hops_after_storage() -> None:
     assert report.requests < 100 * 256 * 1.2
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 def test_a_calm_storm_ends_a_few_hops_after_storage() -> None:
     """Without trees: 0.900."""
     report = run(SOME)
@@ -38,7 +33,6 @@ def test_a_calm_storm_ends_a_few_hops_after_storage() -> None:
     assert report.requests < 24 * 256 * 1.2
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 @pytest.mark.parametrize(
     ("name", "storm", "eta", "alpha"),
     [
@@ -56,7 +50,7 @@ def test_a_calm_storm_ends_a_few_hops_after_storage() -> None:
 def test_what_trees_do_not_bring_neighbours_do(
     name: str, storm: Storm, eta: float, alpha: float
 ) -> None:
-    report = run(storm, check_every=50)
+    report = run(storm, members=FEW, check_every=50)
     all_complete(report)
     assert report.eta >= eta, name
     assert report.alpha <= alpha, name
@@ -64,7 +58,6 @@ def test_what_trees_do_not_bring_neighbours_do(
         assert report.eta_late >= 1 / 1.15
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 def test_a_root_that_is_slow_from_the_start_costs_a_moment() -> None:
     """The first nodes to come are the roots. One at a tenth of the speed kept its stripe for 80 run times."""
     reports = [run(SOME, nodes=20, slow=0.05, seed=seed) for seed in (1, 4)]
@@ -73,7 +66,6 @@ def test_a_root_that_is_slow_from_the_start_costs_a_moment() -> None:
     assert min(report.eta for report in reports) >= 0.80
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 def test_a_tracker_that_restarts_plants_other_trees() -> None:
     report = run(SOME, tracker_restart=0.4, check_every=50)
     all_complete(report)
@@ -81,15 +73,13 @@ def test_a_tracker_that_restarts_plants_other_trees() -> None:
     assert report.eta >= 0.80
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 def test_where_most_nodes_cannot_be_dialled_there_are_no_trees() -> None:
     """Trees leave what is short to a few; neighbours share it."""
-    report = run(Storm(nodes=16, runs=256, hidden=6))
+    report = run(SOME, nodes=16, hidden=6)
     all_complete(report)
     assert report.eta >= 0.35
 
 
-@pytest.mark.usefixtures("trees_of_a_few")
 def test_a_decision_is_the_same_twice() -> None:
     first, second = (run(SOME, nodes=16, runs=96, crash=0.1, slow=0.1) for _ in range(2))
     assert first.trace == second.trace

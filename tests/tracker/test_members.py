@@ -306,7 +306,8 @@ async def test_an_ordered_stop_says_goodbye() -> None:
     ("settings", "error"),
     [({"listen": "0.0.0.0:0"}, UsageError), ({"listen": "nonsense"}, UsageError),
      ({"origin": "ftp://x"}, UsageError), ({"origin": "s3://key:secret@bucket/x"}, UsageError),
-     ({"leases_in_flight": 0}, UsageError), ({"cluster_key_file": "/nonexistent"}, NotAllowed)],
+     ({"leases_in_flight": 0}, UsageError), ({"trees_from": -1}, UsageError),
+     ({"cluster_key_file": "/nonexistent"}, NotAllowed)],
 )  # fmt: skip
 def test_settings_that_cannot_work(settings: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
