@@ -11,6 +11,7 @@ from math import ceil
 from random import Random
 from typing import Any
 
+from p2pcache.core.settings import MemberSettings
 from p2pcache.sim.agentlink import LAST_RECONNECT_S
 from p2pcache.sim.node import STALL_S
 from p2pcache.sim.reading import READ_TIMEOUT_S
@@ -31,6 +32,7 @@ _AT_ONCE = 9  # runs that end together: requests, slots and reads at once are ab
 _MOST_PAUSE_S = 15.0  # a node that is stuck is helped after twelve seconds
 _MOST_LONELY_S = 60.0  # one whose owners' pace isn't known passes them over after 48
 _MOST_PARTED_S = 240.0  # ... and those in turn that don't want what they own
+_TREES_FROM = (4, 12, 64)  # nodes: most storms have trees, many have not
 _NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
@@ -49,7 +51,7 @@ def random_storm(seed: int) -> Storm:
     if storm.no_tracker_after is not None and not _all_met_it(storm):
         # Who never met the tracker knows nobody and may not read: it isn't expected to finish.
         storm = dataclasses.replace(storm, no_tracker_after=None, tracker_restart=0.5)
-    return storm
+    return dataclasses.replace(storm, members=MemberSettings(trees_from=dice.choice(_TREES_FROM)))
 
 
 def _all_met_it(storm: Storm) -> bool:
@@ -213,16 +215,23 @@ def failures(seeds: Iterator[int] | range) -> Iterator[tuple[Storm, str]]:
 
 def kept(storm: Storm) -> str:
     """One line that `revived` makes the storm of again."""
-    plain = Storm()
-    fields = (f.name for f in dataclasses.fields(storm))
-    return json.dumps({
-        name: getattr(storm, name) for name in fields if getattr(storm, name) != getattr(plain, name)
-    })  # fmt: skip
+    return json.dumps(_unusual(storm, Storm()))
+
+
+def _unusual(one: Any, plain: Any) -> dict[str, Any]:
+    """The fields that aren't as usual, those of settings too."""
+    found: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(one)):
+        value, usual = getattr(one, name), getattr(plain, name)
+        if value != usual:
+            found[name] = _unusual(value, usual) if dataclasses.is_dataclass(value) else value
+    return found
 
 
 def revived(line: str) -> Storm:
-    """The storm of a kept line (settings are today's)."""
+    """The storm of a kept line (settings that it doesn't name are today's)."""
     fields = json.loads(line)
+    fields["members"] = MemberSettings(**fields.get("members", {}))
     if "partition" in fields:
         fields["partition"] = tuple(fields["partition"])
     return Storm(**fields)
