@@ -325,6 +325,11 @@ class PeerSide:
         return max(settings.duplicate_min_s, settings.duplicate_after * typical_s)
 
     @property
+    def hop_s(self) -> float | None:
+        """What a run takes from one node to the next where there are suppliers, usually; None: there are none."""
+        return self._timing.typical_s(across=False) if self.supply.suppliers else None
+
+    @property
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
         return self._allowance.may_ask(far=True) and bool(self._mine.needed)

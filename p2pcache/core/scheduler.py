@@ -267,7 +267,7 @@ class Scheduler:
         self._origin.proved(fresh, self._out)
         self._peers.proved(fresh, now, self._out)
         self._mine.prove(fresh)
-        self._news.add(fresh, supplying=bool(self._peers.supply.suppliers))
+        self._news.add(fresh, self._peers.hop_s)
         self._progress_at = now
         if self._mine.needed:
             self._peers.look_at = now

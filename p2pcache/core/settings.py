@@ -30,7 +30,7 @@ class SwarmSettings:
     origin_ahead: int = 56
     # Batch of have-deltas. 50 ms cost 100 simulated nodes 0.001 of the bound, 64 at 25 GbE 0.04, and save no CPU
     # time where runs take longer than that; 10 ms cost 16 at 25 GbE 0.08 (decision 0026).
-    have_interval_s: float = 0.02
+    have_interval_s: float = 0.02  # (more where there are suppliers: `core.news`)
     # Who is supplied by us hears at once what is new, but not more often: with the other news it stays below the 200
     # control frames a second that the wire allows. Where runs take a millisecond, 20 ms for each hop were 15 of them.
     supply_interval_s: float = 0.0075
