@@ -11,8 +11,9 @@ from p2pcache.sim.place import Place
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
-# Network solutions while a link carries one run; 4 take 0.003 from eta, 16 change it by 0.001 (with trees 0.003).
-QUANTA_PER_RUN = 8
+# Network solutions while a link carries one run; 4 take 0.003 from eta, 16 add 0.001, with trees 0.003 and more the
+# deeper they are.
+RESOLUTION = 8
 FULL = 0.1  # of a link's rate: with less to spare, bytes wait before it
 LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent
 
@@ -24,7 +25,7 @@ class Cluster:
         self, *, seed: int, run_bytes: list[int], rate: float, origin_rate: float,
         latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
-        members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0,
+        members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0, resolution: int = RESOLUTION,
         origin_jitter: float = 0.0, origin_stream: float = 0.0, check_every: int = 0,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
@@ -41,6 +42,7 @@ class Cluster:
             leases: of the tracker.
             members: of the tracker.
             tracker: whether there is one.
+            resolution: solutions of the network while a link carries one run.
             queue_s: what a full link adds to each message between nodes: the bytes that wait before it.
             origin_jitter: sigma of the log-normal wait for the origin's first byte (0: always the same): most
                 take about as long, some several times that, as of real object storage.
@@ -49,7 +51,7 @@ class Cluster:
         """
         self.seed = seed
         self.world = World(seed)
-        self.net = Network(self.world, run_bytes[0] / rate / QUANTA_PER_RUN)
+        self.net = Network(self.world, run_bytes[0] / rate / resolution)
         self.run_bytes = run_bytes
         self.rate = rate
         self.latency_s = latency_s

@@ -46,7 +46,8 @@ def _storm(args: argparse.Namespace) -> Storm:
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, latency_s=args.latency,
         origin_latency_s=args.origin_latency, origin_jitter=args.origin_jitter,
-        origin_stream=args.origin_stream, queue_s=args.queue, seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
+        origin_stream=args.origin_stream, queue_s=args.queue, resolution=args.resolution,
+        seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
@@ -96,6 +97,8 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add(
         "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
     )  # fmt: skip
+    add("--resolution", type=_count, default=_PLAIN.resolution,
+        help="solutions of the network while a link carries one run [%(default)s]")  # fmt: skip
     add("--seed", type=int, default=1)
     add("--trees-from", type=_natural, default=_PLAIN.members.trees_from,
         help="nodes from which on they are told who supplies them; 0: never [%(default)s]")  # fmt: skip

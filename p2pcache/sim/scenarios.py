@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from p2pcache.core import chunkset, events
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
-from p2pcache.sim.cluster import Cluster
+from p2pcache.sim.cluster import RESOLUTION, Cluster
 from p2pcache.sim.network import Link
 from p2pcache.sim.node import SimNode
 from p2pcache.sim.place import Place
@@ -35,6 +35,7 @@ class Storm:
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # sigma of the (log-normal) wait for its first byte; S3: about 0.6
     origin_stream: float = 0.0  # bytes per second of one connection; 0: what the links carry
+    resolution: int = RESOLUTION  # solutions of the network while a link carries one run
     queue_s: float = 0.0  # what a full link adds to each message between nodes
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
@@ -83,7 +84,8 @@ class Run:
             origin_rate=storm.origin_rate, latency_s=storm.latency_s,
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
             uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
-            queue_s=storm.queue_s, origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream,
+            queue_s=storm.queue_s, resolution=storm.resolution,
+            origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream,
             check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []
