@@ -199,6 +199,7 @@ class Forest:
 
     def __init__(self) -> None:
         self.trees = [Tree() for _ in range(STRIPES)]
+        self.changes = 0  # so far
         self._ranks: dict[int, Rank] = {}
         self._inner: dict[int, int] = {}  # node -> the stripe that it hands on
         # Node and stripe -> who supplies it for want of a place.
@@ -219,6 +220,7 @@ class Forest:
         if self._ranks.get(node) is rank:
             return
         self.leave(node)
+        self.changes += 1
         self._ranks[node] = rank
         stripe = min(range(STRIPES), key=lambda s: self.trees[s].inner)
         if rank is Rank.INNER:
@@ -232,6 +234,7 @@ class Forest:
     def leave(self, node: int) -> None:
         """A node takes part no longer, if it did."""
         if node in self._ranks:
+            self.changes += 1
             del self._ranks[node]
             self._inner.pop(node, None)
             for tree in self.trees:

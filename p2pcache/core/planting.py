@@ -40,6 +40,7 @@ class Planting:
         self._behind: set[int] = set()  # in the forest, but of little use to others
         # Were roots, and kept their whole stripe waiting: they hand nothing on until they are seen to keep up.
         self._dragging: set[int] = set()
+        self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
         self._ask_at = 0.0  # seconds; not sooner
@@ -100,6 +101,18 @@ class Planting:
         for root in self._book.roots.dragging():
             self._dragging.add(root)
             self._enter(root)
+        basis = (forest.changes, len(roster.places))
+        if basis != self._basis:
+            self._basis = basis
+            self._plant()
+        for node in sorted(self._untold)[:MOST_TOLD]:
+            self._untold.discard(node)
+            self._tell(node, out)
+        self._ask(now, out)
+
+    def _plant(self) -> None:
+        """See whether there are trees, and whose place is another one."""
+        forest, roster = self.forest, self._roster
         least = max(1, self._trees_from // 2) if self.grown else self._trees_from
         # Where anybody is left to nobody (several can't be dialled) there are no trees: neighbours share what is short
         # evenly, trees leave it to a few, who would be last by far.
@@ -110,10 +123,6 @@ class Planting:
             self.grown, self._roots = grown, roots
             self._book.roots.planted(roots)
             self._untold.update(forest)
-        for node in sorted(self._untold)[:MOST_TOLD]:
-            self._untold.discard(node)
-            self._tell(node, out)
-        self._ask(now, out)
 
     def _ask(self, now: float, out: list[Output]) -> None:
         """Have those that supply others say what they have, some at a time."""
