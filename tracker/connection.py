@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from p2pcache.core import messages as m
-from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, Secret, accept
+from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, Secret, accept, is_node
 from p2pcache.core.identity import Member
 from p2pcache.errors import NotAllowed, RemoteProtocolError
 from p2pcache.ids import format_node
@@ -20,7 +20,6 @@ from p2pcache.io.clock import Clock
 _log = logging.getLogger(__name__)
 
 MAX_HANDSHAKE_BYTES = 1024  # docs/protocol.md
-MAX_NODE = 2**63 - 1
 SEND_S = 10.0  # who doesn't read for so long isn't a member any more
 CLOSE_S = 2.0  # for the other side's half of a goodbye
 MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
@@ -54,7 +53,7 @@ async def greet(
         said = msgspec.msgpack.decode(data, type=Hello)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"not a HELLO: {error}") from None
-    if not 0 < said.node <= MAX_NODE:
+    if not is_node(said.node):
         raise RemoteProtocolError("a node id is a number of 63 bits, and not 0")
     if bearer is not None and not bearer.owns(said.node):
         raise NotAllowed(f"node {format_node(said.node)} is not one of {bearer}")

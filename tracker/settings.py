@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+
 
 class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of `p2pcache tracker`; the TOML section is `[tracker]`."""
@@ -24,12 +26,12 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """PEM file of the cluster's CA; several certificates in it while one CA replaces another."""
     insecure: bool = False
     """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
-    leases_in_flight: int = 16
+    leases_in_flight: int = LeaseSettings().in_flight
     """Chunks of one model that are read from the origin at once, over all nodes; where that doesn't keep the way to
     it full (its first byte is far away, one connection carries little), as many as do, up to eight times this."""
-    neighbours: int = 24
+    neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
-    trees_from: int = 64
+    trees_from: int = MemberSettings().trees_from
     """Nodes that pull one model from which on each is told which four nodes hand it what is new; 0: never, and
     everything is found among neighbours. See docs/operations.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

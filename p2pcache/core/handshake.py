@@ -21,6 +21,7 @@ from p2pcache.errors import NotAllowed, RemoteProtocolError
 VERSIONS: tuple[int, ...] = (1,)  # wire versions this release speaks: its own and the one before
 NONCE_BYTES = 32
 PROOF_BYTES = 32
+_MAX_NODE = (1 << 63) - 1  # eight signed bytes in the proofs
 
 
 class Challenge(msgspec.Struct, array_like=True, frozen=True):
@@ -77,6 +78,11 @@ def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: int, role
     version = choose_version(challenge.versions)
     proof = _proof(secret, b"client", challenge, nonce, node, role, version)
     return Hello(nonce, node, role, version, proof)
+
+
+def is_node(number: int) -> bool:
+    """Whether a number can be a node's id: 63 bits, and not 0, which stands for nobody."""
+    return 0 < number <= _MAX_NODE
 
 
 def accept(secret: Secret, challenge: Challenge, said: Hello, *, node: int, role: str) -> Welcome:

@@ -231,7 +231,10 @@ def _unusual(one: Any, plain: Any) -> dict[str, Any]:
 def revived(line: str) -> Storm:
     """The storm of a kept line (settings that it doesn't name are today's)."""
     fields = json.loads(line)
-    fields["members"] = MemberSettings(**fields.get("members", {}))
+    plain = Storm()
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            fields[name] = dataclasses.replace(getattr(plain, name), **value)
     if "partition" in fields:
         fields["partition"] = tuple(fields["partition"])
     return Storm(**fields)

@@ -1,5 +1,6 @@
 """A running agent in this process, and a client that speaks to its sockets."""
 
+import asyncio
 import contextlib
 import json
 import threading
@@ -9,9 +10,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.main import cli
 from p2pcache.core.events import Outcome
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import encode
@@ -70,6 +73,21 @@ async def pull(app: AgentApp, ref: str, **body: Any) -> dict[str, Any]:
         session.post("/v1/pull", json={"ref": ref, **body}) as answer,
     ):
         return (await events(answer))[-1]
+
+
+async def explain(app: AgentApp, ref: str = "team/m:v1") -> tuple[int, Any]:
+    """Status and JSON of `GET /v1/explain`."""
+    async with client(app) as session, session.get(f"/v1/explain?ref={ref}") as answer:
+        return answer.status, await answer.json()
+
+
+async def said(app: AgentApp, *words: str) -> str:
+    """What `p2pcache explain` prints; it blocks, so it runs on a thread."""
+    address = f"unix://{app.settings.socket}"
+    args = ["explain", "team/m:v1", "--agent", address, *words]
+    result = await asyncio.to_thread(CliRunner().invoke, cli, args)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def make_model(folder: Path, files: dict[str, bytes]) -> Path:

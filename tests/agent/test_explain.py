@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from p2pcache.agent.app import AgentApp
 from p2pcache.cli.main import cli
 from p2pcache.ids import Ref
 from p2pcache.io.facts import ModelInfo, untold
-from tests.agent.kit import agent, client, make_model, pull, push
+from tests.agent.kit import agent, client, explain, make_model, pull, push, said
 from tests.tracker.kit import tracker
 
 SIZE = 8_000_000
@@ -24,20 +23,6 @@ def origin(tmp_path: Path) -> Path:
     files = {"weights.bin": random.Random(5).randbytes(SIZE)}
     push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
     return tmp_path / "origin"
-
-
-async def explain(app: AgentApp, ref: str = "team/m:v1") -> tuple[int, Any]:
-    async with client(app) as session, session.get(f"/v1/explain?ref={ref}") as answer:
-        return answer.status, await answer.json()
-
-
-async def said(app: AgentApp, *words: str) -> str:
-    """What the command prints; it blocks, so it runs on a thread."""
-    address = f"unix://{app.settings.socket}"
-    args = ["explain", "team/m:v1", "--agent", address, *words]
-    result = await asyncio.to_thread(CliRunner().invoke, cli, args)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 async def test_a_finished_pull_says_where_its_time_went(tmp_path: Path, origin: Path) -> None:

@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from p2pcache.agent.app import AgentApp
-from p2pcache.cli.main import cli
-from tests.agent.kit import agent, client, make_model, pull, push
+from tests.agent.kit import agent, explain, make_model, pull, push, said
 from tests.tracker.kit import get, tracker
 
 NODES = 8
 SIZE = 16_000_000
 SLOW = 4_000_000  # bytes per second that storage gives each node, until everything was seen
-
-
-async def explained(app: AgentApp) -> dict[str, Any]:
-    async with client(app) as session, session.get("/v1/explain?ref=team/m:v1") as answer:
-        found: dict[str, Any] = await answer.json()
-        return found.get("now") or {}
 
 
 @pytest.mark.parametrize("trees_from", [4, 0])
@@ -47,7 +38,7 @@ async def test_who_is_supplied_by_whom_is_told(tmp_path: Path, trees_from: int) 
             await asyncio.sleep(0.1)
             _, found = await get(hub.address, "/v1/swarms")
             most = max([most, *(row["supplied"] for row in found["swarms"])])
-            now = await explained(apps[0])
+            now = (await explain(apps[0]))[1].get("now") or {}
             if now.get("counters", {}).get("supplied"):
                 seen = seen or now | {"text": await said(apps[0])}
         assert [done["event"] for done in await pulling] == ["done"] * NODES
@@ -64,11 +55,3 @@ async def test_who_is_supplied_by_whom_is_told(tmp_path: Path, trees_from: int) 
         assert named < known - {f"{apps[0].node:016x}"}
         assert {peer["node"] for peer in seen["peers"] if peer["supplies"]} <= named
         assert "nodes hand us what is new" in seen["text"]
-
-
-async def said(app: AgentApp) -> str:
-    """What the command prints; it blocks, so it runs on a thread."""
-    args = ["explain", "team/m:v1", "--agent", f"unix://{app.settings.socket}"]
-    result = await asyncio.to_thread(CliRunner().invoke, cli, args)
-    assert result.exit_code == 0, result.output
-    return result.output

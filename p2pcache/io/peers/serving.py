@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.forest import supplied_with
-from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept
+from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept, is_node
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers import wire
@@ -19,8 +19,6 @@ from p2pcache.io.peers.uploads import Upload
 from p2pcache.io.peers.wire import Frame, Kind
 
 _log = logging.getLogger(__name__)
-
-_MAX_NODE = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -100,7 +98,7 @@ class Serving:
         hub = self._hub
         said = wire.parse_greeting(frame, Hello)
         welcome = accept(hub.secret, self._challenge, said, node=hub.node, role="peer")
-        if not 0 < said.node <= _MAX_NODE or said.node == hub.node:
+        if not is_node(said.node) or said.node == hub.node:
             raise RemoteProtocolError("HELLO with an impossible node id")
         member = self.connection.channel.member
         if member is not None and not member.owns(said.node):
