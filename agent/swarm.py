@@ -109,7 +109,7 @@ class Swarm:
             if timer is not None:
                 timer.cancel()
         self._timer = self._redial = None
-        self._tell_tracker()
+        self.tell_tracker()
 
     @property
     def complete(self) -> bool:
@@ -155,7 +155,7 @@ class Swarm:
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
             self.digest, count, have, complete=self.complete,
-            credit=self.scheduler.credit if self.scheduler is not None else 0,
+            credit=self.scheduler.credit if self.scheduler is not None else 0, slow=self._parts.net.slow(self.digest),
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
             label=self.label, total_bytes=self.layout.total_bytes, pulled=self.pulled,
             taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
@@ -176,7 +176,7 @@ class Swarm:
             self._have |= fresh
             self._parts.net.announce(self.digest, fresh)
             if fresh and self.complete:
-                self._tell_tracker()  # else it would have the next node read the origin for it
+                self.tell_tracker()  # else it would have the next node read the origin for it
 
     def lost(self) -> None:
         """The store found bad bytes: believe only what it still calls proved."""
@@ -218,7 +218,7 @@ class Swarm:
                 why = self._parts.origin.wrong(self.digest, message.run) or message.reason
                 self.on_failed(wrong_at_origin(why))
             case m.Poll():
-                self._tell_tracker()
+                self.tell_tracker()
             case _:
                 log.debug("ignored %s", type(message).__name__)
 
@@ -227,9 +227,9 @@ class Swarm:
             self.neighbours.dial_missing()
             self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
 
-    def _tell_tracker(self) -> None:
-        link = self._parts.link
-        if link is not None:
+    def tell_tracker(self) -> None:
+        """Say at once what the next heartbeat would."""
+        if (link := self._parts.link) is not None:
             link.send(m.Heartbeat(load=self._parts.net.load, swarms=(self.state(),)))
 
     def _runs(self, runs: tuple[int, ...]) -> int:
@@ -329,11 +329,11 @@ class Swarm:
     def _perform(self, command: c.Command) -> None:
         net = self._parts.net
         match command:
-            case c.Request(number, peer, run, urgent):
+            case c.Request(number, peer, run, turn):
                 wire, self._next_wire = self._next_wire, self._next_wire + 1
                 self._wire_of[number] = wire
                 self._asked[wire] = (number, peer)
-                net.request(self.digest, wire, peer, run, urgent=urgent)
+                net.request(self.digest, wire, peer, run, turn)
             case c.Cancel(number):
                 if number in self._wire_of:
                     net.cancel(self.digest, self._wire_of[number])
@@ -350,7 +350,7 @@ class Swarm:
                 if not self.neighbours.dial(peer):
                     self._post(e.DialFailed(peer))
             case c.Finished():
-                self._tell_tracker()
+                self.tell_tracker()
                 self.on_finished()
             case c.WantedDone():
                 self.on_wanted()

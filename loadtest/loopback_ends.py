@@ -93,6 +93,9 @@ class Port:
     def usual_uploads(self) -> int | None:
         return None
 
+    def tell_tracker(self) -> None:
+        """There is none."""
+
     def wants(self) -> bool:
         return not self.store.complete
 

@@ -7,6 +7,8 @@ nothing waits for them.
 
 from dataclasses import dataclass
 
+from p2pcache.core.uploads import Turn
+
 ALL = -1  # every run, as bits
 
 
@@ -17,8 +19,7 @@ class Request:
     request: int
     peer: int
     run: int
-    # To be served first: it crosses a rack's or site's boundary and many wait for it there, or who asks is shut out.
-    urgent: bool = False
+    turn: Turn = Turn.USUAL  # when the neighbour should serve it
 
 
 @dataclass(slots=True)

@@ -40,9 +40,9 @@ def supplied_with(
 ) -> int:
     """The stripes (bits over runs) that an asker has of us, now that it asks for this run.
 
-    What it asks urgently while we keep places for those that we supply (`Scheduler.usual_uploads`) is of its supplier.
+    Who has no supplier itself (`Scheduler.usual_uploads` is None) supplies nobody, whatever it is asked for.
     """
-    new = turn is Turn.URGENT and usual_uploads is not None and not stripes_so_far >> run & 1
+    new = turn is Turn.SUPPLIED and usual_uploads is not None and not stripes_so_far >> run & 1
     return stripes_so_far | stripe_of(run, run_count) if new else stripes_so_far
 
 

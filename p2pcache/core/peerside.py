@@ -19,6 +19,7 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.supply import Supply
 from p2pcache.core.tempo import Tempo
 from p2pcache.core.timing import Timing
+from p2pcache.core.uploads import Turn
 from p2pcache.core.view import InFlight
 
 # Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
@@ -372,8 +373,6 @@ class PeerSide:
         self._diary.counters.requests += 1
         self._diary.counters.supplied += supplied
         self._diary.note(now, run, "asked of", peer.node)
-        out.append(
-            Request(
-                number, peer.node, run, supplied or peer.distance > 0 or self._allowance.shut_out
-            )
-        )
+        urgent = peer.distance > 0 or self._allowance.shut_out
+        turn = Turn.SUPPLIED if supplied else Turn.URGENT if urgent else Turn.USUAL
+        out.append(Request(number, peer.node, run, turn))

@@ -1,5 +1,7 @@
 """Who takes part in the trees of one swarm, and who is told of it. Pure."""
 
+from collections.abc import Sequence
+
 from p2pcache.core.forest import STRIPES, Forest, Rank, stripes
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import Poll
@@ -13,6 +15,10 @@ BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
 _ASKED_AFTER = 1.5
 _ASKED_AT_ONCE = 64  # ... so many nodes
 _ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
+ACCUSERS = 2  # so many of its four suppliers, until a node is taken for slow
+MAX_ACCUSED = (
+    16  # names of one message that are looked at: a node supplies four, and knows some from before
+)
 MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
 Told = tuple[tuple[int, ...], tuple[int, ...]]
 """Suppliers and roots as a node knows them."""
@@ -40,6 +46,9 @@ class Planting:
         self._behind: set[int] = set()  # in the forest, but of little use to others
         # Were roots, and kept their whole stripe waiting: they hand nothing on until they are seen to keep up.
         self._dragging: set[int] = set()
+        # Found slow by those that supply them, when so many runs were read: nobody waits for them until they kept up.
+        self._slow: dict[int, int] = {}
+        self._accusers: dict[int, set[int]] = {}  # who said that of a node
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
@@ -58,7 +67,28 @@ class Planting:
             else:
                 self._behind.discard(node)
                 self._dragging.discard(node)
+                self._acquit(node)
             self._enter(node)
+
+    def accused(self, supplier: int, nodes: Sequence[int]) -> None:
+        """A member says which of those that it supplies take it far slower than the others.
+
+        One alone may lie, or its link be shared unevenly for a while; who is slow is slow for all that supply it.
+        """
+        for node in set(nodes[:MAX_ACCUSED]) - self._slow.keys() if self.grown else ():
+            if node in self.forest and supplier in self.forest.suppliers(node):
+                accusers = self._accusers.setdefault(node, set())
+                accusers.add(supplier)
+                if len(accusers) >= ACCUSERS:
+                    self._slow[node] = self._book.ends["done"]
+                    self._enter(node)
+
+    def _acquit(self, node: int) -> None:
+        """A node has what was read; if that was much since it was found slow, it isn't."""
+        since = self._slow.get(node)
+        if since is not None and self._book.ends["done"] - since > _ASKED_AFTER * self._tolerated:
+            del self._slow[node]
+            self._accusers.pop(node, None)
 
     @property
     def _tolerated(self) -> float:
@@ -79,7 +109,8 @@ class Planting:
         readers = self._book.readers
         slow = readers.is_slow(node) or node in self._dragging
         fit = readers.hiding.is_reached(node) and not slow
-        rank = Rank.SPARE if node in self._behind else Rank.INNER if fit else Rank.LEAF
+        spare = node in self._behind or node in self._slow
+        rank = Rank.SPARE if spare else Rank.INNER if fit else Rank.LEAF
         self.forest.enter(node, rank)
 
     def left(self, node: int) -> None:
@@ -88,6 +119,8 @@ class Planting:
             self.forest.leave(node)
             self._behind.discard(node)
             self._dragging.discard(node)
+            self._slow.pop(node, None)
+            self._accusers.pop(node, None)
             self._untold.add(node)
 
     def welcomed(self, node: int) -> None:

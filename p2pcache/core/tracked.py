@@ -236,6 +236,7 @@ class TrackedSwarm:
         wanted = self._bits(said.wanted)
         self._want(node, 0 if said.complete else said.credit, wanted, out, now)
         self.planting.seen(node, pulls=said.credit > 0 and wanted == ALL)
+        self.planting.accused(node, said.slow)
         self.audit.answered(node)
 
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:

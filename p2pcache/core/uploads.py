@@ -7,7 +7,8 @@ only delay the first), and slots go round the peers that wait. As many peers are
 are slots: an early BUSY lets the requester find somebody with a free slot, where a queue would
 hold it, and who was told BUSY is told when there is room again. Who is being served may have its next
 request wait here, so that no slot stands empty for as long as a question takes (decision 0024). A peer whose
-link is far slower than the others' takes no slot from them: it would hold it for ten of their turns.
+link is far slower than the others' takes no slot from them: it would hold it for ten of their turns, and that
+is seen before the first of them is over.
 
 How many flow at once follows how long they take beside the tempo of the swarm: a node with a slow uplink
 that sends a rare run to seven peers in parallel keeps everybody waiting, while two at a time are soon many
@@ -18,8 +19,10 @@ Where all slots are open who is served stays, for a call and a new question cost
 two rounds ago comes next, or what this node alone has would reach those that it serves and nobody else (decision 0026).
 """
 
+import math
 from collections import deque
 from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from itertools import takewhile
 from statistics import median_high
@@ -50,10 +53,11 @@ Item = TypeVar("Item", bound=Hashable)
 class Turn(IntEnum):
     """Whose requests are served first."""
 
-    URGENT = 0  # across a boundary of racks or sites, or who asks is shut out by the others
-    USUAL = 1
-    WARM = 2  # somebody will want it
-    BACKGROUND = 3  # nobody waits for it
+    SUPPLIED = 0  # who asks is supplied with it by this node (`core.forest`), and hands it on
+    URGENT = 1  # across a boundary of racks or sites, or who asks is shut out by the others
+    USUAL = 2
+    WARM = 3  # somebody will want it
+    BACKGROUND = 4  # nobody waits for it
 
 
 class _Refusal(NamedTuple, Generic[Item]):
@@ -71,9 +75,12 @@ class UploadQueue(Generic[Item]):
     neither takes a place from what comes before it, nor has its next request wait here: the slot is for
     whoever is more in need.
 
-    Invariants (`check`): at most `slots` active, and as many to slow peers; a peer has at most one active upload; the
-    rotation holds all and only peers that wait; a peer's requests wait in the order of their turns; who gives way is
-    being served.
+    Those that a node supplies with new runs find a slot beside all others: who reads slowly and asks early would keep
+    the slots, and a whole tree below waits (decision 0036).
+
+    Invariants (`check`): at most twice `slots` active, and `slots` peers slow; a peer has one active upload at most;
+    the rotation holds all and only peers that wait; a peer's requests wait in the order of their turns; who gives way
+    is being served.
     """
 
     def __init__(self, settings: UploadSettings) -> None:
@@ -89,6 +96,8 @@ class UploadQueue(Generic[Item]):
         self._ends = 0  # uploads so far
         self._giving_way: set[int] = set()  # served still, its next request was told BUSY
         self._took_s: deque[float] = deque(maxlen=_DURATIONS)
+        self._usual_s = math.inf  # the median of them, once it is known
+        self._since: dict[int, float] = {}  # peer -> when what is being sent to it was seen first
         # Peers beside whom a slot is kept for the others; as many as slots at most.
         self._slow: set[int] = set()
         self._open = True
@@ -154,10 +163,30 @@ class UploadQueue(Generic[Item]):
 
     def start(self) -> tuple[int, Item] | None:
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
-        if len(self._active.keys() - self._slow) >= self._at_once:
+        if len(self._active) >= 2 * self._settings.slots:
             return None
         turns = sorted({line[0][0] for line in self._waiting.values()})
-        return next((begun for turn in turns if (begun := self._next(turn))), None)
+        return next(
+            (one for turn in turns if self._flows(turn) and (one := self._next(turn))), None
+        )
+
+    def _flows(self, turn: Turn) -> bool:
+        """Whether there is a slot for it."""
+        if turn is Turn.SUPPLIED:
+            return self._taken(turn, waiting=False) < self._slots
+        return len(self._active.keys() - self._slow) < self._at_once
+
+    def look(self, now: float) -> None:
+        """See at this time (seconds) who is sent to for far longer than usual; call it after `start`."""
+        for peer in self._active:
+            since = self._since.setdefault(peer, now)
+            if now - since > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
+                self._slow.add(peer)
+
+    @property
+    def slow(self) -> AbstractSet[int]:
+        """Peers that take what is sent to them far slower than the others do."""
+        return self._slow
 
     def vacant(self) -> list[Item]:
         """Refused requests, the oldest first, whose askers should hear that there is room now; each is named once.
@@ -206,6 +235,7 @@ class UploadQueue(Generic[Item]):
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
+        self._since.pop(peer, None)
         self._giving_way.discard(peer)
         self._served = peer
         self._ends += 1
@@ -222,9 +252,10 @@ class UploadQueue(Generic[Item]):
 
     def _judge(self, peer: int, took_s: float) -> None:
         self._took_s.append(took_s)
-        usual_s = median_high(self._took_s)
+        if len(self._took_s) >= _KNOWN:
+            self._usual_s = median_high(self._took_s)
         room = peer in self._slow or len(self._slow) < self._settings.slots
-        if room and len(self._took_s) >= _KNOWN and took_s > _SLOW * usual_s:
+        if room and took_s > _SLOW * self._usual_s:
             self._slow.add(peer)
         else:
             self._slow.discard(peer)
@@ -256,6 +287,7 @@ class UploadQueue(Generic[Item]):
         """Assert the invariants (tests and simulator)."""
         assert len(self._slow) <= self._settings.slots
         assert len(self._active) <= 2 * self._settings.slots
+        assert self._since.keys() <= self._active.keys()
         assert self._giving_way <= self._active.keys()
         most = self._settings.slots + self._settings.queue + _URGENT
         assert self.load <= 4 * max(most, self._settings.few_askers_places)
@@ -293,12 +325,13 @@ class UploadQueue(Generic[Item]):
     def _places(self, turn: Turn) -> int:
         """Peers below which one more is admitted."""
         places = self._capacity if turn < Turn.WARM else self._at_once
-        return places + (_URGENT if turn is Turn.URGENT else 0)
+        return places + (_URGENT if turn < Turn.USUAL else 0)
 
-    def _taken(self, turn: Turn) -> int:
+    def _taken(self, turn: Turn, *, waiting: bool = True) -> int:
         """Peers that are served or wait, but for slow ones and those whose turn comes later than this."""
         served = {peer for peer, (one, _) in self._active.items() if one <= turn}
-        served.update(peer for peer, line in self._waiting.items() if line[0][0] <= turn)
+        if waiting:
+            served.update(peer for peer, line in self._waiting.items() if line[0][0] <= turn)
         return len(served - self._slow)
 
     @property

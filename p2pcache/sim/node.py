@@ -14,7 +14,6 @@ from p2pcache.core import messages as m
 from p2pcache.core.events import Outcome
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
-from p2pcache.core.uploads import Turn
 from p2pcache.sim.agentlink import AgentLink
 from p2pcache.sim.memberlist import NOBODY
 from p2pcache.sim.network import Network
@@ -245,9 +244,8 @@ class SimNode:
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run, self.world.now)
-        turn = Turn.URGENT if command.urgent else Turn.USUAL
         self.cluster.send(
-            self, server, server.serving.serve, self, command.request, command.run, turn
+            self, server, server.serving.serve, self, command.request, command.run, command.turn
         )
 
     def _on_cancel(self, command: commands.Cancel) -> None:
@@ -299,8 +297,12 @@ class SimNode:
         return m.SwarmState(
             self.cluster.digest, count, have, complete=scheduler.complete,
             credit=scheduler.credit, leases=leases, known=self.members.listed if announcing else (),
-            wanted=reports.wish(scheduler.wanted, count),
+            wanted=reports.wish(scheduler.wanted, count), slow=tuple(sorted(self.serving.slow)),
         )  # fmt: skip
+
+    def tell_state(self) -> None:
+        """Tell the tracker what we have now, not with the next heartbeat."""
+        self.link.tell(m.Heartbeat(swarms=(self.state(),)))
 
     def from_tracker(self, message: m.ToAgent) -> None:
         """A message of the tracker."""
@@ -312,7 +314,7 @@ class SimNode:
             case m.Swarm():
                 self._swarm_changed(message)
             case m.Poll():
-                self.link.tell(m.Heartbeat(swarms=(self.state(),)))
+                self.tell_state()
             case m.Stop():
                 self.corrupt = True
             case _:
@@ -358,7 +360,7 @@ class SimNode:
 
     def _on_finished(self, _command: commands.Finished) -> None:
         self._got_it()
-        self.link.tell(m.Heartbeat(swarms=(self.state(),)))
+        self.tell_state()
 
     def _on_dial(self, command: commands.Dial) -> None:
         if command.peer in self.askable:

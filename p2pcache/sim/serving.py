@@ -39,6 +39,7 @@ class Serving:
         self.askers: dict[int, SimNode] = {}  # who may request from us
         # Whom we supply, and their stripes (bits over runs).
         self.supplied: dict[int, tuple[SimNode, int]] = {}
+        self._named: set[int] = set()  # slow ones that the tracker has heard of
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
     def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
@@ -54,6 +55,7 @@ class Serving:
         _, before = self.supplied.get(asker.node, (asker, 0))
         if stripes := supplied_with(before, run, len(node.run_bytes), turn, most):
             self.supplied[asker.node] = asker, stripes
+        self.queue.look(node.world.now)
         if not self.queue.offer(asker.node, upload, turn, most):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
@@ -87,6 +89,17 @@ class Serving:
         for upload in self._uploads.values():
             self._stop(upload)
 
+    @property
+    def slow(self) -> set[int]:
+        """Nodes that this one supplies, and that take it far slower than the others."""
+        return self.queue.slow & self.supplied.keys()
+
+    def _tell_of_slow(self) -> None:
+        self.queue.look(self._node.world.now)
+        if not self.slow <= self._named:
+            self._named |= self.slow
+            self._node.tell_state()
+
     def _stop(self, upload: Upload) -> None:
         if upload.flow is not None:
             self._node.net.cancel(upload.flow)
@@ -109,6 +122,7 @@ class Serving:
             links = path(node.place, node.up, asker.place, asker.down)
             size = node.run_bytes[upload.run]
             upload.flow = node.net.start(links, size, self._sent, upload)
+        self.queue.look(node.world.now)
 
     def _sent(self, upload: Upload) -> None:
         node, asker = self._node, upload.asker
@@ -116,6 +130,7 @@ class Serving:
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
         self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
+        self._tell_of_slow()
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
         self._start()

@@ -4,6 +4,7 @@ import pytest
 
 from p2pcache.core.commands import Request
 from p2pcache.core.events import Outcome, PeerHas, PeerLeft, RequestEnded
+from p2pcache.core.uploads import Turn
 from tests.core.scheduler_kit import SETTINGS, Desk, of
 
 TOOK_S = 1.0  # each run
@@ -119,19 +120,23 @@ def test_who_finds_places_nowhere_asks_urgently() -> None:
     desk = Desk(runs=1000)
     first = desk.meet(dict.fromkeys(SENDERS, desk.full))
     half = SETTINGS.outstanding // 2
-    assert [one.urgent for one in first] == [n < half for n in range(SETTINGS.outstanding)]
+    assert [one.turn is Turn.URGENT for one in first] == [
+        n < half for n in range(SETTINGS.outstanding)
+    ]
     for one in first[half:]:
         end(desk, one, Outcome.BUSY)
     asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
     assert len(asked) == SETTINGS.outstanding - half
-    assert not any(one.urgent for one in asked), "it has half of what it may ask for"
+    assert not any(one.turn is Turn.URGENT for one in asked), "it has half of what it may ask for"
     for one in (*asked, *first[:half]):
         end(desk, one, Outcome.BUSY)
-    assert any(one.urgent for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s)))
+    assert any(
+        one.turn is Turn.URGENT for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    )
 
 
 def test_where_little_is_in_reach_nobody_is_shut_out() -> None:
     desk = Desk(runs=1000)
     asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
     assert asked
-    assert not any(one.urgent for one in asked)
+    assert not any(one.turn is Turn.URGENT for one in asked)

@@ -8,6 +8,7 @@ from p2pcache.core.leases import LeaseBook
 from p2pcache.core.outputs import Output, Send
 from p2pcache.core.planting import LEAST_BEHIND, Planting
 from p2pcache.core.roots import DRAGS
+from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from tests.core.tracking_kit import RUNS, World, X, state
 
@@ -153,6 +154,76 @@ def test_who_is_behind_supplies_nobody() -> None:
     trees.seen(1, pulls=True)
     assert trees.forest.trees[0].rank(1) is not Rank.SPARE
     trees.check()
+
+
+def many_runs(nodes: int) -> tuple[Planting, LeaseBook, Roster]:
+    """Trees of these nodes, for a model of many runs, without a tracker's other rooms."""
+    roster = Roster(X, MANY, 1)
+    book = LeaseBook(run_count=MANY, settings=LeaseSettings(), seed=1, have=roster.have)
+    trees = Planting(roster, book, LEAST)
+    for node in range(1, nodes + 1):
+        roster.enter(m.Member(node, f"10.0.0.{node}:1"))
+        trees.seen(node, pulls=True)
+    trees.step(0.0, [])
+    return trees, book, roster
+
+
+def is_spare(trees: Planting, node: int) -> bool:
+    return trees.forest.trees[0].rank(node) is Rank.SPARE
+
+
+def test_whom_two_of_its_suppliers_find_slow_supplies_nobody() -> None:
+    """500 simulated nodes, a tenth slow: the last of the others had 0.85 of the bound, 0.92 so."""
+    trees, _, _ = many_runs(20)
+    first, second = [one for one in trees.forest.suppliers(9) if one != NOBODY][:2]
+    stranger = next(n for n in range(1, 21) if n != 9 and n not in trees.forest.suppliers(9))
+    for supplier in (first, first, stranger, 9):
+        trees.accused(supplier, (9, 777, supplier))
+    assert not is_spare(trees, 9), "one alone may lie"
+    trees.accused(second, (9,))
+    assert is_spare(trees, 9)
+    assert not any(is_spare(trees, node) for node in range(1, 21) if node != 9)
+    trees.step(0.0, [])
+    assert 9 not in {one for node in range(1, 21) for one in trees.forest.suppliers(node)}
+    trees.check()
+
+
+def test_who_was_found_slow_hands_on_again_when_it_kept_up() -> None:
+    trees, book, roster = many_runs(20)
+    for supplier in trees.forest.suppliers(9):
+        trees.accused(supplier, (9,))
+    trees.seen(9, pulls=True)
+    assert is_spare(trees, 9), "so soon anybody has what was read"
+    book.ends["done"] = 2 * LEAST_BEHIND
+    trees.seen(9, pulls=True)
+    assert is_spare(trees, 9), "it lacks it all"
+    roster.update(9, chunkset.full(2 * LEAST_BEHIND))
+    trees.seen(9, pulls=True)
+    assert not is_spare(trees, 9)
+    one = next(one for one in trees.forest.suppliers(9) if one != NOBODY)
+    trees.accused(one, (9,))
+    assert not is_spare(trees, 9), "what was said of it before is forgotten"
+    trees.check()
+
+
+def test_who_goes_and_comes_back_is_slow_no_more() -> None:
+    trees, _, _ = many_runs(20)
+    for supplier in trees.forest.suppliers(9):
+        trees.accused(supplier, (9,))
+    trees.left(9)
+    trees.seen(9, pulls=True)
+    assert not is_spare(trees, 9)
+    trees.check()
+
+
+def test_a_member_tells_whom_it_finds_slow() -> None:
+    world = storm(20)
+    trees = planting(world)
+    said = m.SwarmState(X, RUNS, chunkset.to_bytes(0, RUNS), credit=1, slow=(9,))
+    for supplier in trees.forest.suppliers(9):
+        if supplier != NOBODY:
+            world.say(supplier, m.Heartbeat(swarms=(said,)))
+    assert is_spare(trees, 9)
 
 
 def test_where_anybody_would_have_no_supplier_there_are_no_trees() -> None:

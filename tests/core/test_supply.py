@@ -16,6 +16,7 @@ from p2pcache.core.events import (
     TrackerUp,
 )
 from p2pcache.core.forest import STRIPES, stripes
+from p2pcache.core.uploads import Turn
 from tests.core.scheduler_kit import Desk, of
 
 ABOVE = (11, 12, 13, 14)  # our suppliers, by stripe
@@ -49,7 +50,7 @@ def test_suppliers_that_we_do_not_know_are_dialled() -> None:
 
 def test_what_a_supplier_has_is_asked_of_it_at_once_and_urgently() -> None:
     out = desk().do(PeerHas(12, 1 << 1 | 1 << 5, 0))
-    assert of(Request, out) == [Request(1, 12, 1, urgent=True), Request(2, 12, 5, urgent=True)]
+    assert of(Request, out) == [Request(1, 12, 1, Turn.SUPPLIED), Request(2, 12, 5, Turn.SUPPLIED)]
 
 
 def test_no_more_than_two_wait_at_a_supplier() -> None:

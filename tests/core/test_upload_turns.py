@@ -176,3 +176,43 @@ def test_who_found_no_place_beside_them_is_called_when_there_is_one() -> None:
     queue.ended(2, 2, 1.0)
     assert queue.vacant() == [8]
     assert queue.offer(8, 8, Turn.USUAL, 4)
+
+
+def test_who_is_supplied_has_a_slot_beside_all_others() -> None:
+    """They may be slow, and ask before it is known: a whole tree would wait until they are served."""
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=3, few_askers_places=0))
+    for peer in (1, 2):
+        assert queue.offer(peer, peer, Turn.URGENT, 4)
+        assert queue.start() == (peer, peer)
+    assert queue.offer(3, 3, Turn.URGENT, 4)
+    assert queue.start() is None, "its uplink isn't known yet: two at once"
+    for peer in (11, 12, 13, 14):
+        assert queue.offer(peer, peer, Turn.SUPPLIED, 4)
+    assert [queue.start() for _ in range(4)] == [(p, p) for p in (11, 12, 13)] + [None]
+    queue.ended(11, 11)
+    assert queue.start() == (14, 14)
+    queue.check()
+
+
+def test_who_takes_far_longer_is_slow_before_its_upload_is_over() -> None:
+    queue = opened(slots=8)  # they took a second
+    served(queue, *range(1, 9))
+    queue.look(10.0)
+    queue.look(13.0)
+    assert not queue.slow
+    queue.ended(1, 1, 3.0)
+    queue.look(13.1)
+    assert queue.slow == set(range(2, 9))
+    served(queue, 101)
+    for peer in range(2, 9):
+        queue.ended(peer, peer, 3.0)
+    assert not queue.slow, "each of them, as it turned out, took three times as long and no more"
+    queue.check()
+
+
+def test_how_long_is_usual_is_known_after_some_uploads() -> None:
+    queue = opened(slots=7)
+    served(queue, 1)
+    queue.look(0.0)
+    queue.look(1e6)
+    assert not queue.slow

@@ -177,6 +177,7 @@ class Machine(RuleBasedStateMachine):
         self.waiting: set[tuple[int, int]] = set()
         self.active: set[tuple[int, int]] = set()
         self.count = 0
+        self.now = 0.0
 
     @rule(peer=st.integers(0, 4), turn=st.sampled_from(Turn))
     def offer(self, peer: int, turn: Turn) -> None:
@@ -191,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         begun = self.queue.start()
         if begun is None:
             idle = {p for p, _ in self.waiting} - {p for p, _ in self.active}
-            assert not idle or len(self.active) == SETTINGS.slots  # work-conserving
+            assert not idle or len(self.active) >= SETTINGS.slots  # work-conserving
         else:
             self.waiting.remove(begun)
             self.active.add(begun)
@@ -201,7 +202,7 @@ class Machine(RuleBasedStateMachine):
         if self.active:
             one = data.draw(st.sampled_from(sorted(self.active)))
             self.active.remove(one)
-            self.queue.ended(*one)
+            self.queue.ended(*one, data.draw(st.sampled_from([None, 0.1, 10.0])))
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -209,6 +210,11 @@ class Machine(RuleBasedStateMachine):
             one = data.draw(st.sampled_from(sorted(self.waiting)))
             self.waiting.remove(one)
             assert self.queue.cancel(*one)
+
+    @rule(seconds=st.floats(0.0, 10.0))
+    def look(self, seconds: float) -> None:
+        self.now += seconds
+        self.queue.look(self.now)
 
     @rule(peer=st.integers(0, 4))
     def leave(self, peer: int) -> None:

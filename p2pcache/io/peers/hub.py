@@ -127,6 +127,22 @@ class Hub:
             if news and (news := news & ~self.known_have(digest, node)):
                 self._tell(digest, node, news)
 
+    def slow(self, digest: str) -> set[int]:
+        """Nodes that we supply with stripes, and that take it far slower than the others."""
+        slow = self.uploads.slow
+        return {
+            node for node, serving in self.serving.items()
+            if serving.connection.serial in slow and serving.supplied(digest)
+        } if slow else set()  # fmt: skip
+
+    def tell_of_slow(self, digest: str, port: SwarmPort) -> None:
+        """See whether some of them are news for the tracker; it hears of all of them with every heartbeat."""
+        ones = [self.serving[node] for node in self.slow(digest)]
+        if not all(digest in one.named_slow for one in ones):
+            for one in ones:
+                one.named_slow.add(digest)
+            port.tell_tracker()
+
     def _tell(self, digest: str, node: int, runs: int) -> None:
         requester, serving = self.requesters.get(node), self.serving.get(node)
         if requester is not None and requester.tell(digest, runs):

@@ -207,11 +207,11 @@ class PeerNet:
             self._turns[digest] = turn
 
     def request(
-        self, digest: str, request: int, node: int, run: int, *, urgent: bool = False
+        self, digest: str, request: int, node: int, run: int, turn: Turn = Turn.USUAL
     ) -> None:
         """Ask a joined node for what is missing of a run; ends in one `request_ended`.
 
-        With `urgent` it is to be served first: a whole rack waits for it, or we are shut out.
+        `turn`: when it should be served, where nobody waits for the model less than for others (`put_behind`).
         """
         hub = self._live
         port = self._port(digest)
@@ -225,7 +225,6 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         requester = hub.requesters.get(node)
-        turn = Turn.URGENT if urgent else Turn.USUAL
         turn = self._turns.get(digest, turn)
         if requester is None or not requester.ask(digest, request, spans, turn):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
@@ -248,6 +247,10 @@ class PeerNet:
     def announce_supplied(self, digest: str, runs: int) -> None:
         """The same, at once and only for those whom we supply with these stripes (`core.forest`)."""
         self._live.announce_supplied(digest, runs)
+
+    def slow(self, digest: str) -> tuple[int, ...]:
+        """Nodes that we supply with stripes, and that take it far slower than the others."""
+        return tuple(sorted(self._hub.slow(digest))) if self._hub is not None else ()
 
     def drop(self, node: int, reason: str) -> None:
         """Hang up on a node, and refuse it for a while."""

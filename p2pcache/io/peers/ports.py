@@ -87,6 +87,10 @@ class SwarmPort(Protocol):
         """Beside how many peers somebody is served whom this node doesn't supply; None: any number."""
         ...
 
+    def tell_tracker(self) -> None:
+        """Somebody whom we supply turned out slow (`PeerNet.slow`): the tracker is to hear it at once."""
+        ...
+
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this node."""
 

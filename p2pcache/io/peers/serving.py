@@ -44,6 +44,9 @@ class Serving:
         self._challenge = Challenge(secrets.token_bytes(NONCE_BYTES), VERSIONS)
         self._sessions: dict[int, _Session] = {}
         self._uploads: dict[int, Upload] = {}  # by the requester's number
+        self.named_slow: set[str] = (
+            set()
+        )  # models of which the tracker heard that this peer is slow
         limits = hub.limits
         self._unserved = FrameRate(limits.frames_per_s, limits.frames_burst)
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -213,6 +216,9 @@ class Serving:
 
     def _upload_ended(self, upload: Upload, left: str) -> None:
         self._uploads.pop(upload.number, None)
+        session = self._sessions.get(upload.stream)
+        if session is not None and session.port is not None:
+            self._hub.tell_of_slow(session.digest, session.port)
         if left:
             self.connection.send(
                 wire.reason(Kind.REFUSED, left, stream=upload.stream, a=upload.number)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
@@ -72,7 +73,7 @@ class Uploads:
     """The upload slots of this node, over all its connections."""
 
     def __init__(self, settings: UploadSettings, inbox: Inbox, up: TokenBucket) -> None:
-        """Start one thread per slot.
+        """Start the threads.
 
         Args:
             settings: slots, queue, cap per peer.
@@ -80,7 +81,8 @@ class Uploads:
             up: the rate of what is sent.
         """
         self._queue: UploadQueue[Upload] = UploadQueue(settings)
-        self._workers = Workers(settings.slots, "upload")
+        # As many as the queue starts at once: a slow peer's upload must not hold the thread of another.
+        self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
         self.idle = asyncio.Event()  # nothing is active or waiting
@@ -91,6 +93,11 @@ class Uploads:
         """Uploads active and waiting."""
         return self._queue.load
 
+    @property
+    def slow(self) -> AbstractSet[int]:
+        """Serials of connections whose peers take what is sent to them far slower than the others."""
+        return self._queue.slow
+
     def limit(self, slots: int) -> None:
         """Send so many at once at most, and no more than the settings say."""
         self._queue.limit(slots)
@@ -99,6 +106,7 @@ class Uploads:
 
     def offer(self, upload: Upload, turn: Turn = Turn.USUAL, most: int | None = None) -> bool:
         """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
+        self._queue.look(time.monotonic())
         if not self._queue.offer(upload.connection.serial, upload, turn, most):
             return False
         self.idle.clear()
@@ -129,12 +137,14 @@ class Uploads:
             upload = begun[1]
             upload.connection.uploading = True
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
+        self._queue.look(time.monotonic())
 
     def _ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
         tempo_s = upload.tempo_s()
         self._queue.ended(connection.serial, upload, None if left else took_s, tempo_s)
+        self._queue.look(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # what was queued while the thread held the write side

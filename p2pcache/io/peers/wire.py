@@ -20,8 +20,12 @@ HEADER = struct.Struct("<BBHIII")  # type, flags, stream, a, b, payload length
 HEADER_BYTES = HEADER.size
 FLAG = 1  # flag bit 0; its meaning depends on the frame
 _URGENT = 2  # flag bit 1 of a REQUEST
+_SUPPLIED = 8  # flag bit 3 of one with _URGENT; older releases pass over it
 _WARM = 4  # flag bit 2 of one with FLAG: before the others in the background; older releases pass over it
-_TURN_FLAGS = {Turn.URGENT: _URGENT, Turn.USUAL: 0, Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG}
+_TURN_FLAGS = {
+    Turn.SUPPLIED: _URGENT | _SUPPLIED, Turn.URGENT: _URGENT, Turn.USUAL: 0,
+    Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG,
+}  # fmt: skip
 MAX_STREAM = 0xFFFF
 MAX_REASON_BYTES = 200
 _HANDSHAKE_BYTES = 1 * KiB
@@ -224,7 +228,9 @@ def turn_of(frame: Frame) -> Turn:
     """When a REQUEST wants to be served."""
     if frame.flags & FLAG:
         return Turn.WARM if frame.flags & _WARM else Turn.BACKGROUND
-    return Turn.URGENT if frame.flags & _URGENT else Turn.USUAL
+    if frame.flags & _URGENT:
+        return Turn.SUPPLIED if frame.flags & _SUPPLIED else Turn.URGENT
+    return Turn.USUAL
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

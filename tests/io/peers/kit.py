@@ -132,6 +132,7 @@ class Port:
     def __init__(self, model: Model, *, full: bool, broken: Exception | None = None) -> None:
         self.layout = model.layout
         self.store = FileStore(model, full=full, broken=broken)
+        self.reports = 0  # to the tracker, between heartbeats
         self.most: int | None = None  # others beside those that we supply
         self.told: list[tuple[object, ...]] = []
         self.ends: dict[int, tuple[Outcome, int]] = {}
@@ -149,6 +150,9 @@ class Port:
 
     def usual_uploads(self) -> int | None:
         return self.most
+
+    def tell_tracker(self) -> None:
+        self.reports += 1
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)

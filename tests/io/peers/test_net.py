@@ -10,6 +10,7 @@ import uvloop
 from p2pcache.core import chunkset
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
+from p2pcache.core.uploads import Turn
 from p2pcache.errors import UsageError
 from p2pcache.io.peers.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files, uploading
@@ -140,7 +141,7 @@ async def test_who_is_supplied_hears_first_and_only_of_its_stripes() -> None:
         await dialled(other, po, server)
         pb.told.clear()
         server.net.announce_supplied(DIGEST, 0b10001)
-        below.net.request(DIGEST, 7, 1, 0, urgent=True)  # of the first stripe
+        below.net.request(DIGEST, 7, 1, 0, Turn.SUPPLIED)  # of the first stripe
         other.net.request(DIGEST, 7, 1, 1)
         assert await pb.end(7) is await po.end(7) is Outcome.DONE
         server.net.announce_supplied(DIGEST, 0b110011)

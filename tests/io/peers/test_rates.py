@@ -141,7 +141,7 @@ async def test_who_asks_for_a_whole_rack_comes_before_who_came_earlier() -> None
         for run in range(3):
             near.net.request(digest, run, server.number, run)
         await asyncio.sleep(0)
-        bridge.net.request(digest, 1, server.number, 3, urgent=True)
+        bridge.net.request(digest, 1, server.number, 3, Turn.URGENT)
         assert await ports[1].end(1) is Outcome.DONE
         assert len(ports[0].ends) <= 2
         assert await ports[0].end(2) is Outcome.DONE
