@@ -125,6 +125,7 @@ class TrackerMetrics(Collector):
                     "supplied_members",
                     "Nodes that are told who hands them what is new; 0: no trees.",
                 ),
+                ("slow_members", "Nodes that take far slower than others what they are handed."),
                 (
                     "leases_limit",
                     "Runs that may be read from the origin at once, as its way was measured.",
@@ -141,6 +142,7 @@ class TrackerMetrics(Collector):
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, len(swarm.book.readers))
             gauges["supplied_members"].add_metric(key, swarm.planting.supplied)
+            gauges["slow_members"].add_metric(key, len(swarm.planting.slow))
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()

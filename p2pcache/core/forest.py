@@ -8,6 +8,7 @@ in time is had from the neighbours, as in Wang et al., mTreebone, ICDCS 2007.)
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -28,6 +29,11 @@ NOBODY = 0  # for a node id: it has no supplier there
 def stripes(run_count: int) -> tuple[int, ...]:
     """The runs (bits) of each stripe of a model."""
     return tuple(chunkset.of(range(stripe, run_count, STRIPES)) for stripe in range(STRIPES))
+
+
+def levels(nodes: int) -> int:
+    """How many hops a run takes at most in a tree of so many nodes."""
+    return math.ceil(math.log(max(nodes, 2), STRIPES))
 
 
 def stripe_of(run: int, run_count: int) -> int:
@@ -294,6 +300,11 @@ class Forest:
         """Nobody gets two stripes of one node, which serves those that ask it in turns."""
         above = {tree.supplier(node) for tree in self.trees}
         return one not in above | {node} | {adopted.get((node, other)) for other in range(STRIPES)}
+
+    @property
+    def levels(self) -> int:
+        """How many hops a run takes at most, from a tree's root to its last leaf."""
+        return levels(len(self))
 
     @property
     def inner(self) -> AbstractSet[int]:

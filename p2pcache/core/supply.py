@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from p2pcache.core import chunkset
-from p2pcache.core.forest import STRIPES, stripes
+from p2pcache.core.forest import STRIPES, levels, stripes
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.runbook import RunBook
 
@@ -59,7 +59,7 @@ class Supply:
 
     def grown(self, members: int) -> None:
         """The swarm has so many members."""
-        self._hops = math.ceil(math.log(max(members, 2), STRIPES))
+        self._hops = levels(members)
 
     def of(self, peer: Peer) -> int:
         """Runs (bits) of the stripes that this neighbour supplies us with, whether it has them or not."""

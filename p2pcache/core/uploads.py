@@ -22,7 +22,6 @@ two rounds ago comes next, or what this node alone has would reach those that it
 import math
 from collections import deque
 from collections.abc import Hashable
-from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from itertools import takewhile
 from statistics import median_high
@@ -36,6 +35,10 @@ _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
 _SLOW = 3.0  # median uploads that one takes to a slow peer
+# ... of the usual time, and more than noise of scheduling: such a peer is none to hand things on. One link at a tenth
+# of the others' is ten times; real connections that share a full link are two to three times off for a while.
+_FAR_SLOWER = 6.0
+_NOISE_S = 0.1
 _OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did
 _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
@@ -100,6 +103,8 @@ class UploadQueue(Generic[Item]):
         self._since: dict[int, float] = {}  # peer -> when what is being sent to it was seen first
         # Peers beside whom a slot is kept for the others; as many as slots at most.
         self._slow: set[int] = set()
+        # Peers to whom the last upload took so much longer than usual that others should know of it.
+        self.far_slower: set[int] = set()
         self._open = True
         self._served: int | None = None  # whose upload ended last, if it hasn't given way since
         self._paced = _FEWEST_SLOTS  # as many flow at once at most, within `slots`
@@ -179,14 +184,11 @@ class UploadQueue(Generic[Item]):
     def look(self, now: float) -> None:
         """See at this time (seconds) who is sent to for far longer than usual; call it after `start`."""
         for peer in self._active:
-            since = self._since.setdefault(peer, now)
-            if now - since > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
+            took_s = now - self._since.setdefault(peer, now)
+            if took_s > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
                 self._slow.add(peer)
-
-    @property
-    def slow(self) -> AbstractSet[int]:
-        """Peers that take what is sent to them far slower than the others do."""
-        return self._slow
+            if self._is_far_slower(took_s):
+                self.far_slower.add(peer)
 
     def vacant(self) -> list[Item]:
         """Refused requests, the oldest first, whose askers should hear that there is room now; each is named once.
@@ -259,6 +261,13 @@ class UploadQueue(Generic[Item]):
             self._slow.add(peer)
         else:
             self._slow.discard(peer)
+        if self._is_far_slower(took_s):
+            self.far_slower.add(peer)
+        else:
+            self.far_slower.discard(peer)
+
+    def _is_far_slower(self, took_s: float) -> bool:
+        return took_s > max(_NOISE_S, _FAR_SLOWER * self._usual_s)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
@@ -277,6 +286,7 @@ class UploadQueue(Generic[Item]):
         self._lately = deque((one for one in self._lately if one != peer), maxlen=_LATELY)
         self._refused.pop(peer, None)
         self._slow.discard(peer)
+        self.far_slower.discard(peer)
         waiting = self._waiting.pop(peer, None)
         if waiting is None:
             return []

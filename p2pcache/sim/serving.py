@@ -92,7 +92,7 @@ class Serving:
     @property
     def slow(self) -> set[int]:
         """Nodes that this one supplies, and that take it far slower than the others."""
-        return self.queue.slow & self.supplied.keys()
+        return self.queue.far_slower & self.supplied.keys()
 
     def _tell_of_slow(self) -> None:
         self.queue.look(self._node.world.now)

@@ -38,6 +38,7 @@ async def test_who_is_supplied_by_whom_is_told(tmp_path: Path, trees_from: int) 
             await asyncio.sleep(0.1)
             _, found = await get(hub.address, "/v1/swarms")
             most = max([most, *(row["supplied"] for row in found["swarms"])])
+            assert all(row["slow"] == [] for row in found["swarms"])
             now = (await explain(apps[0]))[1].get("now") or {}
             if now.get("counters", {}).get("supplied"):
                 seen = seen or now | {"text": await said(apps[0])}
@@ -46,6 +47,7 @@ async def test_who_is_supplied_by_whom_is_told(tmp_path: Path, trees_from: int) 
         assert read == SIZE
         _, metrics = await get(hub.address, "/metrics")
         assert "p2pcache_tracker_swarm_supplied_members{" in metrics
+        assert "p2pcache_tracker_swarm_slow_members{" in metrics
         if not trees_from:
             assert (most, seen) == (0, {})
             return

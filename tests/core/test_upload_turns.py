@@ -195,18 +195,23 @@ def test_who_is_supplied_has_a_slot_beside_all_others() -> None:
 
 
 def test_who_takes_far_longer_is_slow_before_its_upload_is_over() -> None:
-    queue = opened(slots=8)  # they took a second
-    served(queue, *range(1, 9))
+    queue = opened(slots=7)
+    served(queue, 101)
+    queue.ended(101, 101, 1.0)  # each of them took a second
+    served(queue, *range(1, 8))
     queue.look(10.0)
     queue.look(13.0)
-    assert not queue.slow
-    queue.ended(1, 1, 3.0)
+    assert not queue.offer(8, 8)
     queue.look(13.1)
-    assert queue.slow == set(range(2, 9))
-    served(queue, 101)
-    for peer in range(2, 9):
-        queue.ended(peer, peer, 3.0)
-    assert not queue.slow, "each of them, as it turned out, took three times as long and no more"
+    assert queue.offer(8, 8)
+    assert queue.start() == (8, 8), "seven slots are free for those that aren't slow"
+    assert not queue.far_slower
+    queue.look(16.1)
+    assert queue.far_slower == set(range(1, 8))
+    queue.ended(1, 1, 6.2)
+    queue.ended(2, 2, 6.0)
+    queue.leave(3)
+    assert queue.far_slower == {1, 4, 5, 6, 7}
     queue.check()
 
 
@@ -215,4 +220,13 @@ def test_how_long_is_usual_is_known_after_some_uploads() -> None:
     served(queue, 1)
     queue.look(0.0)
     queue.look(1e6)
-    assert not queue.slow
+    assert not queue.far_slower
+
+
+def test_what_is_noise_of_scheduling_is_told_nobody() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings())
+    for peer in range(20):
+        assert queue.offer(peer, peer)
+        assert queue.start() == (peer, peer)
+        queue.ended(peer, peer, 0.09 if peer == 19 else 0.001)
+    assert not queue.far_slower

@@ -58,6 +58,14 @@ def test_what_trees_do_not_bring_neighbours_do(
         assert report.eta_late >= 1 / 1.15
 
 
+def test_slow_nodes_keep_nobody_waiting_for_long() -> None:
+    """A supplier tells of them at once (0036); before, they were found by what they lacked: 0.826."""
+    report = run(Storm(nodes=100, runs=256, slow=0.1, seed=2))
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0)
+    assert report.eta >= 0.85
+
+
 def test_a_root_that_is_slow_from_the_start_costs_a_moment() -> None:
     """The first nodes to come are the roots. One at a tenth of the speed kept its stripe for 80 run times."""
     reports = [run(SOME, nodes=20, slow=0.05, seed=seed) for seed in (1, 4)]

@@ -129,7 +129,7 @@ class Hub:
 
     def slow(self, digest: str) -> set[int]:
         """Nodes that we supply with stripes, and that take it far slower than the others."""
-        slow = self.uploads.slow
+        slow = self.uploads.far_slower
         return {
             node for node, serving in self.serving.items()
             if serving.connection.serial in slow and serving.supplied(digest)

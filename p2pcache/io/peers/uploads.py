@@ -94,9 +94,9 @@ class Uploads:
         return self._queue.load
 
     @property
-    def slow(self) -> AbstractSet[int]:
+    def far_slower(self) -> AbstractSet[int]:
         """Serials of connections whose peers take what is sent to them far slower than the others."""
-        return self._queue.slow
+        return self._queue.far_slower
 
     def limit(self, slots: int) -> None:
         """Send so many at once at most, and no more than the settings say."""
