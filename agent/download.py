@@ -71,22 +71,22 @@ class Download:
         """A loader waits for these runs (bits)."""
         if self.swarm.scheduler is None:
             self._urgent |= runs
-        self.swarm.wish(e.Demanded(runs))
+        self.swarm.post(e.Demanded(runs))
 
     def start(self) -> None:
         """Ask for what is wanted, what loaders wait for first."""
         self.swarm.start(self.wanted)
         if self._urgent:
-            self.swarm.wish(e.Demanded(self._urgent))
+            self.swarm.post(e.Demanded(self._urgent))
 
     def want_whole(self) -> None:
         """Somebody wants all of it now."""
         self.whole = True
-        self.swarm.wish(e.Wanted(c.ALL))
+        self.swarm.post(e.Wanted(c.ALL))
 
     def _tell_wanted(self) -> None:
         if not self.whole:
-            self.swarm.wish(e.Wanted(self.wanted))
+            self.swarm.post(e.Wanted(self.wanted))
 
     def fail(self, error: P2PCacheError) -> None:
         """End it badly, once."""

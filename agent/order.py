@@ -104,10 +104,10 @@ class Order:
             return  # it looks through what is here already
         if back and scheduler.wanted:
             self._held.add(download)
-            download.swarm.wish(e.Wanted(0))
+            download.swarm.post(e.Wanted(0))
         elif not back and not scheduler.wanted and download.wanted:
             self._held.discard(download)
-            download.swarm.wish(e.Wanted(download.wanted))
+            download.swarm.post(e.Wanted(download.wanted))
 
     def _others_get_on(self, turn: Turn) -> bool:
         """Whether a download with an earlier turn gets on."""

@@ -80,17 +80,17 @@ class Swarm:
         self._last_progress = parts.now()
         self.scheduler = make_scheduler(parts, self.layout, self._have, self._settings)
         if wanted != c.ALL:  # first, before anything else is asked for
-            self._post(e.Wanted(wanted))
+            self.post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
-            self._post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
+            self.post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
         if self.neighbours.members:
-            self._post(self.neighbours.event())
+            self.post(self.neighbours.event())
         if parts.link is None:
-            self._post(e.Members((parts.node,)))
+            self.post(e.Members((parts.node,)))
         elif parts.link.connected:
-            self._post(e.TrackerUp(parts.link.epoch))
+            self.post(e.TrackerUp(parts.link.epoch))
             parts.link.send(m.Enter(self.state()))
-        self._post(e.Tick())
+        self.post(e.Tick())
         self._redial_later()
 
     def pause(self) -> None:
@@ -162,16 +162,12 @@ class Swarm:
             wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, count),
         )  # fmt: skip
 
-    def wish(self, wish: e.Wanted | e.Demanded) -> None:
-        """Get only some runs (`on_wanted` is called when they are here), or some before the others."""
-        self._post(wish)
-
     def proved(self, runs: int, source: e.Source) -> None:
         """Runs became `have` without a command (local copies, a push)."""
         fresh = runs & ~self._have
         self._took(source, sum(self.layout.run_bytes[run] for run in chunkset.members(fresh)))
         if self.scheduler is not None:
-            self._post(e.RunsProved(fresh, source))
+            self.post(e.RunsProved(fresh, source))
         else:
             self._have |= fresh
             self._parts.net.announce(self.digest, fresh)
@@ -183,7 +179,7 @@ class Swarm:
         before, self._have = self._have, self.store.have_runs()
         gone = before & ~self._have
         if self.scheduler is not None and gone:
-            self._post(e.RunsLost(gone))
+            self.post(e.RunsLost(gone))
 
     def _lost_on_disk(self, _runs: int) -> None:
         # The store tells from whichever thread found out, also while the agent ends.
@@ -194,26 +190,26 @@ class Swarm:
 
     def tracker_up(self, epoch: int) -> None:
         """Member again; our state went along with the announcement."""
-        self._post(e.TrackerUp(epoch))
+        self.post(e.TrackerUp(epoch))
 
     def tracker_down(self) -> None:
         """The peers go on; leases in hand are still ours until they expire."""
-        self._post(e.TrackerDown())
+        self.post(e.TrackerDown())
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """A message about this swarm."""
         match message:
             case m.Swarm():
                 for event in self.neighbours.changed(message):
-                    self._post(event)
+                    self.post(event)
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
-                self._post(e.LeaseGranted(self._runs(message.runs), message.epoch))
+                self.post(e.LeaseGranted(self._runs(message.runs), message.epoch))
                 if self.scheduler is None and (link := self._parts.link) is not None:
                     link.send(m.LeaseReport(self.digest, message.epoch, returned=message.runs))
             case m.Revoke():
-                self._post(e.LeaseRevoked(self._runs(message.runs)))
+                self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
                 why = self._parts.origin.wrong(self.digest, message.run) or message.reason
                 self.on_failed(wrong_at_origin(why))
@@ -245,6 +241,11 @@ class Swarm:
         """Whether we ask others for chunks."""
         return self.scheduler is not None and not self.complete
 
+    def handed_on(self, run: int) -> None:
+        """A peer has got a run from us; a root reads no faster than that."""
+        if self.scheduler is not None and self.scheduler.is_root:
+            self.post(e.HandedOn(1 << run))
+
     def tempo_s(self) -> float:
         """Seconds from one new run to the next; 0: not known."""
         return self.scheduler.tempo_s if self.scheduler is not None else 0.0
@@ -257,18 +258,18 @@ class Swarm:
         """We may request from this neighbour."""
         self.neighbours.joined[node] = have
         self.neighbours.has(node, have)
-        self._post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
+        self.post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
 
     def peer_left(self, node: int) -> None:
         """We may no longer."""
         self.neighbours.joined.pop(node, None)
-        self._post(e.PeerLeft(node))
+        self.post(e.PeerLeft(node))
 
     def peer_has(self, node: int, runs: int, load: int) -> None:
         """A neighbour proved runs."""
         self.neighbours.has(node, runs)
         if node in self.neighbours.joined:
-            self._post(e.PeerHas(node, runs, load))
+            self.post(e.PeerHas(node, runs, load))
 
     def request_ended(
         self, request: int, outcome: e.Outcome, nbytes: int, waited_s: float = 0.0
@@ -279,12 +280,12 @@ class Swarm:
         self._parts.tally.requests[outcome] += 1
         if number and self._wire_of.pop(number, None) is not None:
             if outcome is e.Outcome.FAILED:
-                self._disk_failed()
-            self._post(e.RequestEnded(number, outcome, waited_s))
+                self.on_failed(disk_failed(self._parts.store))
+            self.post(e.RequestEnded(number, outcome, waited_s))
 
     def dial_failed(self, node: int) -> None:
         """A neighbour can't be reached."""
-        self._post(e.DialFailed(node))
+        self.post(e.DialFailed(node))
 
     def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
         """Somebody joined us: what it has is worth knowing, and asking for."""
@@ -294,8 +295,8 @@ class Swarm:
 
     # -- the pump ----------------------------------------------------------------------------------
 
-    def _post(self, event: e.Event) -> None:
-        """Hand an event to the scheduler; performing may post more, so this never recurses."""
+    def post(self, event: e.Event) -> None:
+        """Tell the scheduler what happened, or is wanted; performing may post more, so this never recurses."""
         self._events.append(event)
         if self._performing:
             return
@@ -324,7 +325,7 @@ class Swarm:
 
     def _wake(self) -> None:
         self._timer = None
-        self._post(e.Tick())
+        self.post(e.Tick())
 
     def _perform(self, command: c.Command) -> None:
         net = self._parts.net
@@ -348,7 +349,7 @@ class Swarm:
                     self._fetches[fetch].set()
             case c.Dial(peer):
                 if not self.neighbours.dial(peer):
-                    self._post(e.DialFailed(peer))
+                    self.post(e.DialFailed(peer))
             case c.Finished():
                 self.tell_tracker()
                 self.on_finished()
@@ -384,9 +385,9 @@ class Swarm:
         if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
             del self._fetches[fetch]
         if outcome is e.Outcome.FAILED:
-            self._disk_failed()
+            self.on_failed(disk_failed(self._parts.store))
         if self.scheduler is scheduler:
-            self._post(e.FetchEnded(fetch, outcome))
+            self.post(e.FetchEnded(fetch, outcome))
 
     def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
         self.traffic[source] += nbytes
@@ -395,6 +396,3 @@ class Swarm:
             self.unflushed_bytes += nbytes
             self._last_progress = now = self._parts.now()
             self.on_bytes(source, nbytes, now, peer)
-
-    def _disk_failed(self) -> None:
-        self.on_failed(disk_failed(self._parts.store))

@@ -165,6 +165,13 @@ class Wanted:
 
 
 @dataclass(slots=True)
+class HandedOn:
+    """Somebody got these runs from us: only told while `Scheduler.is_root`."""
+
+    runs: int  # bits
+
+
+@dataclass(slots=True)
 class Tick:
     """The deadline of `next_wakeup` has come."""
 
@@ -172,5 +179,5 @@ class Tick:
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
     | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | Supplied | DialFailed | Demanded
-    | Wanted | Tick
+    | Wanted | HandedOn | Tick
 )  # fmt: skip

@@ -22,6 +22,7 @@ from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.isolation import Isolation
 from p2pcache.core.peers import PeerBook
+from p2pcache.core.readahead import ReadAhead
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.tempo import Tempo
@@ -69,6 +70,7 @@ class OriginSide:
         )
         self.owners = self._by_itself.owners
         self._isolation = Isolation(node, settings, now)
+        self.ahead = ReadAhead()
         self.readings: dict[int, Reading] = {}
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
@@ -195,6 +197,7 @@ class OriginSide:
         bit = 1 << reading.run
         self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
+            self.ahead.read(bit & self.stripe, now)
             self._by_itself.read(now - reading.started)
             if self._by_itself.governs:
                 self._depth.ended(now - reading.started, len(self.readings) + 1)
@@ -245,6 +248,11 @@ class OriginSide:
         known = _FIRST_CREDIT + self._by_itself.reads
         return known if known < self._settings.origin_fetches else self._depth.most
 
+    @property
+    def stripe(self) -> int:
+        """Runs (bits) that this node reads for a whole tree; 0: it is no root."""
+        return self.owners.rooted_stripe(self._mine.full)
+
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read, without a tracker."""
         return self._by_itself.alone(now)
@@ -280,7 +288,8 @@ class OriginSide:
         """When `act` has something to do by itself; inf if never."""
         wake = math.inf
         if self.waiting and len(self.readings) < self._depth.most:
-            wake = min(self.waiting.values()) + self._settings.stuck_after_s
+            until = self.ahead.until if self.stripe else 0.0
+            wake = until or min(self.waiting.values()) + self._settings.stuck_after_s
         if self._by_itself.up and self._mine.demanded and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
@@ -328,6 +337,8 @@ class OriginSide:
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
         # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
+        if self.stripe and self.ahead.until > now:
+            return
         elsewhere = self._book.good_holders()
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(chunkset.of(self.waiting)):

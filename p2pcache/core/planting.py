@@ -12,7 +12,6 @@ from p2pcache.core.roster import Roster
 # 1,000 nodes, 1,024 runs, a tenth slow: with 64 in all, some that had bad luck early starved, 0.845 for 0.925.
 LEVEL_BEHIND = 24
 BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
-_MOST = 0.5  # of the nodes
 # Who supplies others is asked what it has when so many times what a slow node may lack was read, and each time that
 # doubles: heartbeats would tell too late, and what a slow one kept from those below it they hardly make up for.
 _ASKED_AFTER = 1.5
@@ -54,7 +53,6 @@ class Planting:
         self._slow: dict[int, int] = {}
         # Who said that of a node, when so many runs were read.
         self._accusers: dict[int, dict[int, int]] = {}
-        self._outrun = False  # by storage, once: there are no trees any more
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
@@ -156,11 +154,7 @@ class Planting:
         least = max(1, self._trees_from // 2) if self.grown else self._trees_from
         # Where anybody is left to nobody (several can't be dialled) there are no trees: neighbours share what is short
         # evenly, trees leave it to a few, who would be last by far.
-        # Most are far behind what was read: storage is quicker than their links. Then there is always something to
-        # ask neighbours for, which keeps links full from the start, where trees would only hand on in order.
-        self._outrun |= self.grown and len(self._behind) > _MOST * len(forest)
-        fit = not self._outrun and forest.short <= 0 and len(roster.places) < 2
-        grown = len(forest) >= least > 0 and fit
+        grown = len(forest) >= least > 0 and forest.short <= 0 and len(roster.places) < 2
         roots = forest.roots if grown else ()
         self._untold |= forest.moved()
         if grown != self.grown or roots != self._roots:

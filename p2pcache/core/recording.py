@@ -27,7 +27,7 @@ _KINDS: dict[str, type[Any]] = {
     for kind in (
         e.PeerJoined, e.PeerLeft, e.PeerHas, e.RequestEnded, e.FetchEnded, e.RunsProved, e.RunsLost,
         e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.Supplied, e.DialFailed,
-        e.Demanded, e.Wanted, e.Tick,
+        e.Demanded, e.Wanted, e.HandedOn, e.Tick,
     )
 }  # fmt: skip
 

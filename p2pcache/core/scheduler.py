@@ -89,7 +89,8 @@ class Scheduler:
             events.DialFailed: self._on_dial_failed,
             events.Demanded: self._on_demanded,
             events.Wanted: self._on_wanted,
-            events.Tick: self._on_tick,
+            events.HandedOn: lambda event, _: self._origin.ahead.handed_on(event.runs),
+            events.Tick: lambda *_: None,  # deadlines are looked at after every event
         }
 
     # -- the door ---------------------------------------------------------------------------
@@ -168,6 +169,11 @@ class Scheduler:
     def usual_uploads(self) -> int | None:
         """Beside how many peers this node serves others than those that it supplies; None: any number."""
         return STRIPES if self._peers.supply.suppliers else None
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this node reads new runs for a whole tree."""
+        return self._origin.stripe > 0
 
     @property
     def counters(self) -> Counters:
@@ -366,9 +372,6 @@ class Scheduler:
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.dial_failed(event.peer, now)
-
-    def _on_tick(self, _event: events.Tick, now: float) -> None:
-        """Nothing but the deadlines, which `handle` looks at after every event."""
 
     def _watch(self, now: float) -> None:
         """Tell the tracker about window runs that no neighbour has had for a whole interval."""

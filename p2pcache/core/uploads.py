@@ -36,8 +36,8 @@ _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
 _SLOW = 3.0  # median uploads that one takes to a slow peer
 # ... of the usual time, and more than noise of scheduling: such a peer is none to hand things on. One link at a tenth
-# of the others' is ten times; real connections that share a full link are two to three times off for a while. Simulated,
-# 250 and 500 nodes: 0.875 and 0.920 with 6, 0.898 and 0.931 with 3, 0.901 and 0.930 with this (decision 0036).
+# of the others' is ten times; real connections that share a full link are two to three times off for a while.
+# Simulated, 250 and 500 nodes: 0.875 and 0.920 with 6, 0.898 and 0.931 with 3, 0.901 and 0.930 so (decision 0036).
 _FAR_SLOWER = 4.0
 _NOISE_S = 0.1
 _OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did

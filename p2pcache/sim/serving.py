@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from p2pcache.core import events
 from p2pcache.core.events import Outcome
 from p2pcache.core.forest import supplied_with
 from p2pcache.core.settings import UploadSettings
@@ -131,6 +132,8 @@ class Serving:
         took_s = node.world.now - upload.started
         self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
         self._tell_of_slow()
+        if node.scheduler.is_root:
+            node.post(events.HandedOn(1 << upload.run))
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
         self._start()

@@ -87,6 +87,10 @@ class SwarmPort(Protocol):
         """Beside how many peers somebody is served whom this node doesn't supply; None: any number."""
         ...
 
+    def handed_on(self, run: int) -> None:
+        """Somebody got all of what it asked for of this run."""
+        ...
+
     def tell_tracker(self) -> None:
         """Somebody whom we supply turned out slow (`PeerNet.slow`): the tracker is to hear it at once."""
         ...

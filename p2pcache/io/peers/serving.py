@@ -219,6 +219,8 @@ class Serving:
         session = self._sessions.get(upload.stream)
         if session is not None and session.port is not None:
             self._hub.tell_of_slow(session.digest, session.port)
+            if not left:
+                session.port.handed_on(session.port.layout.run_of(upload.chunks.start))
         if left:
             self.connection.send(
                 wire.reason(Kind.REFUSED, left, stream=upload.stream, a=upload.number)

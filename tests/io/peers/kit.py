@@ -132,6 +132,7 @@ class Port:
     def __init__(self, model: Model, *, full: bool, broken: Exception | None = None) -> None:
         self.layout = model.layout
         self.store = FileStore(model, full=full, broken=broken)
+        self.handed: list[int] = []
         self.reports = 0  # to the tracker, between heartbeats
         self.most: int | None = None  # others beside those that we supply
         self.told: list[tuple[object, ...]] = []
@@ -150,6 +151,9 @@ class Port:
 
     def usual_uploads(self) -> int | None:
         return self.most
+
+    def handed_on(self, run: int) -> None:
+        self.handed.append(run)
 
     def tell_tracker(self) -> None:
         self.reports += 1
