@@ -59,9 +59,7 @@ class SwarmState(_Message, frozen=True):
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
     pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
-    slow: tuple[
-        int, ...
-    ] = ()  # nodes that it supplies (`Swarm.suppliers`), far slower to take it than others
+    slow: tuple[int, ...] = ()  # nodes that it supplies, and that take it far slower
 
 
 # -- agent to tracker ---------------------------------------------------------------------------

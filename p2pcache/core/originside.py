@@ -337,7 +337,7 @@ class OriginSide:
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
         # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
-        if self.stripe and self.ahead.until > now:
+        if self.stripe and not self.ahead.may_read(now):
             return
         elsewhere = self._book.good_holders()
         patience_s = self._settings.stuck_after_s

@@ -19,9 +19,7 @@ _ASKED_AT_ONCE = 64  # ... so many nodes
 _ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
 ACCUSERS = 2  # so many of its four suppliers, until a node is taken for slow, ...
 _LATELY = 64  # ... while so many runs were read: longer than a run takes down the tree, and each of them to be sure
-MAX_ACCUSED = (
-    16  # names of one message that are looked at: a node supplies four, and knows some from before
-)
+MAX_ACCUSED = 16  # names of one message that are looked at; a node supplies four at a time
 MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
 Told = tuple[tuple[int, ...], tuple[int, ...]]
 """Suppliers and roots as a node knows them."""

@@ -4,14 +4,17 @@ A tree carries what is new at the pace of its nodes' links. Where storage is qui
 stripe, and everybody would take runs for late that are on their way in order (decision 0037).
 """
 
-MOST = 4  # runs that a root has read and handed to nobody: one that it sends, and the next
+from p2pcache.core import chunkset
+
+MOST = 4  # runs that a root has read and handed to nobody: what it sends and what it reads come in gusts
 PATIENCE_S = 4.0  # after the last read: then nobody asks for them, or a hop takes that long
 
 
 class ReadAhead:
     """Runs that a root has read and not handed on yet.
 
-    Invariant: a run is in `kept` from its read until it is first handed on.
+    Invariant: a run is in `kept` from its read until it, or a later one, is first handed on: the oldest are asked for
+    first, and what nobody asks for any more was had elsewhere.
     """
 
     def __init__(self) -> None:
@@ -26,7 +29,15 @@ class ReadAhead:
 
     def handed_on(self, runs: int) -> None:
         """Somebody has got these from us."""
-        self.kept &= ~runs
+        self.kept &= ~chunkset.full(runs.bit_length())
+
+    def may_read(self, now: float) -> bool:
+        """Whether to read on; who has waited for long enough waits for what it has kept so far no more."""
+        if self.until > now:
+            return False
+        if self.until:
+            self.kept = 0
+        return True
 
     @property
     def until(self) -> float:

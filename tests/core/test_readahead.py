@@ -44,7 +44,7 @@ def test_a_root_reads_on_when_what_it_read_was_handed_on() -> None:
     root = desk(ROOTS)
     assert root.s.is_root
     assert read(root, *MINE) == MINE[:MOST]
-    begun = of(Fetch, root.do(HandedOn(1 << MINE[2])))
+    begun = of(Fetch, root.do(HandedOn(1 << MINE[0])))
     assert [fetch.run for fetch in begun] == MINE[MOST : MOST + len(begun)] != []
 
 
@@ -64,10 +64,27 @@ def test_what_it_reads_for_others_stripes_is_not_counted() -> None:
     assert read(root, *OTHERS) == OTHERS
 
 
-def test_what_was_handed_on_twice_counts_once() -> None:
+def test_it_waits_once_for_what_nobody_asks_for() -> None:
+    root = desk(ROOTS)
+    read(root, *MINE)
+    begun = of(Fetch, root.sleep(PATIENCE_S + 0.1))
+    assert len(begun) > 1
+    assert not root.s._origin.ahead.kept, "all that it had read before"
+
+
+def test_a_later_run_is_handed_on_after_the_earlier_ones() -> None:
     ahead = ReadAhead()
     ahead.read(chunkset.full(MOST), 1.0)
     assert ahead.until == 1.0 + PATIENCE_S
+    assert not ahead.may_read(1.0)
+    ahead.handed_on(1 << MOST - 2)
+    assert ahead.kept == 1 << MOST - 1, "whoever lacked those before it had them elsewhere"
+    assert ahead.may_read(1.0)
+
+
+def test_what_was_handed_on_twice_counts_once() -> None:
+    ahead = ReadAhead()
+    ahead.read(chunkset.full(MOST), 1.0)
     for _ in range(2):
         ahead.handed_on(1)
     assert ahead.until == 0.0
@@ -75,3 +92,6 @@ def test_what_was_handed_on_twice_counts_once() -> None:
     assert ahead.until == 0.0
     ahead.read(1 << MOST, 6.0)
     assert ahead.until == 6.0 + PATIENCE_S
+    assert not ahead.may_read(6.0)
+    assert ahead.may_read(6.0 + PATIENCE_S)
+    assert not ahead.kept

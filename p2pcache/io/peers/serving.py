@@ -44,9 +44,7 @@ class Serving:
         self._challenge = Challenge(secrets.token_bytes(NONCE_BYTES), VERSIONS)
         self._sessions: dict[int, _Session] = {}
         self._uploads: dict[int, Upload] = {}  # by the requester's number
-        self.named_slow: set[str] = (
-            set()
-        )  # models of which the tracker heard that this peer is slow
+        self.named_slow: set[str] = set()  # models for which the tracker has heard that it is
         limits = hub.limits
         self._unserved = FrameRate(limits.frames_per_s, limits.frames_burst)
         self._handlers: dict[int, Callable[[Frame], None]] = {
