@@ -20,7 +20,7 @@ class Bare(Swarm):
         self.scheduler: Any = SimpleNamespace(next_wakeup=lambda: self.next_at)
         self.next_at: float | None = None
 
-    def _post(self, event: e.Event) -> None:
+    def post(self, event: e.Event) -> None:
         assert event == e.Tick()
         self.ticks.append(asyncio.get_running_loop().time())
         self.next_at = None

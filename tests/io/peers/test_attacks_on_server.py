@@ -294,6 +294,8 @@ async def test_who_takes_what_we_supply_far_slower_than_others_is_told() -> None
             below.net.dial(digest, 1, server.address)
             await pb.heard("joined", 1, chunkset.full(port.layout.run_count))
             for run in range(port.layout.run_count):
+                if run == 10:
+                    await asyncio.sleep(1.0)  # four times what an upload takes here, and no noise
                 below.net.request(digest, run, 1, run, Turn.SUPPLIED)
                 assert await pb.end(run) is Outcome.DONE
             assert server.net.slow(digest) == (7,)
