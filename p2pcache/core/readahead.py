@@ -6,7 +6,7 @@ stripe, and everybody would take runs for late that are on their way in order (d
 
 from p2pcache.core import chunkset
 
-MOST = 4  # runs that a root has read and handed to nobody: what it sends and what it reads come in gusts
+MOST = 6  # runs that a root has read and handed to nobody: what it sends and what it reads come in gusts
 PATIENCE_S = 4.0  # after the last read: then nobody asks for them, or a hop takes that long
 
 

@@ -40,7 +40,7 @@ def read(desk: Desk, *runs: int) -> list[int]:
 
 
 def test_a_root_reads_on_when_what_it_read_was_handed_on() -> None:
-    """Storage sixteen times as quick as links, 250 simulated nodes: 0.819 of the bound, now 0.952."""
+    """Storage sixteen times as quick as links, 250 simulated nodes: 0.819 of the bound, now 0.954."""
     root = desk(ROOTS)
     assert root.s.is_root
     assert read(root, *MINE) == MINE[:MOST]
