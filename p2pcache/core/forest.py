@@ -302,11 +302,6 @@ class Forest:
         return one not in above | {node} | {adopted.get((node, other)) for other in range(STRIPES)}
 
     @property
-    def levels(self) -> int:
-        """How many hops a run takes at most, from a tree's root to its last leaf."""
-        return levels(len(self))
-
-    @property
     def inner(self) -> AbstractSet[int]:
         """Nodes that supply others."""
         return self._inner.keys()

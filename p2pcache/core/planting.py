@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from p2pcache.core.forest import STRIPES, Forest, Rank, stripes
+from p2pcache.core.forest import STRIPES, Forest, Rank, levels, stripes
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import Poll
 from p2pcache.core.outputs import Output, Send
@@ -17,9 +17,9 @@ BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
 _ASKED_AFTER = 1.5
 _ASKED_AT_ONCE = 64  # ... so many nodes
 _ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
-ACCUSERS = 2  # so many of its four suppliers, until a node is taken for slow, ...
+_ACCUSERS = 2  # so many of its four suppliers, until a node is taken for slow, ...
 _LATELY = 64  # ... while so many runs were read: longer than a run takes down the tree, and each of them to be sure
-MAX_ACCUSED = 16  # names of one message that are looked at; a node supplies four at a time
+_MOST_ACCUSED = 16  # names of one message that are looked at; a node supplies four at a time
 MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
 Told = tuple[tuple[int, ...], tuple[int, ...]]
 """Suppliers and roots as a node knows them."""
@@ -78,11 +78,11 @@ class Planting:
         One alone may lie, or its link be shared unevenly for a while; who is slow is slow for all that supply it.
         """
         done = self._book.ends["done"]
-        for node in set(nodes[:MAX_ACCUSED]) - self._slow.keys() if self.grown else ():
+        for node in set(nodes[:_MOST_ACCUSED]) - self._slow.keys() if self.grown else ():
             if node in self.forest and supplier in self.forest.suppliers(node):
                 accusers = self._accusers.setdefault(node, {})
                 accusers[supplier] = done
-                if sum(done - at <= _LATELY for at in accusers.values()) >= ACCUSERS:
+                if sum(done - at <= _LATELY for at in accusers.values()) >= _ACCUSERS:
                     self._slow[node] = done
                     self._enter(node)
 
@@ -95,7 +95,7 @@ class Planting:
 
     @property
     def _tolerated(self) -> float:
-        return max(LEVEL_BEHIND * self.forest.levels, self._roster.run_count * BEHIND)
+        return max(LEVEL_BEHIND * levels(len(self.forest)), self._roster.run_count * BEHIND)
 
     def _lacks(self, node: int) -> float:
         """How many runs a node is behind: in the stripe that it has most of, or one bad supplier would look like it."""

@@ -185,11 +185,7 @@ class UploadQueue(Generic[Item]):
     def look(self, now: float) -> None:
         """See at this time (seconds) who is sent to for far longer than usual; call it after `start`."""
         for peer in self._active:
-            took_s = now - self._since.setdefault(peer, now)
-            if took_s > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
-                self._slow.add(peer)
-            if self._is_far_slower(took_s):
-                self.far_slower.add(peer)
+            self._mark(peer, now - self._since.setdefault(peer, now))
 
     def vacant(self) -> list[Item]:
         """Refused requests, the oldest first, whose askers should hear that there is room now; each is named once.
@@ -257,18 +253,15 @@ class UploadQueue(Generic[Item]):
         self._took_s.append(took_s)
         if len(self._took_s) >= _KNOWN:
             self._usual_s = median_high(self._took_s)
-        room = peer in self._slow or len(self._slow) < self._settings.slots
-        if room and took_s > _SLOW * self._usual_s:
-            self._slow.add(peer)
-        else:
-            self._slow.discard(peer)
-        if self._is_far_slower(took_s):
-            self.far_slower.add(peer)
-        else:
-            self.far_slower.discard(peer)
+        self._slow.discard(peer)
+        self.far_slower.discard(peer)
+        self._mark(peer, took_s)
 
-    def _is_far_slower(self, took_s: float) -> bool:
-        return took_s > max(_NOISE_S, _FAR_SLOWER * self._usual_s)
+    def _mark(self, peer: int, took_s: float) -> None:
+        if took_s > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
+            self._slow.add(peer)
+        if took_s > max(_NOISE_S, _FAR_SLOWER * self._usual_s):
+            self.far_slower.add(peer)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
