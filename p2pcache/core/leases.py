@@ -15,6 +15,7 @@ from math import inf
 from p2pcache.core import chunkset
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
+from p2pcache.core.forest import NOBODY
 from p2pcache.core.lease import Lease, Story
 from p2pcache.core.paces import MOST_SLOW
 from p2pcache.core.readers import Readers
@@ -24,6 +25,9 @@ from p2pcache.core.wrongbytes import WrongBytes
 
 DRAGGING = 2.0  # usual read times after which a lease makes room for another
 UNASKED = 1.5  # times as patient as with somebody who is stuck: luck evens out, slowness doesn't
+# Runs that a root's stripe is behind the others', until anybody reads what it has no room for: at the end of a storm
+# the last stripe came over a root's two connections alone, with storage idle (16 real nodes: 0.80 for 0.86).
+LAGS = 12
 MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but not without end
 
 
@@ -263,6 +267,7 @@ class LeaseBook:
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
         candidates, skipped = self.free, 0
+        newest = (~self.free & chunkset.full(self.run_count)).bit_length()
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             if not self.roots.may_grant(now):
                 break
@@ -272,8 +277,10 @@ class LeaseBook:
             barred = self._barred(run)
             root = self.roots.reader(run, barred, self._have)
             if root and not self.roots.has_room(root):
-                skipped += 1  # it will have, and hands on what it reads
-                continue
+                if newest - run < LAGS:
+                    skipped += 1  # it will have, and hands on what it reads
+                    continue
+                root = NOBODY
             node = root or self.readers.pick(barred, run, self._have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")

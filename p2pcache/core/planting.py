@@ -1,5 +1,6 @@
 """Who takes part in the trees of one swarm, and who is told of it. Pure."""
 
+import math
 from collections.abc import Sequence
 
 from p2pcache.core.forest import STRIPES, Forest, Rank, levels, stripes
@@ -17,8 +18,12 @@ BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
 _ASKED_AFTER = 1.5
 _ASKED_AT_ONCE = 64  # ... so many nodes
 _ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
-_ACCUSERS = 2  # so many of its four suppliers, until a node is taken for slow, ...
+_ACCUSERS = 2  # so many of its four suppliers, until a node is asked whether it is slow, ...
 _LATELY = 64  # ... while so many runs were read: longer than a run takes down the tree, and each of them to be sure
+# ... which it is if it lacks so many runs that they have, or half of them. What one of a hundred uploads takes over a
+# connection that shares full links is four usual times: without this half of 16 real nodes were slow after 7 s.
+_LAGS = 16
+_ASKED_AGAIN = 4  # runs that were read until a suspect is asked again
 _MOST_ACCUSED = 16  # names of one message that are looked at; a node supplies four at a time
 MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
 Told = tuple[tuple[int, ...], tuple[int, ...]]
@@ -51,6 +56,8 @@ class Planting:
         self._slow: dict[int, int] = {}
         # Who said that of a node, when so many runs were read.
         self._accusers: dict[int, dict[int, int]] = {}
+        # Named by enough of them: when so many runs were read it is asked what it has.
+        self._suspects: dict[int, float] = {}
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
@@ -70,6 +77,7 @@ class Planting:
                 self._behind.discard(node)
                 self._dragging.discard(node)
                 self._acquit(node)
+            self._confront(node)
             self._enter(node)
 
     def accused(self, supplier: int, nodes: Sequence[int]) -> None:
@@ -80,11 +88,28 @@ class Planting:
         done = self._book.ends["done"]
         for node in set(nodes[:_MOST_ACCUSED]) - self._slow.keys() if self.grown else ():
             if node in self.forest and supplier in self.forest.suppliers(node):
-                accusers = self._accusers.setdefault(node, {})
-                accusers[supplier] = done
-                if sum(done - at <= _LATELY for at in accusers.values()) >= _ACCUSERS:
-                    self._slow[node] = done
-                    self._enter(node)
+                self._accusers.setdefault(node, {})[supplier] = done
+                if len(self._lately_accused_by(node)) >= _ACCUSERS:
+                    self._suspects.setdefault(node, done)
+
+    def _lately_accused_by(self, node: int) -> list[int]:
+        done = self._book.ends["done"]
+        accusers = self._accusers.get(node, {}).items()
+        return [one for one, at in accusers if done - at <= _LATELY and one in self._roster]
+
+    def _confront(self, node: int) -> None:
+        """A suspect says what it has: either that is much less than those have who find it slow, or they err."""
+        if node not in self._suspects:
+            return
+        del self._suspects[node]
+        accusers, done = self._lately_accused_by(node), self._book.ends["done"]
+        if len(accusers) >= _ACCUSERS:
+            have = self._roster.have
+            theirs = max(have[one].bit_count() for one in accusers)
+            if theirs - have[node].bit_count() > min(_LAGS, theirs // 2):
+                self._slow[node] = done
+            else:
+                self._suspects[node] = done + _ASKED_AGAIN
 
     def _acquit(self, node: int) -> None:
         """A node has what was read; if that was much since it was found slow, it isn't."""
@@ -109,9 +134,7 @@ class Planting:
             self._enter(node)
 
     def _enter(self, node: int) -> None:
-        readers = self._book.readers
-        slow = readers.is_slow(node) or node in self._dragging
-        fit = readers.hiding.is_reached(node) and not slow
+        fit = self._book.readers.hiding.is_reached(node) and node not in self._dragging
         spare = node in self._behind or node in self._slow
         rank = Rank.SPARE if spare else Rank.INNER if fit else Rank.LEAF
         self.forest.enter(node, rank)
@@ -124,6 +147,7 @@ class Planting:
             self._dragging.discard(node)
             self._slow.pop(node, None)
             self._accusers.pop(node, None)
+            self._suspects.pop(node, None)
             self._untold.add(node)
 
     def welcomed(self, node: int) -> None:
@@ -166,6 +190,9 @@ class Planting:
         if self.grown and done >= max(self._ask_after, _ASKED_AFTER * self._tolerated):
             self._ask_after = 2.0 * done
             self._to_ask = sorted(self.forest.inner)
+        suspects = [node for node, at in self._suspects.items() if at <= done]
+        self._suspects.update(dict.fromkeys(suspects, math.inf))
+        out += [Send(node, Poll(self._roster.digest)) for node in suspects]
         if self._to_ask and now >= self._ask_at:
             self._ask_at = now + _ASKED_PAUSE_S
             poll = Poll(self._roster.digest)
