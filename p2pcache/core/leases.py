@@ -267,7 +267,7 @@ class LeaseBook:
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
         candidates, skipped = self.free, 0
-        newest = (~self.free & chunkset.full(self.run_count)).bit_length()
+        granted_up_to = (~self.free & chunkset.full(self.run_count)).bit_length()
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             if not self.roots.may_grant(now):
                 break
@@ -277,7 +277,7 @@ class LeaseBook:
             barred = self._barred(run)
             root = self.roots.reader(run, barred, self._have)
             if root and not self.roots.has_room(root):
-                if newest - run < LAGS:
+                if granted_up_to - run < LAGS:
                     skipped += 1  # it will have, and hands on what it reads
                     continue
                 root = NOBODY

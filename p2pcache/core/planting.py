@@ -1,6 +1,5 @@
 """Who takes part in the trees of one swarm, and who is told of it. Pure."""
 
-import math
 from collections.abc import Sequence
 
 from p2pcache.core.forest import STRIPES, Forest, Rank, levels, stripes
@@ -8,6 +7,7 @@ from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import Poll
 from p2pcache.core.outputs import Output, Send
 from p2pcache.core.roster import Roster
+from p2pcache.core.suspects import Suspects
 
 # Runs that a node lacks of those that were read, for each level of the trees, and is no worse than others: six hops.
 # 1,000 nodes, 1,024 runs, a tenth slow: with 64 in all, some that had bad luck early starved, 0.845 for 0.925.
@@ -18,12 +18,6 @@ BEHIND = 1 / 16  # ... or so much of the model: it came late, or is slow
 _ASKED_AFTER = 1.5
 _ASKED_AT_ONCE = 64  # ... so many nodes
 _ASKED_PAUSE_S = 0.05  # ... and then the next ones: 10,000 take as long as their heartbeats
-_ACCUSERS = 2  # so many of its four suppliers, until a node is asked whether it is slow, ...
-_LATELY = 64  # ... while so many runs were read: longer than a run takes down the tree, and each of them to be sure
-# ... which it is if it lacks so many runs that they have, or half of them. What one of a hundred uploads takes over a
-# connection that shares full links is four usual times: without this half of 16 real nodes were slow after 7 s.
-_LAGS = 16
-_ASKED_AGAIN = 4  # runs that were read until a suspect is asked again
 _MOST_ACCUSED = 16  # names of one message that are looked at; a node supplies four at a time
 MOST_TOLD = 256  # in one step, or a new root would hold the tracker for long
 Told = tuple[tuple[int, ...], tuple[int, ...]]
@@ -52,12 +46,8 @@ class Planting:
         self._behind: set[int] = set()  # in the forest, but of little use to others
         # Were roots, and kept their whole stripe waiting: they hand nothing on until they are seen to keep up.
         self._dragging: set[int] = set()
-        # Found slow by those that supply them, when so many runs were read: nobody waits for them until they kept up.
-        self._slow: dict[int, int] = {}
-        # Who said that of a node, when so many runs were read.
-        self._accusers: dict[int, dict[int, int]] = {}
-        # Named by enough of them: when so many runs were read it is asked what it has.
-        self._suspects: dict[int, float] = {}
+        # Who is slow has no supplier: nobody waits for it until it kept up.
+        self._suspects = Suspects()
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
@@ -76,47 +66,20 @@ class Planting:
             else:
                 self._behind.discard(node)
                 self._dragging.discard(node)
-                self._acquit(node)
-            self._confront(node)
+                self._suspects.kept_up(node, self._done, _ASKED_AFTER * self._tolerated)
+            self._suspects.heard(node, roster.have, self._done)
             self._enter(node)
 
     def accused(self, supplier: int, nodes: Sequence[int]) -> None:
-        """A member says which of those that it supplies take it far slower than the others.
-
-        One alone may lie, or its link be shared unevenly for a while; who is slow is slow for all that supply it.
-        """
-        done = self._book.ends["done"]
-        for node in set(nodes[:_MOST_ACCUSED]) - self._slow.keys() if self.grown else ():
+        """A member says which of those that it supplies take it far slower than the others."""
+        for node in set(nodes[:_MOST_ACCUSED]) if self.grown else ():
             if node in self.forest and supplier in self.forest.suppliers(node):
-                self._accusers.setdefault(node, {})[supplier] = done
-                if len(self._lately_accused_by(node)) >= _ACCUSERS:
-                    self._suspects.setdefault(node, done)
+                self._suspects.named(node, supplier, self._done)
 
-    def _lately_accused_by(self, node: int) -> list[int]:
-        done = self._book.ends["done"]
-        accusers = self._accusers.get(node, {}).items()
-        return [one for one, at in accusers if done - at <= _LATELY and one in self._roster]
-
-    def _confront(self, node: int) -> None:
-        """A suspect says what it has: either that is much less than those have who find it slow, or they err."""
-        if node not in self._suspects:
-            return
-        del self._suspects[node]
-        accusers, done = self._lately_accused_by(node), self._book.ends["done"]
-        if len(accusers) >= _ACCUSERS:
-            have = self._roster.have
-            theirs = max(have[one].bit_count() for one in accusers)
-            if theirs - have[node].bit_count() > min(_LAGS, theirs // 2):
-                self._slow[node] = done
-            else:
-                self._suspects[node] = done + _ASKED_AGAIN
-
-    def _acquit(self, node: int) -> None:
-        """A node has what was read; if that was much since it was found slow, it isn't."""
-        since = self._slow.get(node)
-        if since is not None and self._book.ends["done"] - since > _ASKED_AFTER * self._tolerated:
-            del self._slow[node]
-            self._accusers.pop(node, None)
+    @property
+    def _done(self) -> int:
+        """How many runs were read so far."""
+        return self._book.ends["done"]
 
     @property
     def _tolerated(self) -> float:
@@ -126,7 +89,7 @@ class Planting:
         """How many runs a node is behind: in the stripe that it has most of, or one bad supplier would look like it."""
         have = self._roster.have[node]
         most = max((have & runs).bit_count() for runs in stripes(self._roster.run_count))
-        return float(self._book.ends["done"] - STRIPES * most)
+        return float(self._done - STRIPES * most)
 
     def reviewed(self, node: int) -> None:
         """Something else is thought of a node."""
@@ -135,7 +98,7 @@ class Planting:
 
     def _enter(self, node: int) -> None:
         fit = self._book.readers.hiding.is_reached(node) and node not in self._dragging
-        spare = node in self._behind or node in self._slow
+        spare = node in self._behind or node in self._suspects.slow
         rank = Rank.SPARE if spare else Rank.INNER if fit else Rank.LEAF
         self.forest.enter(node, rank)
 
@@ -145,9 +108,7 @@ class Planting:
             self.forest.leave(node)
             self._behind.discard(node)
             self._dragging.discard(node)
-            self._slow.pop(node, None)
-            self._accusers.pop(node, None)
-            self._suspects.pop(node, None)
+            self._suspects.forget(node)
             self._untold.add(node)
 
     def welcomed(self, node: int) -> None:
@@ -186,16 +147,13 @@ class Planting:
 
     def _ask(self, now: float, out: list[Output]) -> None:
         """Have those that supply others say what they have, some at a time."""
-        done = self._book.ends["done"]
-        if self.grown and done >= max(self._ask_after, _ASKED_AFTER * self._tolerated):
-            self._ask_after = 2.0 * done
+        poll = Poll(self._roster.digest)
+        if self.grown and self._done >= max(self._ask_after, _ASKED_AFTER * self._tolerated):
+            self._ask_after = 2.0 * self._done
             self._to_ask = sorted(self.forest.inner)
-        suspects = [node for node, at in self._suspects.items() if at <= done]
-        self._suspects.update(dict.fromkeys(suspects, math.inf))
-        out += [Send(node, Poll(self._roster.digest)) for node in suspects]
+        out += [Send(node, poll) for node in self._suspects.to_ask(self._done)]
         if self._to_ask and now >= self._ask_at:
             self._ask_at = now + _ASKED_PAUSE_S
-            poll = Poll(self._roster.digest)
             out += [
                 Send(node, poll) for node in self._to_ask[:_ASKED_AT_ONCE] if node in self.forest
             ]
@@ -218,7 +176,7 @@ class Planting:
     @property
     def slow(self) -> list[int]:
         """Nodes that those who supply them find slow."""
-        return sorted(self._slow)
+        return sorted(self._suspects.slow)
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next; 0.0: at once."""
@@ -229,5 +187,6 @@ class Planting:
     def check(self) -> None:
         """Assert the invariant."""
         self.forest.check()
+        self._suspects.check()
         assert all(node in self._roster for node in self.forest)
         assert self._told.keys() <= set(self.forest) | self._untold

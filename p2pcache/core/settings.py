@@ -79,8 +79,8 @@ class MemberSettings:
     reconnect_grace_s: float = 3.0  # a broken connection gives leases back only after this
     neighbours: int = 24  # rarest-first reaches 0.97 of the bound with 24-40
     # Nodes of a swarm from which on each is told who supplies it (`core.forest`); 0: never. Below it neighbours alone
-    # do as well or better: real connections share links unevenly, trees hold on to theirs (decision 0035).
-    trees_from: int = 64
+    # do as well or better: real connections share links unevenly, trees hold on to theirs (decision 0038).
+    trees_from: int = 250
 
 
 @dataclass(frozen=True, slots=True)

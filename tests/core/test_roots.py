@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from p2pcache.core.forest import STRIPES
-from p2pcache.core.leases import LeaseBook
+from p2pcache.core.leases import LAGS, LeaseBook
 from p2pcache.core.settings import LeaseSettings
 
 RUNS = 400
@@ -112,3 +112,24 @@ def test_without_trees_everybody_reads() -> None:
                 storm.book.claim(node, 1 << run, storm.now)
         storm.now += 1.0
     assert sum(1 for have in storm.have.values() if have) > STRIPES
+
+
+def test_a_stripe_that_lags_is_read_by_anybody() -> None:
+    """16 real nodes: the last of one stripe came over a root's two connections alone, with storage idle."""
+    storm = Book()
+    readers: dict[int, int] = {}
+    for _ in range(20):
+        for node, runs in storm.book.grants(storm.now).items():
+            readers |= dict.fromkeys(runs, node)
+            for run in runs:
+                assert node == ROOTS[run % STRIPES] or run + LAGS <= max(readers) + 1
+                if node != ROOTS[0]:
+                    storm.have[node] |= 1 << run
+                    storm.book.claim(node, 1 << run, storm.now)
+        storm.now += 0.1
+    late = [run for run, node in readers.items() if node not in ROOTS]
+    assert late
+    assert all(run % STRIPES == 0 for run in late)
+    last_batch = 2 * STRIPES
+    unread = [run for run in range(max(readers) - LAGS - last_batch) if run not in readers]
+    assert not unread
