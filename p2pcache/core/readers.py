@@ -251,12 +251,10 @@ class Readers:
     def patience_s(self) -> float:
         """How long a lease may take while somebody is stuck without its run; inf before any has ended.
 
-        Where fewer reads share the way each takes less, but no less if it lost packets: real roots had their reads
-        taken from them, nine of 256 at worst.
+        Where fewer reads share the way each takes less, but no less if it lost packets (decision 0038).
         """
-        settings = self._settings
-        fewer = max(1.0, settings.in_flight / self.at_once)
-        return settings.stuck_factor * self.usual_s() * fewer if self.measured else inf
+        fewer = max(1.0, self._settings.in_flight / self.at_once)
+        return self._settings.stuck_factor * self.usual_s() * fewer if self.measured else inf
 
     def wake(self, now: float) -> None:
         """End the rests that are over; a node that was slow gets another chance."""
