@@ -61,12 +61,13 @@ class Planting:
         if roster.is_shunned(node) or not (pulls or complete):
             self.left(node)
         elif node in self.forest or not complete:
-            if self._lacks(node) > self._tolerated:
+            tolerated = self._tolerated
+            if self._lacks(node) > tolerated:
                 self._behind.add(node)
             else:
                 self._behind.discard(node)
                 self._dragging.discard(node)
-                self._suspects.kept_up(node, self._done, _ASKED_AFTER * self._tolerated)
+                self._suspects.kept_up(node, self._done, _ASKED_AFTER * tolerated)
             self._suspects.heard(node, roster.have, self._done)
             self._enter(node)
 
@@ -146,18 +147,16 @@ class Planting:
             self._untold.update(forest)
 
     def _ask(self, now: float, out: list[Output]) -> None:
-        """Have those that supply others say what they have, some at a time."""
-        poll = Poll(self._roster.digest)
+        """Have suspects, and those that supply others, say what they have; of these some at a time."""
+        nodes = self._suspects.to_ask(self._done)
         if self.grown and self._done >= max(self._ask_after, _ASKED_AFTER * self._tolerated):
             self._ask_after = 2.0 * self._done
             self._to_ask = sorted(self.forest.inner)
-        out += [Send(node, poll) for node in self._suspects.to_ask(self._done)]
         if self._to_ask and now >= self._ask_at:
             self._ask_at = now + _ASKED_PAUSE_S
-            out += [
-                Send(node, poll) for node in self._to_ask[:_ASKED_AT_ONCE] if node in self.forest
-            ]
+            nodes += [node for node in self._to_ask[:_ASKED_AT_ONCE] if node in self.forest]
             del self._to_ask[:_ASKED_AT_ONCE]
+        out += [Send(node, Poll(self._roster.digest)) for node in nodes]
 
     def _tell(self, node: int, out: list[Output]) -> None:
         suppliers = self.forest.suppliers(node) if self.grown and node in self.forest else ()

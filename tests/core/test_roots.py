@@ -133,3 +133,15 @@ def test_a_stripe_that_lags_is_read_by_anybody() -> None:
     last_batch = 2 * STRIPES
     unread = [run for run in range(max(readers) - LAGS - last_batch) if run not in readers]
     assert not unread
+
+
+def test_where_few_read_a_lease_is_left_to_its_node_for_longer() -> None:
+    """Of 256 runs that real roots read up to nine were taken from them, and read twice."""
+    storm = Book(read_s=0.25)
+    storm.storm(64)
+    storm.grant()
+    usual_s, factor = storm.book.readers.usual_s(), LeaseSettings().stuck_factor
+    run, lease = next(iter(storm.book.leases.items()))
+    assert storm.book.take_over(run, lease.since + 1.9 * factor * usual_s) is None
+    storm.book.roots.planted(())
+    assert storm.book.take_over(run, lease.since + 1.1 * factor * usual_s) == lease.node
