@@ -21,7 +21,8 @@ FOLDER = ROOT / "build" / "compiled"
 CORE = (
     "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "forest",
     "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting", "rarity", "readers", "roots",
-    "roster", "runbook", "scheduler", "selection", "supply", "tempo", "timing", "trackerless", "uploads", "way",
+    "roster", "runbook", "scheduler", "selection", "supply", "suspects", "tempo", "timing", "trackerless",
+    "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "reading", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")

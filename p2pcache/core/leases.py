@@ -25,9 +25,6 @@ from p2pcache.core.wrongbytes import WrongBytes
 
 DRAGGING = 2.0  # usual read times after which a lease makes room for another
 UNASKED = 1.5  # times as patient as with somebody who is stuck: luck evens out, slowness doesn't
-# Runs that a root's stripe is behind the others', until anybody reads what it has no room for: at the end of a storm
-# the last stripe came over a root's two connections alone, with storage idle (16 real nodes: 0.80 for 0.86).
-LAGS = 12
 MAX_SKIPPED = 64  # runs that no present reader may have are passed over, but not without end
 
 
@@ -277,7 +274,7 @@ class LeaseBook:
             barred = self._barred(run)
             root = self.roots.reader(run, barred, self._have)
             if root and not self.roots.has_room(root):
-                if granted_up_to - run < LAGS:
+                if not self.roots.lags(run, granted_up_to):
                     skipped += 1  # it will have, and hands on what it reads
                     continue
                 root = NOBODY

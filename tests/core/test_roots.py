@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from p2pcache.core.forest import STRIPES
-from p2pcache.core.leases import LAGS, LeaseBook
+from p2pcache.core.leases import LeaseBook
+from p2pcache.core.roots import LAGS
 from p2pcache.core.settings import LeaseSettings
 
 RUNS = 400
