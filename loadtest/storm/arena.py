@@ -16,7 +16,8 @@ from loadtest.storm.plan import Links, Plan
 
 TRACKER_PORT = 7400
 AGENT_PORT = 7401
-READY_S = 60.0  # sixteen interpreters start on two cores
+READY_S = 60.0  # sixteen interpreters start on two cores, and more in
+READY_NODE_S = 3.0  # for each: one takes a second of a core, which others may share
 REF = "storm/model:v1"
 CORE, LEFT, RIGHT = 0, 1, 2  # groups of hosts; `split` cuts RIGHT from LEFT
 STOP_S = 5.0  # what they still upload to each other is of no interest
@@ -113,9 +114,10 @@ class Arena:
         self.tracker.start()
         for agent in self.agents:
             agent.start(wait=False)
+        limit_s = max(READY_S, READY_NODE_S * len(self.agents))
         for agent in self.agents:
-            agent.wait_ready(READY_S)
-        wait_until(lambda: all(agent.ready() for agent in self.agents), READY_S)
+            agent.wait_ready(limit_s)
+        wait_until(lambda: all(agent.ready() for agent in self.agents), limit_s)
 
     def push(self, size_bytes: int, ref: str = REF, seed: int | None = None) -> Path:
         """Make a model and push it from the origin's own host, past the shaper; its directory."""

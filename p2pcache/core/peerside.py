@@ -7,7 +7,7 @@ from random import Random
 from p2pcache.core import chunkset, selection
 from p2pcache.core.allowance import Allowance
 from p2pcache.core.asked import Asked, Requests
-from p2pcache.core.boundaries import EVERYWHERE, WITHIN
+from p2pcache.core.boundaries import EVERYWHERE, WITHIN, Reach
 from p2pcache.core.commands import Blame, Cancel, Command, Request
 from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
@@ -182,7 +182,7 @@ class PeerSide:
         """Ask this neighbour for as much as it may owe us."""
         limit = 1 if peer.slow else self._allowance.per_peer + peer.ahead
         while peer.asked < limit and self._allowance.may_ask(far=peer.distance > 0):
-            run = self._run_from(peer)
+            run = self._run_from(peer, self._book.reach)
             if run < 0:
                 return
             self._ask(peer, run, now, out)
@@ -221,7 +221,7 @@ class PeerSide:
             if peer is None:
                 self.look_at = min(self.look_at, retry_at)
                 return
-            self._ask(peer, self._run_from(peer), now, out)
+            self._ask(peer, self._run_from(peer, self._reach), now, out)
 
     def _stay(self, now: float, out: list[Command]) -> None:
         """Ask who has just sent us a run for the next one, whatever the others' loads are.
@@ -259,7 +259,8 @@ class PeerSide:
             if now < due:
                 self.look_at = min(self.look_at, due)
                 continue
-            run = self._run_from(peer) if peer.rest_until <= now and self._first_from(peer) else -1
+            ready = peer.rest_until <= now and self._first_from(peer)
+            run = self._run_from(peer, self._book.reach) if ready else -1
             if run >= 0:
                 asked.followed = True
                 self._ask(peer, run, now, out, behind=True)
@@ -346,7 +347,7 @@ class PeerSide:
     def _whom_to_ask(self, now: float) -> selection.Choice:
         book, free = self._book, self._allowance.open
         peers = book.peers.values()
-        reach = book.reach if self._allowance.may_ask(far=True) else WITHIN
+        reach = self._reach
         # Then what our rack waits for us to bring: it can't be had from the others, who have the rest.
         for first in (free & self._mine.demanded, free & book.duty):
             if first:
@@ -357,8 +358,14 @@ class PeerSide:
                     return choice
         return selection.choose_peer(peers, free, now, self._allowance.per_peer, self._dice, reach)
 
-    def _run_from(self, peer: Peer) -> int:
-        offered = selection.offered_by(peer, self._book.peers.values(), self._book.reach)
+    @property
+    def _reach(self) -> Reach:
+        """What may be asked for now: beyond a boundary only while there is a place for it."""
+        return self._book.reach if self._allowance.may_ask(far=True) else WITHIN
+
+    def _run_from(self, peer: Peer, reach: Reach) -> int:
+        """The run to ask this neighbour for, of those in reach; -1: none."""
+        offered = selection.offered_by(peer, self._book.peers.values(), reach)
         window = self._mine.window(self._settings.window_runs)
         offered &= self._allowance.open
         return selection.choose_run(self._mine, offered, self._book.scarcity, window, self._dice)

@@ -163,6 +163,8 @@ class Trackerless:
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it will have refused those of others: they aren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
+        if self._mine.fetching:
+            quiet_s = 0.0
         patience_s = self._patience_s(len(runs), now)
         plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
         self._looked = now

@@ -254,6 +254,17 @@ def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None
     assert desk.asked_of(9) == share
 
 
+def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack() -> None:
+    """A simulated storm ended in `negative shift count`: it was chosen for a run that nobody was then to be asked for."""
+    desk = Desk(outstanding=7)
+    share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
+    desk.scheduler._book.peers[2].slow = True
+    desk.scheduler._peers.look_at = 0.0  # it is looked at who is to be asked, and not who is slow
+    desk.do(PeerHas(2, share & FULL & ~chunkset.of(desk.asked_of(9)), 0))
+    assert len(desk.asked_of(2)) == 1
+    assert len(desk.asked_of(9)) == 7
+
+
 def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> None:
     desk = Desk(outstanding=1)
     rack, beyond = (1, 2, 3), (7, 8, 9)
