@@ -230,9 +230,9 @@ class OriginSide:
         """Something changed that matters to what we may read by ourselves."""
         self._by_itself.look_again(now)
 
-    def others_read(self, quiet_s: float, now: float) -> None:
-        """A neighbour has what nobody had, after nothing new for so long."""
-        self._by_itself.others_read(quiet_s, now)
+    def others_read(self, node: int, runs: int, quiet_s: float, now: float) -> None:
+        """A neighbour has runs (bits) that nobody had, after nothing new for so long."""
+        self._by_itself.others_read(node, runs, quiet_s, now)
 
     def look_soon(self) -> None:
         """A neighbour has more: look again, but not for every batch that comes in."""

@@ -3,7 +3,8 @@
 The owner of a run is the first live member in rendezvous order. Others wait for it, dial it if
 they can't see it, and pass it over when it can't be reached, lied, or let everybody wait for long:
 then all that it owns goes to the next in order. Bound: one origin copy per connected part of the
-swarm.
+swarm, also when storage falls silent: that looks as if all owners were idle, and if each passed over
+all the others, everybody would read everything afterwards.
 """
 
 import math
@@ -11,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from p2pcache.core import fallback
+from p2pcache.core import chunkset, fallback
 from p2pcache.core.forest import NOBODY, STRIPES, stripes
 from p2pcache.core.settings import SwarmSettings
 
@@ -22,6 +23,8 @@ LOOK_AHEAD = 40
 LEAST_AHEAD = 24  # of them, however many others may be left alone by their owners
 LEASED = 16  # runs that a tracker which is lost has granted at that moment, where storage is near
 _PATIENT = 2.0  # times what reads at once take: the uplink isn't shared evenly
+# After one owner was passed over and something came: of the usual patience, for the other ones that are waited for.
+_KNOWN = 0.25
 _DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
 
 
@@ -67,6 +70,11 @@ class Owners:
         # of 10,000 cost a simulated storm more than all its chunks.
         self._live: tuple[int, ...] | None = None
         self._passed: set[int] = set()  # dead, lying or idle
+        self._idle: set[int] = (
+            set()
+        )  # of them those that may have been passed over because storage was silent
+        self._back: set[int] = set()  # of those whom it turned out so: once each
+        self._tried_at = -math.inf  # when an idle owner was last passed over
         self._left: set[int] = set()  # were neighbours, and their connection broke
         self._cache: dict[int, int | None] = {}  # run -> owner among `_live`
         self._since: dict[int, float] = {}  # run -> since when we wait for its owner
@@ -75,7 +83,8 @@ class Owners:
     def told(self, nodes: Iterable[int]) -> None:
         """The swarm's full member list; whom we passed over gets another chance."""
         self._told = tuple(nodes)
-        self._passed.clear()
+        for some in (self._passed, self._idle, self._back):
+            some.clear()
         self._relist()
 
     def rooted(self, roots: Sequence[int]) -> None:
@@ -109,6 +118,17 @@ class Owners:
         """A dial failed, or it sent us wrong bytes: its runs go to the next in order."""
         self.dialling.discard(node)
         self._pass_over({node})
+
+    def brought(self, node: int, runs: int) -> None:
+        """A neighbour has runs (bits) that nobody had: if it should read one of them it isn't idle."""
+        if node not in self._idle:
+            return
+        live = {*self.live, node}
+        if any(fallback.owner(run, live) == node for run in chunkset.members(runs)):
+            self._idle.discard(node)
+            self._back.add(node)
+            self._passed.discard(node)
+            self._relist()
 
     @property
     def told_of(self) -> tuple[int, ...]:
@@ -146,9 +166,7 @@ class Owners:
         dial: list[int] = []
         since: dict[int, float] = {}
         wake_at = math.inf
-        if quiet_s >= patience_s:
-            waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
-            self._pass_over({self._owner(run) for run in waited} - {self._node, None})
+        self._overtake(orphans, quiet_s, now, patience_s)
         for run in orphans:
             owner = self._owner(run)
             if owner == self._node:
@@ -168,6 +186,24 @@ class Owners:
         if since:
             wake_at = min(wake_at, now + patience_s / 4)
         return Plan(read, dial, wake_at)
+
+    def _overtake(
+        self, orphans: Sequence[int], quiet_s: float, now: float, patience_s: float
+    ) -> None:
+        """Pass over whom everybody waits for: one, to see whether anything comes from storage; then all others."""
+        came = self._tried_at < now - quiet_s <= self._tried_at + patience_s
+        silent_s = quiet_s if came else min(quiet_s, now - self._tried_at)
+        if silent_s < patience_s * (_KNOWN if came else 1):
+            return
+        waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
+        idle = dict.fromkeys(
+            owner for owner in map(self._owner, waited) if owner not in (self._node, None)
+        )
+        if idle:
+            self._tried_at = now
+            these = list(idle) if came else list(idle)[:1]
+            self._pass_over(these)
+            self._idle.update(node for node in these if node is not None and node not in self._back)
 
     def _pass_over(self, nodes: Collection[int | None]) -> None:
         fresh = {node for node in self.live if node in nodes}

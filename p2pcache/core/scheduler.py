@@ -243,8 +243,8 @@ class Scheduler:
         news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
         if news:
             if not self._tracker_up:
-                if news & ~held:
-                    self._origin.others_read(now - self._progress_at, now)
+                if fresh := news & ~held:
+                    self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
                 self._origin.look_soon()
             self._progress_at = now
             self._peers.offer(peer, news, now, self._out)

@@ -113,8 +113,9 @@ class Trackerless:
         # nodes don't come back at once
         self._rest_until = now + pause * (0.5 + self._dice.random())
 
-    def others_read(self, quiet_s: float, now: float) -> None:
-        """A neighbour has what nobody had, after nothing new for so long: storage that was away is back."""
+    def others_read(self, node: int, runs: int, quiet_s: float, now: float) -> None:
+        """A neighbour has runs (bits) that nobody had, after nothing new for so long: storage that was away is back."""
+        self.owners.brought(node, runs)
         if quiet_s >= self._settings.stuck_after_s:
             self._rest_until = min(self._rest_until, now)
             self._failures = 0
@@ -164,7 +165,7 @@ class Trackerless:
         # While storage refused our reads it will have refused those of others: they aren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
         if self._mine.fetching:
-            quiet_s = 0.0
+            quiet_s = 0.0  # if ours don't end, storage is to blame: nobody is passed over for that
         patience_s = self._patience_s(len(runs), now)
         plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
         self._looked = now

@@ -255,7 +255,7 @@ def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None
 
 
 def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack() -> None:
-    """A simulated storm ended in `negative shift count`: it was chosen for a run that nobody was then to be asked for."""
+    """A simulated storm ended in `negative shift count`: chosen for a run that it then wasn't to be asked for."""
     desk = Desk(outstanding=7)
     share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
     desk.scheduler._book.peers[2].slow = True

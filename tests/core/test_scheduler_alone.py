@@ -166,6 +166,14 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
     assert {f.run for f in late} <= theirs
 
 
+def test_while_our_own_reads_do_not_end_nobody_is_called_idle() -> None:
+    """Storage was silent for 15 s: each of 8 nodes passed over all others and read everything, 6 copies."""
+    desk = lose_tracker(runs=40, held=0)
+    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    fetches = of(Fetch, desk.sleep(10 * SETTINGS.owner_patience_s))
+    assert read_all(desk, fetches) == mine
+
+
 def test_a_silent_owner_of_a_model_of_three_runs_is_overtaken_too() -> None:
     nodes = next(
         pair for n in range(2, 99) if all(order(r, pair := (1, n))[0] == n for r in range(3))

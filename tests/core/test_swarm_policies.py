@@ -177,6 +177,59 @@ def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
     )
 
 
+def many_owners() -> tuple[Owners, list[int]]:
+    """One that owns none of these runs, which eight others should read; they are waited for."""
+    nodes = tuple(range(1, 10))
+    owners = Owners(1, SETTINGS)
+    owners.told(nodes)
+    theirs = [run for run in range(60) if fallback.owner(run, nodes) != 1]
+    owners.plan(theirs, nodes, 0.0, 0.0, PATIENCE_S)
+    return owners, theirs
+
+
+def test_while_nothing_comes_from_anybody_one_owner_at_a_time_is_passed_over() -> None:
+    """Storage was silent for 15 s: each of 8 nodes passed over all others and read everything, 6 copies."""
+    owners, theirs = many_owners()
+    before = len(owners.live)
+    for rounds in (1, 2, 3):
+        now = rounds * PATIENCE_S + 0.1
+        owners.plan(theirs, owners.live, now, now, PATIENCE_S)
+        assert len(owners.live) == before - rounds
+        owners.plan(theirs, owners.live, now, now + 1.0, PATIENCE_S)
+        assert len(owners.live) == before - rounds, "who comes next in order has its own time"
+
+
+def test_when_the_next_in_order_gets_something_all_other_idle_owners_are_passed_over() -> None:
+    owners, theirs = many_owners()
+    owners.plan(theirs, owners.live, PATIENCE_S, PATIENCE_S, PATIENCE_S)
+    left = len(owners.live)
+    came = PATIENCE_S + 1.0
+    owners.plan(theirs, owners.live, 0.0, came, PATIENCE_S)
+    assert len(owners.live) == left, "others may follow"
+    soon = PATIENCE_S / 4
+    owners.plan(theirs, owners.live, soon, came + soon, PATIENCE_S)
+    assert len(owners.live) <= 2
+
+
+def test_an_owner_that_brings_its_own_run_was_not_idle_once() -> None:
+    owners, theirs = many_owners()
+    live = owners.live
+    owners.plan(theirs, live, PATIENCE_S, PATIENCE_S, PATIENCE_S)
+    (idle,) = set(live) - set(owners.live)
+    own = next(run for run in theirs if fallback.owner(run, live) == idle)
+    other = next(run for run in theirs if fallback.owner(run, live) != idle)
+    owners.brought(idle, 1 << other)
+    assert idle not in owners.live, "somebody else has read that"
+    owners.brought(idle, 1 << own)
+    assert owners.live == live
+    owners.plan(theirs, live, 0.0, PATIENCE_S, PATIENCE_S)
+    for later in (3, 9):  # again, and by now somebody else as well
+        owners.plan(theirs, live, later * PATIENCE_S, later * PATIENCE_S, PATIENCE_S)
+    owners.failed(idle)
+    owners.brought(idle, 1 << own)
+    assert idle not in owners.live, "the second time it is so"
+
+
 def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
     assert patience(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
     assert patience(SETTINGS, 40, 0.05) == PATIENCE_S

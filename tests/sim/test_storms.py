@@ -103,6 +103,18 @@ def test_a_partition_of_ten_seconds() -> None:
     assert report.alpha <= 1.07, "8 of 128 runs: half of the leases are cut off, and read again"
 
 
+@pytest.mark.parametrize("nodes", [2, 8, 64])
+def test_storage_that_is_silent_when_the_tracker_is_gone_costs_what_was_being_read(
+    nodes: int,
+) -> None:
+    """Everybody took everybody else for idle: 1.8 copies of 2, 6.1 of 8, 1.5 of 64 nodes."""
+    report = run(Storm(nodes=nodes, runs=256, no_tracker_after=0.35, frozen=0.3, frozen_s=15.0))
+    all_complete(report)
+    assert report.alpha <= 1.15, (
+        "reads that hung are begun again, each with up to a run of bytes before"
+    )
+
+
 def test_a_long_partition_costs_one_copy_per_side_at_most() -> None:
     report = run(SMALL, partition=(8, 8), partition_s=60.0)
     all_complete(report)
