@@ -55,7 +55,7 @@ class Depth:
         Args:
             usual: reads at once where storage is near.
             most: never more.
-            few: if it isn't 0, as many do where they wait for one another; twice what the first ones are.
+            few: if it isn't 0, as many do where they wait for one another, or where more read no more.
         """
         self._few = few
         self._usual = usual
@@ -73,6 +73,7 @@ class Depth:
         self._until_again = _AGAIN
         self._alone = 0  # looks that found usual reads as quick as the first ones
         self._carried = 0.0  # reads in a second, when it was looked last; 0.0: it wasn't
+        self._few_carried = 0.0  # ... when there were few, while the usual ones are tried for the first time
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""
@@ -109,9 +110,14 @@ class Depth:
                 self._alone_again(median_high(times))
                 if self._alone >= _LOOKS:
                     self._alone = 0
+                    self._few_carried = beside / max(fmean(times), _LEAST_S)
                     self._phase = _Phase.FIRST  # what those took still says something
                     self._go(_Phase.USUAL, self._usual)
+            case _Phase.USUAL if beside / max(fmean(times), _LEAST_S) < _PAYS_MORE * self._few_carried:
+                self._few_carried = self._first_s = 0.0  # it isn't asked again
+                self._go(_Phase.FEW, self._few)
             case _Phase.USUAL:
+                self._few_carried = 0.0
                 self._compare(median_high(times))
             case _:
                 self._judge(max(fmean(times), _LEAST_S), beside)
@@ -170,7 +176,7 @@ class Depth:
 
     def _go(self, phase: _Phase, reads: int) -> None:
         self._skip = self.reads
-        if phase in {_Phase.AS_BEFORE, _Phase.MORE}:
+        if phase in {_Phase.AS_BEFORE, _Phase.MORE} or self._few_carried:
             self._skip += reads  # of those that begin together the quick ones end first
         if phase is _Phase.USUAL and self._phase is not _Phase.FIRST:
             self._first_s = 0.0  # only the number of reads makes it ask again

@@ -132,6 +132,15 @@ def test_few_do_where_they_fill_the_way(alone_s: float) -> None:
     assert rate >= 0.97 / RUN_S
 
 
+@pytest.mark.parametrize("few", [4, 6, 8])
+def test_few_that_fill_the_way_by_themselves_do_again_when_more_read_no_more(few: int) -> None:
+    """With a wait before each read they take hardly longer than the first ones; sixteen were tried, and stayed."""
+    depth, rate, might = link(lambda: 0.4 * RUN_S, 3000, few=few, rise=few)
+    assert depth.reads == few
+    assert rate >= 0.97 / RUN_S
+    assert sum(reads > few for reads in might) <= 6 * USUAL
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_few_do_not_where_storage_is_far(seed: int) -> None:
     dice = Random(seed)
