@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "diary", "events", "forest",
+    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "dialled", "diary", "events",
+    "forest",
     "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting", "rarity", "readers", "roots",
     "roster", "runbook", "scheduler", "selection", "supply", "suspects", "tempo", "timing", "trackerless",
     "uploads", "way",

@@ -73,7 +73,9 @@ class Depth:
         self._until_again = _AGAIN
         self._alone = 0  # looks that found usual reads as quick as the first ones
         self._carried = 0.0  # reads in a second, when it was looked last; 0.0: it wasn't
-        self._few_carried = 0.0  # ... when there were few, while the usual ones are tried for the first time
+        self._few_carried = (
+            0.0  # ... when there were few, while the usual ones are tried for the first time
+        )
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""
@@ -113,7 +115,9 @@ class Depth:
                     self._few_carried = beside / max(fmean(times), _LEAST_S)
                     self._phase = _Phase.FIRST  # what those took still says something
                     self._go(_Phase.USUAL, self._usual)
-            case _Phase.USUAL if beside / max(fmean(times), _LEAST_S) < _PAYS_MORE * self._few_carried:
+            case _Phase.USUAL if (
+                beside / max(fmean(times), _LEAST_S) < _PAYS_MORE * self._few_carried
+            ):
                 self._few_carried = self._first_s = 0.0  # it isn't asked again
                 self._go(_Phase.FEW, self._few)
             case _Phase.USUAL:

@@ -116,14 +116,15 @@ class DialBacks:
     only among nodes of one site, and only while as many there were reached.
 
     Invariants (`check`): `unreached` <= `doubted`; `doubted` are exactly the silent and failed nodes of sites that
-    are believed; each dial under way has a place of its line; who is wanted or has failed, and isn't being dialled,
-    is in a line or will be looked at.
+    are believed; `reached` are those whose last dial was answered; each dial under way has a place of its line; who is
+    wanted or has failed, and isn't being dialled, is in a line or will be looked at.
     """
 
     def __init__(self) -> None:
         """Nobody yet."""
         self.doubted: set[int] = set()  # others get leases before these
         self.unreached: set[int] = set()  # of them: their dial has failed
+        self.reached: set[int] = set()  # whatever is thought of the others
         self._nodes: dict[int, _Tried] = {}
         self._new = _Line(RATE, BURST, AT_ONCE)
         self._again = _Line(AGAIN_RATE, 1, AGAIN_AT_ONCE)
@@ -253,6 +254,7 @@ class DialBacks:
             said = [word for word, nodes in site.words.items() if node in nodes]
             assert said == [known.word] * (known.word is not _Word.NOTHING)
             assert (node in self.doubted) == site.doubts(node)
+            assert (node in self.reached) == (known.word is _Word.REACHED)
             lines = (node in self._new.nodes) + (node in self._again.nodes)
             assert lines <= (known.here and not known.dial)
             assert known.look_at <= self._next_look(node, known)
@@ -290,6 +292,7 @@ class DialBacks:
         if word is not _Word.NOTHING:
             words[word].add(node)
         site.judge()
+        (self.reached.add if word is _Word.REACHED else self.reached.discard)(node)
         touched = {node}
         if site.believed != before:
             touched |= words[_Word.SILENT] | words[_Word.FAILED]

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from math import inf
 
-from p2pcache.core import chunkset
+from p2pcache.core import chunkset, dialled
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.forest import NOBODY
@@ -38,7 +38,7 @@ class LeaseBook:
 
     def __init__(
         self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int],
-        dealer: Dealer | None = None, doubted: AbstractSet[int] = frozenset(),
+        dealer: Dealer | None = None, doubted: AbstractSet[int] = frozenset(), reached: AbstractSet[int] = frozenset(),
     ) -> None:  # fmt: skip
         """An empty book: every run is free.
 
@@ -49,6 +49,7 @@ class LeaseBook:
             have: what each node has, kept up to date by its owner (a `Roster`).
             dealer: names the readers of choice, where there are racks.
             doubted: nodes that perhaps nobody can dial; the owner tells `readers` of changes.
+            reached: nodes that somebody has dialled, kept up to date by the owner.
         """
         self.run_count = run_count
         self.free = chunkset.full(run_count)
@@ -64,6 +65,7 @@ class LeaseBook:
         self._expires_from = inf  # no lease expires before
         self._settings = settings
         self._have = have
+        self._reached = reached
         self.readers = Readers(settings, random.Random(seed), dealer, doubted)
         self.roots = Roots(self.readers, self.leases)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
@@ -278,7 +280,9 @@ class LeaseBook:
                     skipped += 1  # it will have, and hands on what it reads
                     continue
                 root = NOBODY
-            node = root or self.readers.pick(barred, run, self._have, slow_too=again)
+            few = self._reached if again else ()
+            node = root or dialled.reader(self.readers, few, barred, run, self._have)
+            node = node or self.readers.pick(barred, run, self._have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1

@@ -77,12 +77,12 @@ class Readers:
         return len(self._credit) > (node in self._credit)
 
     def only(self, nodes: set[int], run: int, have: Mapping[int, int]) -> bool:
-        """Whether all who have use for this run are among these, or all but slow ones."""
+        """Whether all who have use for this run are among these, or all but slow ones (also such as may try again)."""
         left = [node for node in self._credit if self._lacks(node, nodes, run, have)]
-        if any(node not in self._slow for node in left):
+        if any(node not in self._verdicts for node in left):
             return False
         # An outage bars whoever tried, the quick ones first: the slow ones would be left with what they failed at.
-        quick = (node for node in nodes if node in self._credit and node not in self._slow)
+        quick = (node for node in nodes if node in self._credit and node not in self._verdicts)
         return not left or any(self._lacks(node, set(), run, have) for node in quick)
 
     def want(self, runs: int) -> bool:

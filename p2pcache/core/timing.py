@@ -41,6 +41,11 @@ class Timing:
         self._far_s = far_s or near_s or math.inf
         self.trip_s = median(self._trips)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of how long requests take."""
+        return self._near_s == math.inf
+
     def typical_s(self, *, across: bool) -> float:
         """What a request takes; inf: not known. If nothing is known of one side, it is as the other."""
         return self._far_s if across else self._near_s

@@ -44,7 +44,7 @@ class TrackedSwarm:
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
             run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
-            dealer=Dealer(self.roster), doubted=dials.doubted,
+            dealer=Dealer(self.roster), doubted=dials.doubted, reached=dials.reached,
         )  # fmt: skip
         self.audit = Audit()
         self.ledger = Ledger()

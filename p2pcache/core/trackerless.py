@@ -53,6 +53,7 @@ class Trackerless:
         self.is_cut_off = False  # no other node can be reached
         self._met = False  # the tracker that is gone was ours: we know about what it had granted
         self._return_s = 0.0  # how long we wait for it to come back
+        self._was_over = False  # what it had granted isn't waited for any more
         self._leased = LEASED  # runs that it had granted at most
         self._unleased = 0  # runs (bits) that it can't have granted to anybody
         self._ahead = LOOK_AHEAD  # runs without a holder that owners read at a time
@@ -74,7 +75,7 @@ class Trackerless:
             return
         self.up = False
         self._down_since = self._look_at = now
-        self._met = True
+        self._met, self._was_over = True, False
         self._tempo.lost()
         self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
         mine = self._mine
@@ -170,7 +171,7 @@ class Trackerless:
         plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
         self._looked = now
         self._look_at = plan.wake_at if plan.wake_at > now else math.inf
-        if now < self._over_at() < self._look_at:
+        if not self._is_over(now) and self._over_at() < self._look_at:
             self._look_at = self._over_at()
         return plan
 
@@ -198,6 +199,11 @@ class Trackerless:
             patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_TIMES * reads_s))
         return self._down_since + patience_s
 
+    def _is_over(self, now: float) -> bool:
+        """Whether that time has come. Then it has, whatever pace is seen later: all were waiting, so it looks slow."""
+        self._was_over = self._was_over or now >= self._over_at()
+        return self._was_over
+
     def _patience_s(self, reads: int, now: float) -> float:
         if self.owners.share <= 1:
             return self._settings.owner_patience_s  # whoever reads it, nothing of that can reach us
@@ -209,7 +215,7 @@ class Trackerless:
         mine = self._mine
         busy = mine.asked | mine.fetching | mine.leased | rotten
         orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
-        if now < self._over_at():
+        if not self._is_over(now):
             # Another owner may have heard of a few runs more and leaves alone what is free for us:
             # those must not take all places.
             # In the stripe that we read for it nothing was granted to others.

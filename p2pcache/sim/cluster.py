@@ -140,7 +140,10 @@ class Cluster:
             node.die()
             left = 0
             for other in self.nodes.values():
-                left |= other.have if other.alive else 0
+                if (
+                    other.alive and not other.liar and not other.hidden
+                ):  # or nobody gets it from there
+                    left |= other.have
             self.lost_runs += (node.have & ~left).bit_count() + len(node.reads)
 
     def refuse_reads(self, seconds: float) -> None:

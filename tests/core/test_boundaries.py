@@ -17,6 +17,7 @@ from p2pcache.core.events import (
     RunsProved,
     Source,
     Tick,
+    Wanted,
 )
 from p2pcache.core.scheduler import Scheduler
 from p2pcache.core.seats import SEATS, holders
@@ -289,6 +290,25 @@ def test_who_has_the_same_seat_in_another_rack_is_dialled() -> None:
     assert dialled == (bridges | site) - {1, 2, 9}, "two are connected"
     desk.scheduler.handle(RunsProved(FULL, Source.LOCAL), 0.0)
     assert not desk.scheduler.handle(event, 0.0), "nothing is missing"
+
+
+def test_who_wants_a_part_only_does_not_wait_longer_than_it_takes_to_starve() -> None:
+    """Twenty nodes that wanted one run each: twelve had it after 10 s and one after 20 s, 0.1 s being what it took."""
+    run = next(run for run, order in enumerate(order_of((1, 2))) if order[0] == 2)
+    full = chunkset.full(run + 2)
+    for have, part, soonest_s in ((0, 1 << run, 4.0), (full & ~(1 << run), full, 9.0)):
+        scheduler = Scheduler(
+            node=1, run_bytes=[100] * (run + 2), have=have, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
+        )  # fmt: skip
+        members = (1, 2, 9)
+        for event in (Wanted(part), Members(members, (1, 2), members), PeerJoined(9, full)):
+            scheduler.handle(event, 0.0)
+        commands: list[Command] = []
+        now = 0.0
+        while not commands and (wake := scheduler.next_wakeup()) is not None and wake < 120:
+            now = wake
+            commands = [c for c in scheduler.handle(Tick(), now) if isinstance(c, Request)]
+        assert soonest_s <= now <= soonest_s + 1.0
 
 
 def test_what_is_beyond_is_looked_at_though_the_boundary_was_told_of_last() -> None:

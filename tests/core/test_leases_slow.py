@@ -163,6 +163,26 @@ def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
     assert len(tried) > len(quick)
 
 
+def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_run() -> None:
+    """Nor one that may try again: eleven quick nodes waited for three slow ones, 92 s."""
+    book, have = make(5)
+    quick, slow = range(2, 6), 1
+    for node in (slow, *quick):
+        book.want(node, 2)
+    book.readers.dragged(slow, -8.5, 0.0)
+    for now in range(4):
+        for node, runs in book.grants(float(now)).items():
+            for run in runs:
+                if run != 4:
+                    finish(book, have, node, run, float(now))
+                else:
+                    book.failed(node, 1 << run, float(now))
+    assert book._avoid[4] == set(quick)
+    (reader,) = book.grants(60.0)
+    assert slow not in book.readers._slow
+    assert reader in quick
+
+
 def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
     book, _ = make(2)
     book.want(A, 2)

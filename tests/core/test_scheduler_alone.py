@@ -275,3 +275,20 @@ def test_what_a_lost_tracker_had_granted_can_be_no_more_than_what_is_missing() -
     desk.do(TrackerDown())
     assert of(Fetch, desk.sleep(8)) == []
     assert of(Fetch, desk.sleep(12))
+
+
+def test_what_a_lost_tracker_had_granted_is_not_waited_for_again() -> None:
+    """Three nodes lost it before the pace was known: the first reads, after 8 s, gave one, and one waited 95 s more."""
+    desk = Desk(runs=30)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
+    own = [run for run in range(30) if order(run, (1, 2))[0] == 1]
+    read: list[int] = []
+    while fetches:
+        desk.now += 0.5
+        fetch = fetches.pop(0)
+        read.append(fetch.run)
+        fetches += of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE)))
+    assert read == own

@@ -1,6 +1,6 @@
 """A state machine over the tracker's mind with agents that work, crash, lie about nothing and are split.
 
-Laws: `check()` holds after each step; nobody is told to read what it has; a run that is read
+Laws: `check()` holds after each step; nobody is told to read what it has said to have; a run that is read
 twice had no live holder that the tracker could know of; in the end everybody has everything.
 """
 
@@ -26,12 +26,14 @@ class Agent:
     def __init__(self, node: int) -> None:
         self.node = node
         self.have = 0
+        self.told = 0  # of it, to the tracker
         self.reading: set[int] = set()
         self.known: set[int] = set()
         self.connected = False
         self.stopped = False
 
     def state(self) -> m.SwarmState:
+        self.told = self.have
         complete = self.have == chunkset.full(RUNS)
         bits = b"" if complete else chunkset.to_bytes(self.have, RUNS)
         credit = 0 if complete or self.stopped else 2
@@ -74,9 +76,14 @@ class TrackerMachine(RuleBasedStateMachine):
         match message:
             case m.Grant(_, _, runs):
                 for run in runs:
-                    assert not agent.have >> run & 1, self.tracking.story(X, run)
+                    assert not agent.told >> run & 1, self.tracking.story(X, run)
                     assert run not in agent.reading, self.tracking.story(X, run)
-                agent.reading.update(runs)
+                agent.reading.update(run for run in runs if not agent.have >> run & 1)
+                if had := tuple(
+                    run for run in runs if agent.have >> run & 1
+                ):  # from a neighbour just now
+                    agent.told |= chunkset.of(had)
+                    return self.say(agent, m.LeaseReport(X, self.epoch, done=had))
             case m.Revoke(_, runs):
                 agent.reading.difference_update(runs)
             case m.Swarm(_, _, full, joined, left):
@@ -125,6 +132,7 @@ class TrackerMachine(RuleBasedStateMachine):
         agent.reading.remove(run)
         if outcome == "done":
             agent.have |= 1 << run
+            agent.told |= agent.connected << run
         if agent.connected:
             ends: dict[str, tuple[int, ...]] = {"done": (), "failed": (), "returned": ()} | {
                 outcome: (run,)
