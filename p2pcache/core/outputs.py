@@ -38,4 +38,12 @@ class Unreached:
     digest: str  # empty: of no model, it could not be dialled
 
 
-Output = Send | Close | DialBack | Unreached
+@dataclass(slots=True)
+class Slow:
+    """People should know: a member takes what it is handed far slower than others, and hands nothing on now."""
+
+    node: int
+    digest: str
+
+
+Output = Send | Close | DialBack | Unreached | Slow

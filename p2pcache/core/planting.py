@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from p2pcache.core.forest import STRIPES, Forest, Rank, levels, stripes
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import Poll
-from p2pcache.core.outputs import Output, Send
+from p2pcache.core.outputs import Output, Send, Slow
 from p2pcache.core.roster import Roster
 from p2pcache.core.suspects import Suspects
 
@@ -48,6 +48,7 @@ class Planting:
         self._dragging: set[int] = set()
         # Who is slow has no supplier: nobody waits for it until it kept up.
         self._suspects = Suspects()
+        self._found_slow: list[int] = []  # since the last step
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
@@ -68,7 +69,8 @@ class Planting:
                 self._behind.discard(node)
                 self._dragging.discard(node)
                 self._suspects.kept_up(node, self._done, _ASKED_AFTER * tolerated)
-            self._suspects.heard(node, roster.have, self._done)
+            if self._suspects.heard(node, roster.have, self._done):
+                self._found_slow.append(node)
             self._enter(node)
 
     def accused(self, supplier: int, nodes: Sequence[int]) -> None:
@@ -131,6 +133,8 @@ class Planting:
             self._untold.discard(node)
             self._tell(node, out)
         self._ask(now, out)
+        out += [Slow(node, roster.digest) for node in self._found_slow]
+        self._found_slow.clear()
 
     def _plant(self) -> None:
         """See whether there are trees, and whose place is another one."""

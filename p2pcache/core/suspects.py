@@ -41,18 +41,22 @@ class Suspects:
         self._ask_at.update(dict.fromkeys(nodes, math.inf))
         return nodes
 
-    def heard(self, node: int, have: Mapping[int, int], done: int) -> None:
-        """A node says what it has; `have` is what each member has (bits)."""
+    def heard(self, node: int, have: Mapping[int, int], done: int) -> bool:
+        """A node says what it has; returns whether it is slow, if it wasn't before.
+
+        `have` is what each member has (bits).
+        """
         if self._ask_at.pop(node, None) is None:
-            return
+            return False
         accusers = [one for one in self._lately(node, done) if one in have]
         if len(accusers) >= _ACCUSERS:
             theirs = max(have[one].bit_count() for one in accusers)
             lacked = theirs - have[node].bit_count()
             if lacked > min(_MOST_LACKED, _FIRST_LACKED + theirs // 2):
                 self.slow[node] = done
-            else:
-                self._ask_at[node] = done + _AGAIN
+                return True
+            self._ask_at[node] = done + _AGAIN
+        return False
 
     def kept_up(self, node: int, done: int, tolerated: float) -> None:
         """A node has what was read; if that was more than so many runs since it was found slow, it isn't."""

@@ -5,7 +5,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.commands import ALL
 from p2pcache.core.forest import NOBODY, STRIPES, Rank
 from p2pcache.core.leases import LeaseBook
-from p2pcache.core.outputs import Output, Send
+from p2pcache.core.outputs import Output, Send, Slow
 from p2pcache.core.planting import LEVEL_BEHIND, Planting
 from p2pcache.core.roots import DRAGS
 from p2pcache.core.roster import Roster
@@ -194,7 +194,10 @@ def test_who_is_found_slow_and_has_far_less_supplies_nobody() -> None:
     assert is_spare(trees, 9)
     assert trees.slow == [9]
     assert not any(is_spare(trees, node) for node in range(1, 21) if node != 9)
-    trees.step(0.0, [])
+    out.clear()
+    trees.step(0.0, out)
+    trees.step(0.0, out)
+    assert out.count(Slow(9, X)) == 1, "people are told once"
     assert 9 not in {one for node in range(1, 21) for one in trees.forest.suppliers(node)}
     trees.check()
 
