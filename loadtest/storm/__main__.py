@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from loadtest.daemons import StartError, exit_on_signals
-from loadtest.flags import count, out_file, rate, size
+from loadtest.flags import count, duration, out_file, rate, size
 from loadtest.models import check_tree, total_bytes
 from loadtest.netns import FabricError
 from loadtest.storm.arena import Arena, say
@@ -17,7 +17,7 @@ from loadtest.storm.plan import Links, Plan, bound_s
 from loadtest.storm.race import race
 from loadtest.storm.report import OriginBytes, Report
 from loadtest.storm.rivals import RIVALS
-from p2pcache.core.units import format_bytes, parse_rate, parse_size
+from p2pcache.core.units import format_bytes, parse_duration, parse_rate, parse_size
 from p2pcache.errors import UsageError
 
 LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
@@ -146,6 +146,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         uplink=parse_rate(options.uplink or options.rate),
         labelled=not options.unlabelled,
         logs=options.logs,
+        fault_s=parse_duration(options.fault_for),
         agent_flags=_words(options.agent_flag),
         tracker_flags=_words(options.tracker_flag),
     )
@@ -211,6 +212,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=out_file, metavar="FILE", help="write all numbers here")
     add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
     add("--seed", type=int, default=0, help="of the model's bytes [0]")
+    add(
+        "--fault-for",
+        type=duration,
+        default="5s",
+        metavar="TIME",
+        help="how long storage is in trouble [5s]",
+    )
     add(
         "--agent-flag",
         action="append",

@@ -9,7 +9,6 @@ from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
 from p2pcache.io.hashing import index_directory
 
-ORIGIN_FAULT_S = 5.0
 SPLIT_S = 10.0
 SLOW_FACTOR = 10
 FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 32 ms are for 4 MiB at 25 Gbit/s
@@ -69,7 +68,7 @@ def _origin_fault(kind: str) -> Callable[[Arena, float], list[Act]]:
     def acts(arena: Arena, t_lb: float) -> list[Act]:
         return [
             Act(t_lb / 4, f"the origin begins: {kind}",
-                lambda: arena.origin.fault(kind, seconds=ORIGIN_FAULT_S))
+                lambda: arena.origin.fault(kind, seconds=arena.plan.fault_s))
         ]  # fmt: skip
 
     return acts
@@ -112,11 +111,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
     "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
-    "origin-503": Fault("the origin answers 503 for 5 s", proxy=True, acts=_origin_fault("busy")),
-    "origin-reset": Fault("the origin resets connections in mid-body for 5 s", proxy=True, acts=_origin_fault("reset")),
-    "origin-stall": Fault("the origin accepts and says nothing for 5 s", proxy=True, acts=_origin_fault("stall")),
-    "origin-truncate": Fault("the origin ends bodies early for 5 s", proxy=True, acts=_origin_fault("truncate")),
-    "origin-freeze": Fault("the origin falls silent in mid-body for 5 s", proxy=True, acts=_origin_fault("freeze")),
+    "origin-503": Fault("the origin answers 503 (--fault-for)", proxy=True, acts=_origin_fault("busy")),
+    "origin-reset": Fault("the origin resets connections midway (--fault-for)", proxy=True, acts=_origin_fault("reset")),
+    "origin-stall": Fault("the origin accepts and says nothing (--fault-for)", proxy=True, acts=_origin_fault("stall")),
+    "origin-truncate": Fault("the origin ends bodies early (--fault-for)", proxy=True, acts=_origin_fault("truncate")),
+    "origin-freeze": Fault("the origin falls silent in mid-body (--fault-for)", proxy=True, acts=_origin_fault("freeze")),
     "far-origin": Fault(f"the origin's first byte takes {FAR_S:g} s longer", proxy=True, acts=_far_origin),
     "liar": Fault("one node serves corrupt chunks, over the whole storm", unlucky=True, expect=None, liar=True),
     "corrupt-origin": Fault(

@@ -27,6 +27,7 @@ class Plan:
     racks: int = 0  # the nodes are spread over so many; 0: one flat network
     uplink: float = 0.0  # of each rack
     labelled: bool = True  # the agents are told their racks
+    fault_s: float = 5.0  # for how long storage is in trouble
     delay_s: float = 0.0  # between any two hosts, one way
     logs: str = ""  # directory that gets every daemon's log; "": they go away
 
