@@ -217,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         type=duration,
         default="5s",
         metavar="TIME",
-        help="how long storage is in trouble [5s]",
+        help="how long faults of storage last [5s]",
     )
     add(
         "--agent-flag",
