@@ -73,9 +73,7 @@ class Depth:
         self._until_again = _AGAIN
         self._alone = 0  # looks that found usual reads as quick as the first ones
         self._carried = 0.0  # reads in a second, when it was looked last; 0.0: it wasn't
-        self._few_carried = (
-            0.0  # ... when there were few, while the usual ones are tried for the first time
-        )
+        self._few_carried = 0.0  # ... when there were few, while the usual ones are tried first
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""

@@ -70,9 +70,7 @@ class Owners:
         # of 10,000 cost a simulated storm more than all its chunks.
         self._live: tuple[int, ...] | None = None
         self._passed: set[int] = set()  # dead, lying or idle
-        self._idle: set[int] = (
-            set()
-        )  # of them those that may have been passed over because storage was silent
+        self._idle: set[int] = set()  # of them those that may only look so, storage being silent
         self._back: set[int] = set()  # of those whom it turned out so: once each
         self._tried_at = -math.inf  # when an idle owner was last passed over
         self._left: set[int] = set()  # were neighbours, and their connection broke
@@ -117,6 +115,7 @@ class Owners:
     def failed(self, node: int) -> None:
         """A dial failed, or it sent us wrong bytes: its runs go to the next in order."""
         self.dialling.discard(node)
+        self._idle.discard(node)  # whatever it brings
         self._pass_over({node})
 
     def brought(self, node: int, runs: int) -> None:

@@ -140,9 +140,7 @@ class Cluster:
             node.die()
             left = 0
             for other in self.nodes.values():
-                if (
-                    other.alive and not other.liar and not other.hidden
-                ):  # or nobody gets it from there
+                if other.alive and not (other.liar or other.hidden):  # nobody gets it from those
                     left |= other.have
             self.lost_runs += (node.have & ~left).bit_count() + len(node.reads)
 

@@ -230,6 +230,16 @@ def test_an_owner_that_brings_its_own_run_was_not_idle_once() -> None:
     assert idle not in owners.live, "the second time it is so"
 
 
+def test_an_idle_owner_that_lies_does_not_get_its_place_back() -> None:
+    owners, theirs = many_owners()
+    live = owners.live
+    owners.plan(theirs, live, PATIENCE_S, PATIENCE_S, PATIENCE_S)
+    (idle,) = set(live) - set(owners.live)
+    owners.failed(idle)
+    owners.brought(idle, 1 << next(run for run in theirs if fallback.owner(run, live) == idle))
+    assert idle not in owners.live
+
+
 def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
     assert patience(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
     assert patience(SETTINGS, 40, 0.05) == PATIENCE_S
