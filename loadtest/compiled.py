@@ -19,11 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "dialled", "diary", "events",
-    "forest",
-    "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting", "rarity", "readers", "roots",
-    "roster", "runbook", "scheduler", "selection", "supply", "suspects", "tempo", "timing", "trackerless",
-    "uploads", "way",
+    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "dialled", "diary",
+    "events", "forest", "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting",
+    "rarity", "readers", "roots", "roster", "runbook", "scheduler", "selection", "supply", "suspects", "tempo",
+    "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "reading", "serving", "world")
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")

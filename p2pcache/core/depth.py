@@ -28,6 +28,7 @@ _MOST_AGAIN = 8192
 class _Phase(Enum):
     FIRST = auto()  # the first few reads
     FEW = auto()  # fewer than usual, which wait for one another: the way is full with them
+    ALL = auto()  # the usual ones, to see whether they read more than the few did
     USUAL = auto()  # the usual reads
     FEWER = auto()  # fewer for a moment, which don't wait for one another: what one takes alone
     AS_BEFORE = auto()  # then as before
@@ -73,7 +74,6 @@ class Depth:
         self._until_again = _AGAIN
         self._alone = 0  # looks that found usual reads as quick as the first ones
         self._carried = 0.0  # reads in a second, when it was looked last; 0.0: it wasn't
-        self._few_carried = 0.0  # ... when there were few, while the usual ones are tried first
 
     def ended(self, took_s: float, under_way: int) -> None:
         """A run was read, which took so long; so many reads were under way, this one among them."""
@@ -90,7 +90,7 @@ class Depth:
     def _needed(self) -> int:
         if self._phase is _Phase.FIRST:
             return _FIRST
-        if self._phase is _Phase.USUAL:
+        if self._phase in {_Phase.ALL, _Phase.USUAL}:
             return _SOME
         if self._phase is _Phase.FEW:
             return self._few
@@ -101,6 +101,7 @@ class Depth:
     def _look(self) -> None:
         """Enough reads have ended to say something."""
         times, beside = self._times, self._beside / len(self._times)
+        took_s = max(fmean(times), _LEAST_S)
         self._times, self._beside = [], 0
         match self._phase:
             case _Phase.FIRST:
@@ -110,19 +111,16 @@ class Depth:
                 self._alone_again(median_high(times))
                 if self._alone >= _LOOKS:
                     self._alone = 0
-                    self._few_carried = beside / max(fmean(times), _LEAST_S)
-                    self._phase = _Phase.FIRST  # what those took still says something
-                    self._go(_Phase.USUAL, self._usual)
-            case _Phase.USUAL if (
-                beside / max(fmean(times), _LEAST_S) < _PAYS_MORE * self._few_carried
-            ):
-                self._few_carried = self._first_s = 0.0  # it isn't asked again
+                    self._carried = beside / took_s
+                    self._go(_Phase.ALL, self._usual)
+            case _Phase.ALL if beside / took_s < _PAYS_MORE * self._carried:
+                self._first_s = 0.0  # it isn't asked again
                 self._go(_Phase.FEW, self._few)
-            case _Phase.USUAL:
-                self._few_carried = 0.0
+            case _Phase.ALL | _Phase.USUAL:
+                self._phase = _Phase.USUAL
                 self._compare(median_high(times))
             case _:
-                self._judge(max(fmean(times), _LEAST_S), beside)
+                self._judge(took_s, beside)
 
     def _compare(self, usual_s: float) -> None:
         """Whether usual reads take as long as the first few did, or wait for one another."""
@@ -178,7 +176,7 @@ class Depth:
 
     def _go(self, phase: _Phase, reads: int) -> None:
         self._skip = self.reads
-        if phase in {_Phase.AS_BEFORE, _Phase.MORE} or self._few_carried:
+        if phase in {_Phase.ALL, _Phase.AS_BEFORE, _Phase.MORE}:
             self._skip += reads  # of those that begin together the quick ones end first
         if phase is _Phase.USUAL and self._phase is not _Phase.FIRST:
             self._first_s = 0.0  # only the number of reads makes it ask again

@@ -1,13 +1,13 @@
 """Who reads again what others wait for in vain, where most nodes can't be dialled. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from p2pcache.core.readers import Readers
 
 
 def reader(
-    readers: Readers, reached: Collection[int], barred: AbstractSet[int], run: int, have: Mapping[int, int]
+    readers: Readers, reached: AbstractSet[int], barred: AbstractSet[int], run: int, have: Mapping[int, int]
 ) -> int | None:  # fmt: skip
     """The least busy of those whom the tracker could dial, if these are few; None: anybody may read.
 
@@ -21,7 +21,7 @@ def reader(
         run: which.
         have: what each node has (bits).
     """
-    few = [node for node in reached if readers.credit(node)]
+    few = [node for node in readers if node in reached]
     if 2 * len(few) >= len(readers):
         return None
     fit = [

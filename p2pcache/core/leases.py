@@ -265,7 +265,7 @@ class LeaseBook:
         given: dict[int, list[int]] = {}
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
-        candidates, skipped = self.free, 0
+        candidates, skipped, have = self.free, 0, self._have
         granted_up_to = (~self.free & chunkset.full(self.run_count)).bit_length()
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             if not self.roots.may_grant(now):
@@ -274,15 +274,14 @@ class LeaseBook:
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all who are quick may have it
             barred = self._barred(run)
-            root = self.roots.reader(run, barred, self._have)
+            root = self.roots.reader(run, barred, have)
             if root and not self.roots.has_room(root):
                 if not self.roots.lags(run, granted_up_to):
                     skipped += 1  # it will have, and hands on what it reads
                     continue
                 root = NOBODY
-            few = self._reached if again else ()
-            node = root or dialled.reader(self.readers, few, barred, run, self._have)
-            node = node or self.readers.pick(barred, run, self._have, slow_too=again)
+            few = dialled.reader(self.readers, self._reached, barred, run, have) if again else None
+            node = root or few or self.readers.pick(barred, run, have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1

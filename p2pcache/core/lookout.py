@@ -41,10 +41,9 @@ class Lookout:
         if now >= self._looked_at + pause_s:
             ages = [now - a.started for a in requests if a.live and a.peer.distance]
             pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
-        starved = self._starved(now)
-        if now >= self._looked_at + pause_s or (starved and self._looks_sooner):
+        if now >= self._looked_at + pause_s or (self._looks_sooner and self._starved(now)):
             self._looked_at = now
-            self._book.look_beyond(self._mine.needed, starved=starved)
+            self._book.look_beyond(self._mine.needed, starved=self._starved(now))
         # By then more may be known of how long a request takes.
         return min(self._looked_at + pause_s, now + least_s)
 

@@ -122,12 +122,13 @@ class Owners:
         """A neighbour has runs (bits) that nobody had: if it should read one of them it isn't idle."""
         if node not in self._idle:
             return
-        live = {*self.live, node}
-        if any(fallback.owner(run, live) == node for run in chunkset.members(runs)):
+        self._passed.discard(node)
+        self._relist()
+        if any(self._owner(run) == node for run in chunkset.members(runs)):
             self._idle.discard(node)
             self._back.add(node)
-            self._passed.discard(node)
-            self._relist()
+        else:
+            self._pass_over({node})
 
     @property
     def told_of(self) -> tuple[int, ...]:
@@ -183,7 +184,7 @@ class Owners:
                     dial.append(owner)
         self._since = since
         if since:
-            wake_at = min(wake_at, now + patience_s / 4)
+            wake_at = min(wake_at, now + _KNOWN * patience_s)
         return Plan(read, dial, wake_at)
 
     def _overtake(

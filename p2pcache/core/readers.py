@@ -1,7 +1,7 @@
 """Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from math import ceil, inf
 
@@ -62,6 +62,9 @@ class Readers:
 
     def __len__(self) -> int:
         return len(self._credit)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._credit)
 
     def runs_of(self, node: int) -> set[int]:
         """The runs that a node reads now."""
@@ -336,9 +339,8 @@ class Readers:
     def _may_read(
         self, node: int, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
     ) -> bool:
-        if node in self._resting or (node in self._slow and not everybody):
-            return False
-        return self._lacks(node, barred, run, have)
+        rests = node in self._resting or (node in self._slow and not everybody)
+        return not rests and self._lacks(node, barred, run, have)
 
     def _lacks(
         self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
@@ -368,9 +370,7 @@ class Readers:
                     if len(self.runs_of(n)) == count and c > count and (n in self._out) == out
                 }  # fmt: skip
                 assert set(bag) == want
-        assert self._slow.keys() <= self._credit.keys()
-        assert self._wanted.keys() <= self._credit.keys()
-        assert self._resting.keys() <= self._credit.keys()
+        assert self._slow.keys() | self._wanted.keys() | self._resting.keys() <= self._credit.keys()
 
     def _share(self, at_once: int) -> int:
         """How many of so many leases at once are one node's fair share."""

@@ -140,8 +140,7 @@ class Cluster:
             node.die()
             left = 0
             for other in self.nodes.values():
-                if other.alive and not (other.liar or other.hidden):  # nobody gets it from those
-                    left |= other.have
+                left |= other.have if other.is_source else 0
             self.lost_runs += (node.have & ~left).bit_count() + len(node.reads)
 
     def refuse_reads(self, seconds: float) -> None:

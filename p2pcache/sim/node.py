@@ -105,6 +105,11 @@ class SimNode:
             commands.CutOff: self._on_report,
         }  # fmt: skip
 
+    @property
+    def is_source(self) -> bool:
+        """Whether others can get from it what it has."""
+        return self.alive and not (self.liar or self.hidden)
+
     # -- the pump -----------------------------------------------------------------------------
 
     def post(self, event: events.Event) -> None:

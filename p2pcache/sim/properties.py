@@ -13,7 +13,7 @@ from typing import Any
 
 from p2pcache.core.settings import MemberSettings
 from p2pcache.sim.agentlink import LAST_RECONNECT_S
-from p2pcache.sim.node import STALL_S, SimNode
+from p2pcache.sim.node import STALL_S
 from p2pcache.sim.reading import READ_TIMEOUT_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import (
@@ -178,23 +178,17 @@ def _usual_pause(run: Run) -> float:
     """The time that runs take which all wait for the same slow link."""
     storm = run.storm
     slowest = min(storm.origin_rate, storm.rate * _least_share(storm))
-    quick = sum(node.up.rate == storm.rate for node in _dialled(run))
+    sources = [node for node in run.cluster.nodes.values() if node.is_source]  # at the end
+    quick = sum(node.up.rate == storm.rate for node in sources)
     # What a slow node alone has it sends to one after the other, until somebody quick has it and hands it on.
     turns = max(_AT_ONCE, (storm.nodes - 1) / max(1, quick))
     usual_s = turns * storm.run_bytes / slowest
     if storm.parts:  # storage gives one part after the other
         usual_s = max(usual_s, storm.scale_s)
     if storm.hidden:  # the others bring it to all of them
-        brought = sum(min(node.up.rate, storm.origin_rate) for node in _dialled(run))
+        brought = sum(min(node.up.rate, storm.origin_rate) for node in sources)
         usual_s = max(usual_s, storm.hidden * storm.runs * storm.run_bytes / (brought or slowest))
     return usual_s
-
-
-def _dialled(run: Run) -> list[SimNode]:
-    """Who serves others at the end."""
-    return [
-        one for one in run.cluster.nodes.values() if one.alive and not one.hidden and not one.liar
-    ]
 
 
 def _least_share(storm: Storm) -> float:

@@ -143,15 +143,17 @@ def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
         )
 
 
-def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
-    """Each quick one had failed at it once: three slow ones had it one after the other, for two minutes."""
+SLOW, QUICK = 1, range(2, 6)
+
+
+def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
+    """Of five runs the last one can't be read for so long; who tried to, in order."""
     book, have = make(5)
-    quick, slow = range(2, 6), 1
-    for node in (slow, *quick):
+    for node in (SLOW, *QUICK):
         book.want(node, 2)
-    book.readers.dragged(slow, -8.5, 0.0)
+    book.readers.dragged(SLOW, -8.5, 0.0)
     tried = []
-    for now in range(8):
+    for now in range(seconds):
         for node, runs in book.grants(float(now)).items():
             for run in runs:
                 if run != 4:
@@ -159,28 +161,23 @@ def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
                 else:
                     tried.append(node)
                     book.failed(node, 1 << run, float(now))
-    assert set(tried) == set(quick), "and again, once all have tried"
-    assert len(tried) > len(quick)
+    return book, tried
+
+
+def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
+    """Each quick one had failed at it once: three slow ones had it one after the other, for two minutes."""
+    _, tried = outage(8)
+    assert set(tried) == set(QUICK), "and again, once all have tried"
+    assert len(tried) > len(QUICK)
 
 
 def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_run() -> None:
     """Nor one that may try again: eleven quick nodes waited for three slow ones, 92 s."""
-    book, have = make(5)
-    quick, slow = range(2, 6), 1
-    for node in (slow, *quick):
-        book.want(node, 2)
-    book.readers.dragged(slow, -8.5, 0.0)
-    for now in range(4):
-        for node, runs in book.grants(float(now)).items():
-            for run in runs:
-                if run != 4:
-                    finish(book, have, node, run, float(now))
-                else:
-                    book.failed(node, 1 << run, float(now))
-    assert book._avoid[4] == set(quick)
+    book, _ = outage(4)
+    assert book._avoid[4] == set(QUICK)
     (reader,) = book.grants(60.0)
-    assert slow not in book.readers._slow
-    assert reader in quick
+    assert SLOW not in book.readers._slow
+    assert reader in QUICK
 
 
 def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:

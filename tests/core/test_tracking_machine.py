@@ -79,9 +79,8 @@ class TrackerMachine(RuleBasedStateMachine):
                     assert not agent.told >> run & 1, self.tracking.story(X, run)
                     assert run not in agent.reading, self.tracking.story(X, run)
                 agent.reading.update(run for run in runs if not agent.have >> run & 1)
-                if had := tuple(
-                    run for run in runs if agent.have >> run & 1
-                ):  # from a neighbour just now
+                had = tuple(run for run in runs if agent.have >> run & 1)
+                if had:  # from a neighbour just now
                     agent.told |= chunkset.of(had)
                     return self.say(agent, m.LeaseReport(X, self.epoch, done=had))
             case m.Revoke(_, runs):
@@ -204,6 +203,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 for run in sorted(agent.reading):
                     agent.reading.discard(run)
                     agent.have |= 1 << run
+                    agent.told |= 1 << run
                     self.take(self.say(agent, m.LeaseReport(X, self.epoch, done=(run,))))
                 if agent.connected:
                     self.take(self.say(agent, m.Heartbeat(swarms=(agent.state(),))))

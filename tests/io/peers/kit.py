@@ -154,6 +154,7 @@ class Port:
 
     def handed_on(self, run: int) -> None:
         self.handed.append(run)
+        self._changed.set()
 
     def tell_tracker(self) -> None:
         self.reports += 1

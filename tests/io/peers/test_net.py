@@ -145,11 +145,8 @@ async def test_who_is_supplied_hears_first_and_only_of_its_stripes() -> None:
         other.net.request(DIGEST, 7, 1, 1)
         assert await pb.end(7) is await po.end(7) is Outcome.DONE
         server.net.announce_supplied(DIGEST, 0b110011)
-        async with asyncio.timeout(
-            10
-        ):  # a root reads no faster than that; who asked hears of the end first
-            while sorted(from_us.handed) != [0, 1]:
-                await asyncio.sleep(0.005)
+        await from_us.until(lambda: len(from_us.handed) == 2)  # who asked hears of the end first
+        assert sorted(from_us.handed) == [0, 1], "a root reads no faster than that"
         await pb.heard("has", 1, 0b10001)
         server.net.announce(DIGEST, 0b1000)
         await po.heard("has", 1, 0b1000)
