@@ -89,7 +89,7 @@ def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
     desk = Desk()
     desk.up()
     out = desk.do(Wanted(1 << 40 | 1 << 41))
-    assert of(LeaseCredit, out) == [LeaseCredit(2, 1 << 40 | 1 << 41)]
+    assert of(LeaseCredit, out) == [LeaseCredit(1, 1 << 40 | 1 << 41)]
     out = desk.do(PeerJoined(2, chunkset.full(41)))
     assert [r.run for r in of(Request, out)] == [40]
     out = desk.do(LeaseGranted(1 << 3 | 1 << 41, 5))
@@ -103,7 +103,7 @@ def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
     assert desk.s.next_wakeup() is None or not of(Request, desk.sleep(9.0))
     out = desk.do(Wanted(desk.full))
     assert of(Request, out)
-    assert of(LeaseCredit, out) == [LeaseCredit(3)]
+    assert of(LeaseCredit, out) == [LeaseCredit(2)]
 
 
 def test_a_wish_that_narrows_gives_waiting_leases_back() -> None:
@@ -141,7 +141,7 @@ def test_done_is_announced_at_once_and_then_in_batches() -> None:
 
 def test_finishes_once_and_wants_no_more_leases() -> None:
     desk = Desk(runs=2)
-    assert desk.up() == [LeaseCredit(2)]
+    assert desk.up() == [LeaseCredit(1)]
     asked = of(Request, desk.do(PeerJoined(2, 3)))
     for a in asked:
         desk.do(RequestEnded(a.request, Outcome.DONE))

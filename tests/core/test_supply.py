@@ -11,6 +11,8 @@ from p2pcache.core.events import (
     PeerJoined,
     PeerLeft,
     RequestEnded,
+    RunsProved,
+    Source,
     Supplied,
     TrackerDown,
     TrackerUp,
@@ -24,9 +26,9 @@ OTHERS = (21, 22, 23)
 RUNS = 400
 
 
-def desk() -> Desk:
-    """A node with four suppliers and three other neighbours that have nothing yet."""
-    desk = Desk(runs=RUNS)
+def desk(have: int = 0) -> Desk:
+    """A node that has these runs, with four suppliers and three other neighbours that have nothing yet."""
+    desk = Desk(runs=RUNS, have=have)
     desk.up()
     desk.do(Members((1, *ABOVE, *OTHERS, *range(100, 109))))
     desk.do(Supplied(ABOVE, (11, 22, 33, 44)))
@@ -88,11 +90,14 @@ def test_the_last_ones_are_late_when_nothing_newer_comes() -> None:
     assert {(r.peer, r.run) for r in of(Request, d.sleep(5.0))} == {(21, 0), (22, 1)}
 
 
-def test_when_the_last_run_is_about_anybody_may_bring_what_is_missing() -> None:
-    d = desk()
-    assert asked(d, 21, RUNS - 20) == []
+def test_when_few_are_missing_anybody_may_bring_them() -> None:
+    few = range(RUNS - 16, RUNS)
+    d = desk(have=chunkset.full(RUNS - 17))
+    assert asked(d, 21, *few) == [], "one more is missing, and suppliers bring them in order"
+    d.do(RunsProved(1 << RUNS - 17, Source.LOCAL))
     ways = asked(d, 22, RUNS - 1)
-    assert ways == [(22, RUNS - 1), (21, RUNS - 20)], "who has handed it on is idle, wherever"
+    assert [peer for peer, _ in ways] == [22, 21], "who has handed them on is idle, wherever"
+    assert {run for _, run in ways} <= set(few)
 
 
 def test_a_supplier_that_lags_is_not_waited_for() -> None:

@@ -156,13 +156,16 @@ def test_a_tracker_lost_for_good() -> None:
 
 @pytest.mark.parametrize("origin_rate", [2e6, 1e6])
 def test_a_tracker_lost_for_good_before_storage_that_is_slow(origin_rate: float) -> None:
-    """Decision 0027: 4.0 and 4.6 copies left it when owners were given 8 s for reads that took 20 and 40."""
+    """Decision 0027: 4.0 and 4.6 copies left it when owners were given 8 s for reads that took 20 and 40.
+
+    (What was being read as the tracker died may be read twice: none to 2.3 of 64 runs, ten seeds.)
+    """
     storm = Storm(
         nodes=12, runs=64, run_bytes=1 << 20, rate=6e6, origin_rate=origin_rate, slow_disk=1 / 12
     )
     report = run(storm, no_tracker_after=0.3)
     all_complete(report)
-    assert report.alpha <= 1.02
+    assert report.alpha <= 1.04
     assert report.t_last <= 1.5 * report.t_lb
 
 
@@ -274,20 +277,20 @@ def test_storage_that_freezes_for_a_moment_costs_hardly_more_than_a_read_timeout
     nodes: int, runs: int, seed: int, at: float
 ) -> None:
     """One node was found slow for each of its reads, the other was barred: the last run came 95, 32 and 32 s later."""
-    calm = run(Storm(nodes=nodes, runs=runs, seed=seed))
-    frozen = run(Storm(nodes=nodes, runs=runs, seed=seed), frozen=at)
+    storm = Storm(nodes=nodes, runs=runs, seed=seed)
+    calm, frozen = run(storm), run(storm, frozen=at)
     all_complete(frozen)
     assert frozen.t_last - calm.t_last < READ_TIMEOUT_S + 2
-    assert frozen.t_last > READ_TIMEOUT_S, "nothing was frozen"
+    assert frozen.t_last > calm.t_last + storm.frozen_s, "nothing was frozen"
 
 
 def test_who_is_told_to_stop_while_storage_is_frozen_hears_it_at_the_timeout() -> None:
-    storm = Run(Storm(nodes=1, runs=8, frozen=0.3))
+    storm = Run(Storm(nodes=1, runs=16, frozen=0.3))
     storm.cluster.world.run(0.5 * storm.storm.scale_s, lambda: False)
     (node,) = storm.cluster.nodes.values()
     reads = len(node.reads)
     assert reads > 1
-    for fetch in range(1, 1 + 8):  # those that aren't are passed over
+    for fetch in range(1, 1 + 16):  # those that aren't are passed over
         node.reads.cancel(fetch)
     assert len(node.reads) == reads
     all_complete(storm.go())
