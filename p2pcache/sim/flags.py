@@ -102,7 +102,7 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=1)
     add("--trees-from", type=_natural, default=_PLAIN.members.trees_from,
         help="nodes from which on they are told who supplies them; 0: never [%(default)s]")  # fmt: skip
-    add("--json", type=argparse.FileType("w"), metavar="FILE")
+    add("--json", type=_file, metavar="FILE", help="write the figures there at the end")
     add("--check-every", type=_natural, default=0, help="check invariants so often")
     _fault_flags(storm)
 
@@ -191,4 +191,6 @@ def _sides(text: str) -> tuple[int, int]:
 def _file(text: str) -> Path:
     if not (path := Path(text)).parent.is_dir():  # or the first failure of an hour would end it
         raise argparse.ArgumentTypeError(f"there is no directory {path.parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a directory")
     return path

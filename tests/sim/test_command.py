@@ -25,6 +25,7 @@ def test_the_command_prints_the_figures(capsys: pytest.CaptureFixture[str]) -> N
         ["--rate", "0mbit"],
         ["--rate", "fast"],
         ["--json", "/nope/x"],
+        ["--json", "/"],
         ["--liars", "-1"],
         ["--hidden", "-2"],
         ["--racks", "-1"],

@@ -2,9 +2,10 @@
 
 import pytest
 
+from p2pcache.core.forest import STRIPES
 from p2pcache.core.settings import MemberSettings
 from p2pcache.sim.report import Report
-from p2pcache.sim.scenarios import Storm, run
+from p2pcache.sim.scenarios import START_SPREAD_S, Run, Storm, run
 
 # Trees from a dozen nodes on: what may go wrong there is the same as in a swarm of many, and quicker.
 FEW = MemberSettings(trees_from=12)
@@ -31,6 +32,18 @@ def test_a_calm_storm_ends_a_few_hops_after_storage() -> None:
     assert report.alpha == pytest.approx(1.0)
     assert report.eta >= 0.95
     assert report.requests < 24 * 256 * 1.2
+
+
+def test_the_first_runs_are_read_by_the_roots_of_their_stripes() -> None:
+    """One node read two of them, and a stripe of which another node is the root was a hop late to the end (0040)."""
+    storm = Run(SOME)
+    storm.cluster.world.run(2 * START_SPREAD_S, lambda: False)
+    mind = storm.cluster.tracker.mind
+    assert mind is not None
+    (swarm,) = mind.swarms.values()
+    stories = [swarm.book.story(run) for run in range(STRIPES)]
+    readers = [int(story[0].split()[-1], 16) for story in stories]
+    assert readers == list(swarm.planting.forest.roots)
 
 
 @pytest.mark.parametrize(
