@@ -35,6 +35,7 @@ from p2pcache.errors import LocalProtocolError
 # 0.945 and 0.952). With two, where trees are, one node reads for two stripes, and what it reads for the root of the
 # other one puts that stripe behind to the end of the storm (decision 0040).
 _FIRST_CREDIT = 1
+_MORE_CREDIT = 2  # for each that was read: a lone node far from storage is as soon at its usual reads as it was
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
 _DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
 
@@ -247,7 +248,7 @@ class OriginSide:
         """Leases that we can work on at once: how many we get of them is the tracker's business."""
         if self.halted or not self._mine.needed:
             return 0
-        known = _FIRST_CREDIT + self._by_itself.reads
+        known = _FIRST_CREDIT + _MORE_CREDIT * self._by_itself.reads
         return known if known < self._settings.origin_fetches else self._depth.most
 
     @property

@@ -103,7 +103,7 @@ def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
     assert desk.s.next_wakeup() is None or not of(Request, desk.sleep(9.0))
     out = desk.do(Wanted(desk.full))
     assert of(Request, out)
-    assert of(LeaseCredit, out) == [LeaseCredit(2)]
+    assert of(LeaseCredit, out) == [LeaseCredit(3)]
 
 
 def test_a_wish_that_narrows_gives_waiting_leases_back() -> None:
