@@ -217,7 +217,7 @@ class Scheduler:
         self._drop(event.peer, now)  # a new connection replaces the old one
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
         self._origin.joined(event.peer)
-        if peer is not None and peer.have & self._mine.missing:
+        if peer is not None and peer.have & self._mine.needed:
             self._progress_at = now
             self._peers.look_at = now
 
@@ -246,7 +246,7 @@ class Scheduler:
                 if fresh := news & ~held:
                     self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
                 self._origin.look_soon()
-            self._progress_at = now
+            self._progress_at = now if news & self._mine.needed else self._progress_at
             self._peers.offer(peer, news, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
@@ -389,7 +389,7 @@ class Scheduler:
             # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
             stuck &= chunkset.full(self._reached)
         self._suspects = orphans
-        self._reached = held.bit_length()
+        self._reached = (held & mine.wanted).bit_length()
         if stuck:
             self._blame_again()
             self._out.append(Stuck(chunkset.lowest(stuck, _STUCK_AT_ONCE), lacks))

@@ -19,6 +19,7 @@ from p2pcache.core.events import (
     PeerHas,
     PeerJoined,
     RequestEnded,
+    Wanted,
 )
 from tests.core.scheduler_kit import MB, SETTINGS, Desk, of
 
@@ -170,3 +171,16 @@ def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes()
         bring(desk, run)
         desk.sleep(2)
     assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}
+
+
+def test_what_comes_of_another_part_says_nothing_of_ours() -> None:
+    """A slow rank's runs of its own part came one after the other, and nothing of ours was stuck for 16 s."""
+    desk = Desk(runs=64)
+    desk.up()
+    ours = 1 << 40 | 1 << 41
+    desk.do(Wanted(ours))
+    desk.do(PeerJoined(2, 0))
+    for run in range(10):
+        desk.do(PeerHas(2, 1 << run, 0))
+        desk.sleep(1)
+    assert {c.runs for c in of(Stuck, desk.out)} == {ours}
