@@ -91,10 +91,10 @@ def test_the_last_ones_are_late_when_nothing_newer_comes() -> None:
 
 
 def test_when_few_are_missing_anybody_may_bring_them() -> None:
-    few = range(RUNS - 8, RUNS)
-    d = desk(have=chunkset.full(RUNS - 9))
+    few = range(RUNS - 4, RUNS)
+    d = desk(have=chunkset.full(RUNS - 5))
     assert asked(d, 21, *few) == [], "one more is missing, and suppliers bring them in order"
-    d.do(RunsProved(1 << RUNS - 9, Source.LOCAL))
+    d.do(RunsProved(1 << RUNS - 5, Source.LOCAL))
     ways = asked(d, 22, RUNS - 1)
     assert [peer for peer, _ in ways] == [22, 21], "who has handed them on is idle, wherever"
     assert {run for _, run in ways} <= set(few)
