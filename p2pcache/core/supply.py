@@ -15,9 +15,8 @@ from p2pcache.core.runbook import RunBook
 
 _SLACK = 1.5  # as many runs as are on their way down the tree, times this, aren't late yet
 _READ = 8  # ... and so many, which are read at once
-# With no more missing than these, one for each supplier, a node asks anybody. (All asked when the last eight runs were
-# about: deep in a tree most still had many coming in order, and took the uplinks of those who brought them. 10,000
-# nodes: 0.932 of the bound with this, 0.926 with eight, 0.914 with sixteen. Decision 0040.)
+# At the end, with no more missing than one for each supplier, a node asks anybody. (All did when the last eight runs
+# were about: deep in a tree most still had many coming in order, and took the uplinks of those who brought them.)
 _FEW = STRIPES
 # Times what a run takes to come down, after which it is late though nothing newer has come
 _PATIENT = 3.0
@@ -45,7 +44,10 @@ class Supply:
         self._book = book
         self.suppliers: tuple[int, ...] = ()
         self._hops = 1  # that a run takes from its root to us, at most
-        self._stripes = stripes(mine.full.bit_length())
+        count = mine.full.bit_length()
+        self._stripes = stripes(count)
+        # Runs from here on: when one is about all others are being read.
+        self._last_ones = max(0, count - _READ)
         self._seen: deque[int] = deque()  # what was held at each look, the oldest first
         self._late = 0  # runs (bits)
         self._missed = [0] * STRIPES
@@ -87,8 +89,10 @@ class Supply:
         for stripe, node in enumerate(self.suppliers):
             if node == peer.node and news & self._stripes[stripe] & ~self._late:
                 self._missed[stripe] = 0
-        if self._few_missing:
-            self._look_at = now
+        if news >> self._last_ones:
+            self._look_at = (
+                now  # each is a look from now on: what others have had for a hop or two is late
+            )
         return now >= self._look_at
 
     def look(self, now: float, hop_s: float) -> float:
@@ -107,16 +111,13 @@ class Supply:
             self._seen.append(held)
             if len(self._seen) > _PATIENT * self._hops:
                 late |= self._seen.popleft()
-            if self._few_missing:
-                late = held  # who has handed on the last ones is idle, however far above us
+            about = (held | self._mine.have) >> self._last_ones
+            if about and self._mine.missing.bit_count() <= _FEW:
+                late = held  # nothing new will come: who has handed on the last one is idle, however far above us
             late &= held  # who held them may have lied, and be gone
             self._judge(late & ~self._late)
             self._late = late
         return self._look_at
-
-    @property
-    def _few_missing(self) -> bool:
-        return self._mine.missing.bit_count() <= _FEW
 
     def _newest(self, held: int) -> int:
         """The run above which there are as many held ones as may be on their way; leases go out in order."""

@@ -90,7 +90,7 @@ def test_the_last_ones_are_late_when_nothing_newer_comes() -> None:
     assert {(r.peer, r.run) for r in of(Request, d.sleep(5.0))} == {(21, 0), (22, 1)}
 
 
-def test_when_few_are_missing_anybody_may_bring_them() -> None:
+def test_when_the_last_run_is_about_and_few_are_missing_anybody_may_bring_them() -> None:
     few = range(RUNS - 4, RUNS)
     d = desk(have=chunkset.full(RUNS - 5))
     assert asked(d, 21, *few) == [], "one more is missing, and suppliers bring them in order"
@@ -98,6 +98,15 @@ def test_when_few_are_missing_anybody_may_bring_them() -> None:
     ways = asked(d, 22, RUNS - 1)
     assert [peer for peer, _ in ways] == [22, 21], "who has handed them on is idle, wherever"
     assert {run for _, run in ways} <= set(few)
+
+
+def test_at_the_end_what_others_have_had_for_some_news_is_late() -> None:
+    d = desk(have=chunkset.full(RUNS - 40))
+    lagging = RUNS - 36
+    assert asked(d, 21, lagging) == []
+    for run in range(RUNS - 8, RUNS - 4):
+        assert asked(d, 22, run) + asked(d, 23, run) == [], "it still comes in order"
+    assert asked(d, 22, RUNS - 4) + asked(d, 23, RUNS - 4) == [(23, RUNS - 8), (21, lagging)]
 
 
 def test_a_supplier_that_lags_is_not_waited_for() -> None:
