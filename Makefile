@@ -47,7 +47,7 @@ sim: setup       ## storms in virtual time, each kind of fault beside a calm one
 	$(BIN)/python -m p2pcache.sim table --nodes $(or $(NODES),100) --chunks $(or $(CHUNKS),256)
 sim-properties: setup  ## thousands of random small storms with faults that must keep the laws, other ones each time (COUNT=2000 SEED=the time)
 	$(BIN)/python -m p2pcache.sim properties --count $(or $(COUNT),2000) --seed $(or $(SEED),$(shell date +%s))
-sim-10k: setup   ## 10,000 nodes in virtual time on one core, the deciders compiled (gcc, half an hour; NODES=10000 CHUNKS=256)
+sim-10k: setup   ## 10,000 nodes in virtual time on one core, the deciders compiled (gcc, a quarter of an hour; NODES=10000 CHUNKS=256)
 	$(BIN)/python -m loadtest.compiled storm --nodes $(or $(NODES),10000) --chunks $(or $(CHUNKS),256)
 
 bench: setup     ## loopback: one to one through two real agents beside raw sendfile, then up and down at once

@@ -10,6 +10,9 @@ from p2pcache.errors import UsageError
 from p2pcache.sim.scenarios import Storm
 
 _PLAIN = Storm()
+# Of one storm that somebody looks at; thousands of tests make do with half as many. What an ended flow leaves is lost
+# until the next solution: 10,000 nodes, 256 runs 0.937 of the bound for 0.919, in as long.
+_RESOLUTION = 16
 
 
 def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None]:
@@ -97,7 +100,7 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add(
         "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
     )  # fmt: skip
-    add("--resolution", type=_count, default=_PLAIN.resolution,
+    add("--resolution", type=_count, default=_RESOLUTION,
         help="solutions of the network while a link carries one run [%(default)s]")  # fmt: skip
     add("--seed", type=int, default=1)
     add("--trees-from", type=_natural, default=_PLAIN.members.trees_from,
