@@ -126,9 +126,8 @@ async def test_few_jobs_keep_few_threads() -> None:
     names = set()
     for _ in range(20):
         names.add(await pool.run(lambda: threading.current_thread().name))
-        while (
-            len(pool._idle) < 8
-        ):  # the next job may come before the thread has said that it is idle again
+        # The next job may come before the thread has said that it is idle again.
+        while len(pool._idle) < 8:
             await asyncio.sleep(0)
     assert len(names) <= 2
 

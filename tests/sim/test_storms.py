@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -158,15 +159,17 @@ def test_a_tracker_lost_for_good() -> None:
 def test_a_tracker_lost_for_good_before_storage_that_is_slow(origin_rate: float) -> None:
     """Decision 0027: 4.0 and 4.6 copies left it when owners were given 8 s for reads that took 20 and 40.
 
-    (What was being read as the tracker died may be read twice: none to 2.3 of 64 runs, ten seeds.)
+    (What was being read as the tracker died may be read twice: it is chance how much that is.)
     """
     storm = Storm(
         nodes=12, runs=64, run_bytes=1 << 20, rate=6e6, origin_rate=origin_rate, slow_disk=1 / 12
     )
-    report = run(storm, no_tracker_after=0.3)
-    all_complete(report)
-    assert report.alpha <= 1.04
-    assert report.t_last <= 1.5 * report.t_lb
+    reports = [run(storm, no_tracker_after=0.3, seed=seed) for seed in range(1, 11)]
+    for report in reports:
+        all_complete(report)
+        assert report.alpha <= 1.04
+    assert fmean(report.alpha for report in reports) <= 1.02
+    assert reports[0].t_last <= 1.5 * reports[0].t_lb
 
 
 def test_a_tracker_lost_for_good_and_a_node_with_it() -> None:
