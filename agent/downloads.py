@@ -228,9 +228,7 @@ class Downloads:
                 self.reached(download.timeline, "publish")
             finally:
                 self._note(download)
-            if not download.clients:
-                await asyncio.to_thread(swarm.store.hide_arriving)
-            return path
+            return path  # a loader may have yet to open what it was shown: the janitor hides it
 
     def _publish_names(self, swarm: Swarm, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():

@@ -44,7 +44,10 @@ class Janitor:
             log.warning("giving back disk space: %s", error)
 
     async def _hide_unread(self) -> None:
-        """An abandoned load leaves a directory behind, and whoever looks in there thinks of a load."""
+        """A load leaves a directory behind, and whoever looks in there thinks of a load.
+
+        Not at the load's end: a small model is whole before its loader has opened what it was shown.
+        """
         now = self._parts.now()
         unread = self._downloads.unread()
         self._unread = {digest: self._unread.get(digest, now) for digest in unread}

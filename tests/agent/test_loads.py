@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,7 +59,6 @@ async def test_bytes_can_be_read_before_the_model_is_complete(tmp_path: Path, or
         assert event["bytes_origin"] == SIZE + 2
         tree = Path(event["models_dir"]) / event["path"]
         assert (tree / "weights.bin").read_bytes() == DATA
-        assert not (tree.parents[2] / first["arriving"]).exists()  # nobody needs it any more
         async with load(session) as (again, rest):
             assert [again["event"]] + [e["event"] async for e in rest] == ["done"]
         board.close()
@@ -213,7 +213,19 @@ async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
         assert refs == {other.digest: ["team/m:v1"], first["digest"]: []}
 
 
-async def test_what_an_abandoned_load_was_shown_goes_after_a_while(
+async def test_a_loader_that_looks_after_the_end_sees_what_it_was_shown(
+    tmp_path: Path, origin: Path
+) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
+        async with load(session) as (first, lines):
+            assert [event["event"] async for event in lines][-1] == "done"
+        board = Board(Path(first["models_dir"]) / first["arriving"], first["digest"])
+        assert board.ready_runs() == first["runs"]
+        os.close(board.open_blob(0))
+        board.close()
+
+
+async def test_what_a_load_was_shown_goes_after_a_while(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(janitor, "ARRIVING_LOOK_S", 0.05)
@@ -230,3 +242,6 @@ async def test_what_an_abandoned_load_was_shown_goes_after_a_while(
         async with client(app) as session, load(session) as (again, lines):  # and can be had again
             assert again["digest"] == first["digest"]
             assert [event["event"] async for event in lines][-1] == "done"
+        async with asyncio.timeout(30):  # a whole model too
+            while list(shown.iterdir()):
+                await asyncio.sleep(0.02)
