@@ -121,6 +121,11 @@ class Tree:
         supplied = 0 < place < self._ends[Rank.LEAF] and above < self.inner
         return self._nodes[above] if supplied else NOBODY
 
+    def below(self, node: int) -> list[int]:
+        """Whom an inner node supplies, but for those that it adopts."""
+        first = self._at[node] * STRIPES + 1
+        return self._nodes[first : min(first + STRIPES, self._ends[Rank.LEAF])]
+
     def rank(self, node: int) -> Rank:
         """What a node is here."""
         return next(rank for rank in Rank if self._at[node] < self._ends[rank])
@@ -300,6 +305,12 @@ class Forest:
         """Nobody gets two stripes of one node, which serves those that ask it in turns."""
         above = {tree.supplier(node) for tree in self.trees}
         return one not in above | {node} | {adopted.get((node, other)) for other in range(STRIPES)}
+
+    def beside(self, node: int, supplier: int) -> list[int]:
+        """Who else is supplied by a node's supplier."""
+        stripe = self._inner.get(supplier)
+        below = self.trees[stripe].below(supplier) if stripe is not None else []
+        return [one for one in below if one != node]
 
     @property
     def inner(self) -> AbstractSet[int]:

@@ -45,14 +45,15 @@ class Planting:
         self._told: dict[int, Told] = {}
         self._behind: set[int] = set()  # in the forest, but of little use to others
         # Were roots, and kept their whole stripe waiting: they hand nothing on until they are seen to keep up.
-        self._dragging: set[int] = set()
+        self._dragging: dict[int, int] = {}  # since so many runs had been read
         # Who is slow has no supplier: nobody waits for it until it kept up.
         self._suspects = Suspects()
         self._found_slow: list[int] = []  # since the last step
         self._basis = (0, 0)  # of what was planted: changes of the forest, racks
         self._untold: set[int] = set()  # their suppliers may have changed
         self._to_ask: list[int] = []  # what they have
-        self._ask_at = 0.0  # seconds; not sooner
+        self._may_ask = 0  # so many at once, until ...
+        self._ask_at = 0.0  # ... (seconds) it may be more
         self._ask_after = 0.0  # runs that were read
 
     def seen(self, node: int, *, pulls: bool) -> None:
@@ -65,9 +66,13 @@ class Planting:
             tolerated = self._tolerated
             if self._lacks(node) > tolerated:
                 self._behind.add(node)
+                if self._dragging.pop(node, None) is not None:
+                    self._suspects.found(node, self._done)
+                    self._found_slow.append(node)
             else:
                 self._behind.discard(node)
-                self._dragging.discard(node)
+                if self._done - self._dragging.get(node, self._done) > _ASKED_AFTER * tolerated:
+                    del self._dragging[node]
                 self._suspects.kept_up(node, self._done, _ASKED_AFTER * tolerated)
             if self._suspects.heard(node, roster.have, self._done):
                 self._found_slow.append(node)
@@ -77,7 +82,9 @@ class Planting:
         """A member says which of those that it supplies take it far slower than the others."""
         for node in set(nodes[:_MOST_ACCUSED]) if self.grown else ():
             if node in self.forest and supplier in self.forest.suppliers(node):
-                self._suspects.named(node, supplier, self._done)
+                self._suspects.named(
+                    node, (supplier, *self.forest.beside(node, supplier)), self._done
+                )
 
     @property
     def _done(self) -> int:
@@ -100,8 +107,8 @@ class Planting:
             self._enter(node)
 
     def _enter(self, node: int) -> None:
-        fit = self._book.readers.hiding.is_reached(node) and node not in self._dragging
-        spare = node in self._behind or node in self._suspects.slow
+        fit = self._book.readers.hiding.is_reached(node)
+        spare = node in self._behind or node in self._dragging or node in self._suspects.slow
         rank = Rank.SPARE if spare else Rank.INNER if fit else Rank.LEAF
         self.forest.enter(node, rank)
 
@@ -110,7 +117,7 @@ class Planting:
         if node in self.forest:
             self.forest.leave(node)
             self._behind.discard(node)
-            self._dragging.discard(node)
+            self._dragging.pop(node, None)
             self._suspects.forget(node)
             self._untold.add(node)
 
@@ -122,8 +129,8 @@ class Planting:
     def step(self, now: float, out: list[Output]) -> None:
         """Tell all whose suppliers have changed."""
         forest, roster = self.forest, self._roster
-        for root in self._book.roots.dragging():
-            self._dragging.add(root)
+        for root in self._book.roots.dragging(now):
+            self._dragging[root] = self._done
             self._enter(root)
         basis = (forest.changes, len(roster.places))
         if basis != self._basis:
@@ -151,16 +158,16 @@ class Planting:
             self._untold.update(forest)
 
     def _ask(self, now: float, out: list[Output]) -> None:
-        """Have suspects, and those that supply others, say what they have; of these some at a time."""
-        nodes = self._suspects.to_ask(self._done)
+        """Have suspects, and those that supply others, say what they have; so many at a time, the suspects first."""
+        self._to_ask[:0] = self._suspects.to_ask(self._done)
         if self.grown and self._done >= max(self._ask_after, _ASKED_AFTER * self._tolerated):
             self._ask_after = 2.0 * self._done
-            self._to_ask = sorted(self.forest.inner)
+            self._to_ask += sorted(self.forest.inner)
         if self._to_ask and now >= self._ask_at:
-            self._ask_at = now + _ASKED_PAUSE_S
-            nodes += [node for node in self._to_ask[:_ASKED_AT_ONCE] if node in self.forest]
-            del self._to_ask[:_ASKED_AT_ONCE]
-        out += [Send(node, Poll(self._roster.digest)) for node in nodes]
+            self._ask_at, self._may_ask = now + _ASKED_PAUSE_S, _ASKED_AT_ONCE
+        nodes, self._to_ask = self._to_ask[: self._may_ask], self._to_ask[self._may_ask :]
+        self._may_ask -= len(nodes)
+        out += [Send(node, Poll(self._roster.digest)) for node in nodes if node in self.forest]
 
     def _tell(self, node: int, out: list[Output]) -> None:
         suppliers = self.forest.suppliers(node) if self.grown and node in self.forest else ()

@@ -27,7 +27,7 @@ class Readers:
     Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
     `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_out` are exactly the nodes
     with credit that are hidden or doubted and not pardoned, and in `_ready_out` instead;
-    `_slow` and `_verdicts` are those of `_paces`.
+    `_slow` and `_verdicts` are those of `paces`.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Readers:
         self.hiding = Hiding(doubted)
         self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
         self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
-        self._paces = Paces(settings.slow_node_ratio)
-        self._slow, self._verdicts = self._paces.slow, self._paces.verdicts
+        self.paces = Paces(settings.slow_node_ratio)
+        self._slow, self._verdicts = self.paces.slow, self.paces.verdicts
         self._resting: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
         self._ended_at: dict[int, float] = {}  # when it ended a read last
@@ -135,11 +135,6 @@ class Readers:
         return self._ended_at.get(node, -inf)
 
     @property
-    def median_s(self) -> float:
-        """The median of recent lease times, however short; 0: not known."""
-        return self._paces.median_s
-
-    @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: the usual ones, or what the way from the origin holds.
 
@@ -176,7 +171,7 @@ class Readers:
     def forget(self, node: int) -> None:
         """The node is gone (its leases were given back before)."""
         self.set_credit(node, 0)
-        self._paces.forget(node)
+        self.paces.forget(node)
         self._failures.pop(node, None)
         self.hiding.forget(node)
         self._done.pop(node, None)
@@ -214,11 +209,11 @@ class Readers:
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
-        self._paces.read(node, since, now, self._credit.keys())
+        self.paces.read(node, since, now, self._credit.keys())
 
     def dragged(self, node: int, since: float, now: float) -> None:
         """A run was taken from the node, which had it since then: it is slow, if it isn't known yet."""
-        self._paces.dragged(node, since, now, self._credit.keys())
+        self.paces.dragged(node, since, now, self._credit.keys())
 
     def quick_but(self, node: int) -> bool:
         """Whether anybody else works on leases who isn't slow."""
@@ -244,11 +239,11 @@ class Readers:
     @property
     def measured(self) -> bool:
         """Whether any read has ended: before that nobody can be called slow."""
-        return self._paces.measured
+        return self.paces.measured
 
     def usual_s(self) -> float:
         """The median of recent lease times in seconds, and never under the noise."""
-        return self._paces.usual_s
+        return self.paces.usual_s
 
     @property
     def patience_s(self) -> float:

@@ -34,12 +34,10 @@ _FEWEST_SLOTS = 2.0  # one sends while the other starts or ends; also until the 
 _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
-_SLOW = 3.0  # median uploads that one takes to a slow peer
-# ... of the usual time, and more than noise of scheduling: such a peer is none to hand things on. One link at a tenth
-# of the others' is ten times; real connections that share a full link are two to three times off for a while.
-# Simulated, 250 and 500 nodes: 0.875 and 0.920 with 6, 0.898 and 0.931 with 3, 0.901 and 0.930 so (decision 0036).
-_FAR_SLOWER = 4.0
-_NOISE_S = 0.1
+# Median uploads that one takes to a slow peer: real connections that share a full link are two to three times off for a
+# while. Who supplies it with new runs says so, and it is asked whether it has far less than others (`core.suspects`).
+_SLOW = 3.0
+_NOISE_S = 0.1  # of scheduling: what doesn't take longer is told nobody
 _OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did
 _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
@@ -258,10 +256,11 @@ class UploadQueue(Generic[Item]):
         self._mark(peer, took_s)
 
     def _mark(self, peer: int, took_s: float) -> None:
-        if took_s > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
-            self._slow.add(peer)
-        if took_s > max(_NOISE_S, _FAR_SLOWER * self._usual_s):
-            self.far_slower.add(peer)
+        if took_s > _SLOW * self._usual_s:
+            if len(self._slow) < self._settings.slots:
+                self._slow.add(peer)
+            if took_s > _NOISE_S:
+                self.far_slower.add(peer)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""

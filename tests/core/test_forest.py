@@ -159,6 +159,11 @@ def test_laws(happened: list[tuple[int, Rank | None]]) -> None:
         for tree in forest.trees:
             for one in forest:
                 depth(tree, one)
+                supplier = tree.supplier(one)
+                both = {*forest.beside(one, supplier), one}
+                assert both == (
+                    {n for n in forest if tree.supplier(n) == supplier} if supplier else {one}
+                )
         for stripe in range(STRIPES):
             above = {one: forest.suppliers(one)[stripe] for one in forest}
             assert nobody_waits_for_itself(above)

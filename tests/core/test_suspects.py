@@ -1,36 +1,65 @@
-"""Who is named slow by two suppliers is asked, and is slow if it has far less than they have."""
+"""Who is named slow by a supplier is asked, and is slow if it has far less than those that are supplied beside it."""
 
 import pytest
 
 from p2pcache.core import chunkset
 from p2pcache.core.suspects import Suspects
 
-NODE, ONE, OTHER = 9, 1, 2
+NODE, SUPPLIER = 9, 1
+BESIDE = (2, 3, 4)
 
 
-def named_by(*suppliers: int, done: int = 30) -> Suspects:
+def named(*, done: int = 30, witnesses: tuple[int, ...] = (SUPPLIER, *BESIDE)) -> Suspects:
     suspects = Suspects()
-    for supplier in suppliers:
-        suspects.named(NODE, supplier, done)
+    suspects.named(NODE, witnesses, done)
     suspects.check()
     return suspects
 
 
 def having(mine: int, theirs: int) -> dict[int, int]:
-    return {NODE: chunkset.full(mine), ONE: chunkset.full(theirs), OTHER: chunkset.full(theirs)}
+    return {NODE: chunkset.full(mine)} | dict.fromkeys((SUPPLIER, *BESIDE), chunkset.full(theirs))
 
 
-def test_one_alone_may_lie() -> None:
-    suspects = named_by(ONE, ONE)
-    assert suspects.to_ask(30) == []
-    suspects.heard(NODE, having(0, 30), 30)
+def test_those_beside_it_are_asked_as_well() -> None:
+    suspects = named()
+    asked = suspects.to_ask(30)
+    assert asked == [SUPPLIER, *BESIDE, NODE], "and before it: it is judged when it answers"
+    assert suspects.to_ask(31) == [], "it was asked"
+
+
+def test_a_supplier_alone_may_lie() -> None:
+    suspects = named()
+    suspects.to_ask(30)
+    suspects.heard(NODE, having(10, 11) | {SUPPLIER: chunkset.full(30)}, 30)
     assert not suspects.slow
+    suspects = named(witnesses=(SUPPLIER,))
+    suspects.to_ask(30)
+    suspects.heard(NODE, having(0, 30), 30)
+    assert not suspects.slow, "it says what nobody else does"
 
 
-def test_two_of_whom_one_spoke_long_ago_are_one() -> None:
-    suspects = named_by(ONE)
-    suspects.named(NODE, OTHER, 200)
-    assert suspects.to_ask(200) == []
+def test_one_beside_it_may_be_slow_itself() -> None:
+    suspects = named()
+    suspects.to_ask(30)
+    assert suspects.heard(NODE, having(0, 10) | {BESIDE[0]: 0}, 30)
+    assert NODE in suspects.slow
+
+
+def test_several_suppliers_speak_of_more_witnesses() -> None:
+    suspects = named(witnesses=(SUPPLIER,))
+    suspects.named(NODE, (BESIDE[0],), 30)
+    suspects.named(NODE, (BESIDE[1],), 30)
+    suspects.to_ask(30)
+    suspects.heard(NODE, having(0, 30), 30)
+    assert NODE in suspects.slow
+
+
+def test_what_was_said_long_ago_counts_no_more() -> None:
+    suspects = named()
+    suspects.named(NODE, (BESIDE[0],), 200)
+    assert suspects.to_ask(200) == [BESIDE[0], NODE]
+    suspects.heard(NODE, having(0, 30), 200)
+    assert not suspects.slow
 
 
 @pytest.mark.parametrize(
@@ -47,26 +76,25 @@ def test_two_of_whom_one_spoke_long_ago_are_one() -> None:
     ],
 )
 def test_who_is_named_is_slow_if_it_has_far_less(mine: int, theirs: int, slow: bool) -> None:
-    suspects = named_by(ONE, OTHER)
-    assert suspects.to_ask(30) == [NODE]
-    assert suspects.to_ask(31) == [], "it was asked"
+    suspects = named()
+    suspects.to_ask(30)
     suspects.heard(NODE, having(mine, theirs), 31)
     assert (NODE in suspects.slow) is slow
     suspects.check()
 
 
 def test_who_is_not_slow_but_named_is_asked_again() -> None:
-    suspects = named_by(ONE, OTHER)
+    suspects = named()
     suspects.to_ask(30)
     suspects.heard(NODE, having(20, 22), 30)
     assert suspects.to_ask(32) == []
-    assert suspects.to_ask(34) == [NODE]
+    assert NODE in suspects.to_ask(34)
     suspects.heard(NODE, having(20, 40), 34)
     assert NODE in suspects.slow
 
 
 def test_what_was_said_long_ago_is_not_asked_about_for_ever() -> None:
-    suspects = named_by(ONE, OTHER)
+    suspects = named()
     suspects.to_ask(30)
     suspects.heard(NODE, having(20, 22), 30)
     suspects.to_ask(200)
@@ -75,19 +103,23 @@ def test_what_was_said_long_ago_is_not_asked_about_for_ever() -> None:
     assert suspects.to_ask(1000) == []
 
 
-def test_an_accuser_that_is_gone_says_nothing() -> None:
-    suspects = named_by(ONE, OTHER)
-    suspects.heard(NODE, {NODE: 0, ONE: chunkset.full(40)}, 30)
+def test_a_witness_that_is_gone_says_nothing() -> None:
+    suspects = named()
+    suspects.to_ask(30)
+    suspects.heard(NODE, {NODE: 0, SUPPLIER: chunkset.full(40), BESIDE[0]: chunkset.full(40)}, 30)
     assert not suspects.slow
 
 
 def test_who_kept_up_is_slow_no_more() -> None:
-    suspects = named_by(ONE, OTHER)
+    suspects = named()
+    suspects.to_ask(30)
     suspects.heard(NODE, having(0, 30), 30)
     suspects.kept_up(NODE, 60, 48.0)
     assert NODE in suspects.slow, "so soon anybody has what was read"
     suspects.kept_up(NODE, 90, 48.0)
     assert NODE not in suspects.slow
-    suspects.named(NODE, ONE, 90)
-    assert suspects.to_ask(90) == [], "what was said of it before is forgotten"
+    suspects.named(NODE, (SUPPLIER,), 90)
+    suspects.to_ask(90)
+    suspects.heard(NODE, having(0, 90), 90)
+    assert not suspects.slow, "what was said of it before is forgotten"
     suspects.check()
