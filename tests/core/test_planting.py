@@ -293,16 +293,12 @@ class Readers:
             self.trees.step(self.now, self.out)
         return self.now
 
-    @property
-    def is_spare(self) -> bool:
-        return is_spare(self.trees, self.slow)
-
 
 def test_a_root_that_stands_still_hands_its_stripe_over() -> None:
     storm = Readers()
     assert storm.read(3.0, slow_s=1.0) == 3.0
     assert 3.0 + DRAGS < storm.read(60.0, slow_s=60.0) <= 4.0 + DRAGS, "with the others' next end"
-    assert storm.is_spare, "nobody waits for it"
+    assert is_spare(storm.trees, storm.slow), "nobody waits for it"
     assert {one.node for one in storm.out if isinstance(one, Send)} == set(range(1, 21))
     storm.trees.check()
 
@@ -311,7 +307,7 @@ def test_a_root_whose_first_read_is_slow_hands_its_stripe_over() -> None:
     """1,000 simulated nodes, one of the first roots slow: its stripe stood still for 32 runs, 0.873 for 0.916."""
     storm = Readers()
     assert storm.read(60.0, slow_s=10.0) == FIRST_DRAGS + 0.5
-    assert storm.is_spare
+    assert is_spare(storm.trees, storm.slow)
     assert not storm.trees.slow, "nobody is told: its first packets may have been lost"
     storm = Readers()
     assert storm.read(6.0, slow_s=FIRST_DRAGS) == 6.0, "as slow as that anybody is by chance"
@@ -333,11 +329,11 @@ def test_a_root_whose_first_read_was_slow_hands_on_again_if_it_keeps_up() -> Non
     storm = Readers()
     storm.read(60.0, slow_s=10.0)
     storm.trees.seen(storm.slow, pulls=True)
-    assert storm.is_spare, "so soon anybody keeps up"
+    assert is_spare(storm.trees, storm.slow), "so soon anybody keeps up"
     storm.book.ends["done"] = 2 * BEHIND
     storm.roster.update(storm.slow, chunkset.full(2 * BEHIND))
     storm.trees.seen(storm.slow, pulls=True)
-    assert not storm.is_spare
+    assert not is_spare(storm.trees, storm.slow)
     assert not storm.trees.slow
     storm.trees.check()
 
