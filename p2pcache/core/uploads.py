@@ -139,7 +139,9 @@ class UploadQueue(Generic[Item]):
             item: for what.
             turn: when it is served.
             most: if it isn't None, what has its usual turn finds no place beside so many other peers: those that
-                this node supplies with new runs (`core.forest`) need their share of its uplink.
+                this node supplies with new runs (`core.forest`) need their share of its uplink. Slow ones count
+                beside slow ones only: each takes a tenth of an uplink that is just enough, all the time, and two or
+                three of them put those that it supplies behind, more and more.
         """
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
@@ -147,7 +149,8 @@ class UploadQueue(Generic[Item]):
         yields = turn is Turn.USUAL and (self._others_turn(peer) or self._gives_way(peer))
         next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
-        full |= turn is Turn.USUAL and most is not None and self._taken(turn) - bool(mine) >= most
+        if turn is Turn.USUAL and most is not None:
+            full |= self._beside(peer) - bool(mine) >= most
         if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
@@ -174,6 +177,10 @@ class UploadQueue(Generic[Item]):
             (one for turn in turns if self._flows(turn) and (one := self._next(turn))), None
         )
 
+    def _beside(self, peer: int) -> int:
+        """Peers beside whom one that isn't supplied would be served, itself among them: slow ones beside all."""
+        return self.load if peer in self._slow else self._taken(Turn.USUAL)
+
     def _flows(self, turn: Turn) -> bool:
         """Whether there is a slot for it."""
         if turn is Turn.SUPPLIED:
@@ -196,7 +203,7 @@ class UploadQueue(Generic[Item]):
         for peer, refusal in list(self._refused.items()) if self._open else ():
             if taken + len(called) >= self._at_once:
                 break
-            if taken + len(called) < refusal.most:
+            if self._beside(peer) + len(called) < refusal.most:
                 called.append(self._refused.pop(peer).item)
         return called
 

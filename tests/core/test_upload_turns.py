@@ -178,6 +178,29 @@ def test_who_found_no_place_beside_them_is_called_when_there_is_one() -> None:
     assert queue.offer(8, 8, Turn.USUAL, 4)
 
 
+def test_slow_ones_find_no_place_beside_one_another_and_those_that_are_supplied() -> None:
+    """300 simulated nodes, a tenth slow: three of them on one uplink put those it supplies 20 runs behind."""
+    queue = opened(slots=7)
+    served(queue, 101)
+    queue.ended(101, 101, 1.0)
+    served(queue, 1, 2, 3)
+    queue.look(10.0)
+    queue.look(14.0)  # these three are slow
+    for peer in (11, 12):
+        assert queue.offer(peer, peer, Turn.SUPPLIED, 4)
+        assert queue.start() == (peer, peer)
+    queue.ended(1, 1, 4.0)
+    assert not queue.offer(1, 5, Turn.USUAL, 4)
+    assert queue.offer(21, 21, Turn.USUAL, 4), (
+        "who is quick has the place of one that isn't supplied"
+    )
+    assert queue.start() == (21, 21)
+    queue.ended(21, 21, 1.0)
+    queue.ended(12, 12, 1.0)
+    assert queue.offer(1, 5, Turn.USUAL, 4)
+    queue.check()
+
+
 def test_who_is_supplied_has_a_slot_beside_all_others() -> None:
     """They may be slow, and ask before it is known: a whole tree would wait until they are served."""
     queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=3, few_askers_places=0))
