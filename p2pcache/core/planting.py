@@ -63,6 +63,8 @@ class Planting:
         if roster.is_shunned(node) or not (pulls or complete):
             self.left(node)
         elif node in self.forest or not complete:
+            if node not in self.forest:
+                self._suspects.came(node, self._done - roster.have[node].bit_count())
             tolerated = self._tolerated
             if self._lacks(node) > tolerated:
                 self._behind.add(node)
@@ -118,7 +120,7 @@ class Planting:
             self.forest.leave(node)
             self._behind.discard(node)
             self._dragging.pop(node, None)
-            self._suspects.forget(node)
+            self._suspects.left(node)
             self._untold.add(node)
 
     def welcomed(self, node: int) -> None:

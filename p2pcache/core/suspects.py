@@ -32,7 +32,15 @@ class Suspects:
         """Nobody was named."""
         self.slow: dict[int, int] = {}  # found slow when so many runs had been read
         self._witnesses: dict[int, dict[int, int]] = {}  # node -> of whom, when so many were
+        self._missed: dict[
+            int, int
+        ] = {}  # runs that a node lacked of those that were read when it came
         self._ask_at: dict[int, float] = {}  # ... and when that many are, it is asked what it has
+
+    def came(self, node: int, missed: int) -> None:
+        """A node is new, and lacks so many of the runs that were read before: it isn't slow for that."""
+        if missed > 0:
+            self._missed[node] = missed
 
     def named(self, node: int, witnesses: Sequence[int], done: int) -> None:
         """A supplier finds a node slow, now that so many runs were read; it and whom else it supplies are witnesses."""
@@ -57,7 +65,7 @@ class Suspects:
         witnesses = [one for one in self._lately(node, done) if one in have]
         if len(witnesses) >= _WITNESSES:
             theirs = median_high(have[one].bit_count() for one in witnesses)
-            lacked = theirs - have[node].bit_count()
+            lacked = theirs - have[node].bit_count() - self._missed.get(node, 0)
             if lacked > min(_MOST_LACKED, _FIRST_LACKED + theirs // 2):
                 self.found(node, done)
                 return True
@@ -72,10 +80,14 @@ class Suspects:
     def kept_up(self, node: int, done: int, tolerated: float) -> None:
         """A node has what was read; if that was more than so many runs since it was found slow, it isn't."""
         if done - self.slow.get(node, done) > tolerated:
-            self.forget(node)
+            self._acquit(node)
 
-    def forget(self, node: int) -> None:
-        """Nothing is known of a node (any more)."""
+    def left(self, node: int) -> None:
+        """A node is gone."""
+        self._acquit(node)
+        self._missed.pop(node, None)
+
+    def _acquit(self, node: int) -> None:
         for table in (self.slow, self._witnesses, self._ask_at):
             table.pop(node, None)
 

@@ -83,6 +83,23 @@ def test_who_is_named_is_slow_if_it_has_far_less(mine: int, theirs: int, slow: b
     suspects.check()
 
 
+def test_who_came_late_is_not_slow_for_what_was_read_before() -> None:
+    """300 simulated nodes that start within half of a storm: seven of them were called slow while they caught up."""
+    suspects = named(done=60)
+    suspects.came(NODE, 40)
+    suspects.to_ask(60)
+    suspects.heard(NODE, having(10, 55), 60)
+    assert not suspects.slow
+    suspects.to_ask(100)
+    suspects.heard(NODE, having(14, 95), 100)
+    assert NODE in suspects.slow, "and it takes nothing of what is new"
+    suspects.left(NODE)
+    suspects.named(NODE, (SUPPLIER, *BESIDE), 100)
+    suspects.to_ask(100)
+    suspects.heard(NODE, having(14, 95), 100)
+    assert NODE in suspects.slow, "it came again, and may have been there all the time"
+
+
 def test_who_is_not_slow_but_named_is_asked_again() -> None:
     suspects = named()
     suspects.to_ask(30)
