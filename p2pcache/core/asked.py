@@ -71,6 +71,11 @@ class Requests:
         self.live_bytes += self._run_bytes[run]
         return number
 
+    def of_others(self, runs: int) -> bool:
+        """Whether any of these runs (bits) is asked of anybody but its supplier."""
+        ones = (one for one in self.by_number.values() if one.live and not one.supplied)
+        return any(runs >> one.run & 1 for one in ones)
+
     def ended(self, number: int) -> Asked:
         """This one is over; if it is live, `release` it.
 

@@ -214,6 +214,7 @@ class PeerSide:
             for node in self.supply.suppliers:
                 if (supplier := self._book.peers.get(node)) is not None:
                     self._supplied_by(supplier, now, out)
+        self._ask_rare(now, out)
         self._stay(now, out)
         self._follow(now, out)
         while self._allowance.may_ask(far=False):
@@ -222,6 +223,20 @@ class PeerSide:
                 self.look_at = min(self.look_at, retry_at)
                 return
             self._ask(peer, self._run_from(peer, self._reach), now, out)
+
+    def _ask_rare(self, now: float, out: list[Command]) -> None:
+        """Ask for one run that is late and rare, whatever suppliers bring: its few holders have much to do, too."""
+        rare = self.supply.rare & self._mine.free
+        if not rare or self._allowance.full or self._requests.of_others(self.supply.rare):
+            return
+        peers = self._book.peers.values()
+        peer, retry_at = selection.choose_peer(
+            peers, rare, now, _OF_SUPPLIER + 1, self._dice, WITHIN
+        )
+        if peer is None:
+            self.look_at = min(self.look_at, retry_at)
+        else:
+            self._ask(peer, chunkset.first(rare & peer.have), now, out)
 
     def _stay(self, now: float, out: list[Command]) -> None:
         """Ask who has just sent us a run for the next one, whatever the others' loads are.
@@ -380,6 +395,6 @@ class PeerSide:
         self._diary.counters.requests += 1
         self._diary.counters.supplied += supplied
         self._diary.note(now, run, "asked of", peer.node)
-        urgent = peer.distance > 0 or self._allowance.shut_out
+        urgent = peer.distance > 0 or self._allowance.shut_out or bool(self.supply.rare >> run & 1)
         turn = Turn.SUPPLIED if supplied else Turn.URGENT if urgent else Turn.USUAL
         out.append(Request(number, peer.node, run, turn))

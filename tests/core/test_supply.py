@@ -143,6 +143,42 @@ def test_beside_suppliers_nothing_is_asked_for_that_would_take_from_them() -> No
     assert [r.peer for r in of(Request, d.out)] == list(ABOVE)
 
 
+def busy_with_new_runs() -> Desk:
+    """All suppliers bring something new, which takes long."""
+    d = desk()
+    for stripe, peer in enumerate(ABOVE):
+        asked(d, peer, 200 + stripe)
+    return d
+
+
+def test_what_one_neighbour_alone_has_for_long_is_asked_for_beside_all_else() -> None:
+    """300 simulated nodes: a dozen runs that were read before there were trees were with one node each to the end."""
+    d = busy_with_new_runs()
+    assert asked(d, 21, 7, 8) == []
+    early = d.sleep(2.0)
+    assert not of(Request, early)
+    late = of(Request, d.sleep(1.0))
+    assert late == [Request(5, 21, 7, Turn.URGENT)], (
+        "one at a time; it serves others, who come first"
+    )
+    assert not of(Request, d.sleep(0.5))
+    out = d.do(RequestEnded(5, Outcome.DONE)) + d.sleep(0.5)
+    assert [(r.peer, r.run, r.turn) for r in of(Request, out)] == [(21, 8, Turn.URGENT)]
+
+
+def test_what_several_have_is_not_rare() -> None:
+    d = busy_with_new_runs()
+    assert asked(d, 21, 7, 8) + asked(d, 22, 7, 8) == []
+    assert not of(Request, d.sleep(3.0))
+
+
+def test_at_the_end_nothing_is_rare() -> None:
+    """Everything is asked for then anyway, and looks follow one another too soon to tell what is old."""
+    d = busy_with_new_runs()
+    assert asked(d, 21, 7, RUNS - 1) == []
+    assert not any(r.turn is Turn.URGENT and r.run == 7 for r in of(Request, d.sleep(3.0)))
+
+
 def test_who_is_supplied_hears_at_once_and_the_others_in_batches() -> None:
     d = desk()
     (one,) = of(Request, d.do(PeerHas(11, 1, 0)))
