@@ -20,7 +20,7 @@ _READ = 8  # ... and so many, which are read at once
 _FEW = STRIPES
 # Neighbours that have a run, up to which it is rare when it is late for that reason. It is in no tree, so who has
 # it is busy with what is new. 300 nodes that start within a fifth of a storm, trees from the 250th on: a dozen runs
-# that were read just before were with one node each until the end, 0.850 for 0.885 (decision 0041).
+# that were read just before were with one node each until the end, 0.850 for 0.887 (decision 0041).
 _RARE = 1
 # Times what a run takes to come down, after which it is late though nothing newer has come
 _PATIENT = 3.0
