@@ -4,6 +4,7 @@ The tracker names a supplier for each stripe (`core.forest`). What a supplier is
 others: they give it to those below them. Once a run is late, or its supplier is of no use, anybody may bring it.
 """
 
+import functools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -115,14 +116,16 @@ class Supply:
             held = self._book.rarity.held
             late = chunkset.full(self._newest(held))
             self._seen.append(held)
-            before = self._seen.popleft() if len(self._seen) > _PATIENT * self._hops else 0
-            late |= before
-            about = (
-                held | self._mine.have
-            ) >> self._last_ones  # then looks come too often to say what is old
-            self.rare = (
-                0 if about else before & self._mine.missing & ~self._book.rarity.at_least(_RARE + 1)
-            )
+            # Looks come too often to say what is old, once the last runs are about.
+            about = (held | self._mine.have) >> self._last_ones
+            self.rare = 0
+            if len(self._seen) > _PATIENT * self._hops:
+                late |= self._seen[0]
+                if not about:
+                    self.rare = self._mine.missing & ~self._book.rarity.at_least(_RARE + 1)
+                    # All the time: what a liar claimed at first is new when somebody has it.
+                    self.rare &= functools.reduce(int.__and__, self._seen)
+                self._seen.popleft()
             if about and self._mine.missing.bit_count() <= _FEW:
                 late = held  # nothing new will come: who has handed on the last one is idle, however far above us
             late &= held  # who held them may have lied, and be gone
