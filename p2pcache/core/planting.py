@@ -84,9 +84,8 @@ class Planting:
         """A member says which of those that it supplies take it far slower than the others."""
         for node in set(nodes[:_MOST_ACCUSED]) if self.grown else ():
             if node in self.forest and supplier in self.forest.suppliers(node):
-                self._suspects.named(
-                    node, (supplier, *self.forest.beside(node, supplier)), self._done
-                )
+                beside = self.forest.beside(node, supplier)
+                self._suspects.named(node, (supplier, *beside), self._done)
 
     @property
     def _done(self) -> int:
@@ -167,7 +166,8 @@ class Planting:
             self._to_ask += sorted(self.forest.inner)
         if self._to_ask and now >= self._ask_at:
             self._ask_at, self._may_ask = now + _ASKED_PAUSE_S, _ASKED_AT_ONCE
-        nodes, self._to_ask = self._to_ask[: self._may_ask], self._to_ask[self._may_ask :]
+        nodes = self._to_ask[: self._may_ask]
+        del self._to_ask[: self._may_ask]
         self._may_ask -= len(nodes)
         out += [Send(node, Poll(self._roster.digest)) for node in nodes if node in self.forest]
 

@@ -21,11 +21,10 @@ LAGS = 12
 DRAGS = 8.0
 # Times as long as the slowest first read of the other roots that one takes to a slow node: they begin together and
 # share storage's link. 1,000 nodes, a tenth of them and one of the first roots slow, 120 run times later: the last node
-# has 59 runs for 47, the median one 81 for 74 (decision 0041).
+# had 59 runs for 47, the median one 81 for 74. With 2.0 garbage beside a first read was taken for it (decision 0041).
 FIRST_DRAGS = 2.5
-_OTHERS = (
-    STRIPES - 1
-)  # have ended theirs: two that take long at once (liars had claimed what they read) aren't slow
+# So many others have ended theirs: two that take long at once, as when liars sent them garbage, aren't slow.
+_OTHERS = STRIPES - 1
 
 
 class Roots:
@@ -37,7 +36,7 @@ class Roots:
         self._readers = readers
         self._leases = leases
         self._next_at = 0.0  # no grant before
-        self._began_slowly: set[int] = set()  # judged once by its first read
+        self._judged: set[int] = set()  # by their first reads, once
         self._waits = False  # the last look gave out nothing more for that reason only
 
     def planted(self, nodes: Sequence[int]) -> None:
@@ -81,20 +80,20 @@ class Roots:
 
     def dragging(self, now: float) -> list[int]:
         """Roots that keep their whole stripe waiting: each is named once for its first read, else while it does."""
-        found = [root for root in self.nodes if root and self._begins_slowly(root, now)]
-        self._began_slowly.update(found)
-        return found + [
-            root for root in self.nodes if root not in found and self._stands_still(root)
-        ]
+        ended_at, first = self._readers.ended_at, self._readers.paces.first
+        new = [root for root in self.nodes if root and root not in self._judged]
+        found = [root for root in new if self._begins_slowly(root, now)]
+        self._judged.update(found, (root for root in new if root in first))
+        newest = max((ended_at(root) for root in self.nodes), default=-inf)
+        still = (root for root in self.nodes if self._stands_still(root, newest))
+        return list(dict.fromkeys((*found, *still)))
 
-    def _stands_still(self, root: int) -> bool:
-        """Whether another one has ended reads, and this one none for far too long."""
-        usual_s, ended_at = self._readers.paces.median_s, self._readers.ended_at
-        newest = max(ended_at(one) for one in self.nodes)
+    def _stands_still(self, root: int, newest: float) -> bool:
+        """Whether another one has ended a read then, and this one none for far too long."""
+        usual_s = self._readers.paces.median_s
         since = (self._leases[run].since for run in self._readers.runs_of(root))
-        return (
-            usual_s > 0 and newest > max(min(since, default=inf), ended_at(root)) + DRAGS * usual_s
-        )
+        began = max(min(since, default=inf), self._readers.ended_at(root))
+        return usual_s > 0 and newest > began + DRAGS * usual_s
 
     def _begins_slowly(self, root: int, now: float) -> bool:
         """Whether its first read takes far longer than the others', which ran beside it."""
@@ -103,5 +102,4 @@ class Roots:
         since, ended = first.get(root, (began, now))
         others = [first[one] for one in self.nodes if one != root and one in first]
         took = [until - begun for begun, until in others if until > since]
-        slow = len(took) >= _OTHERS and ended - since > FIRST_DRAGS * max(took)
-        return slow and root not in self._began_slowly
+        return len(took) >= _OTHERS and ended - since > FIRST_DRAGS * max(took)

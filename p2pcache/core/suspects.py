@@ -5,7 +5,7 @@ connections share full links it happens to one upload of a hundred whoever takes
 for slow after 7 s. So who is named is asked what it has, and so are those that this supplier supplies as well: who is
 slow has far less than they have.
 
-Each of them is a witness, and so is the supplier; what more than half say counts, so that one alone may lie. (With
+Each of them is a witness, and so is the supplier; their median counts, so that one alone may lie. (With
 two suppliers that name it instead the slow ones nearest to the roots were found last, because others that supply them
 waited for slow nodes themselves: decision 0041.)
 """
@@ -25,17 +25,17 @@ _AGAIN = 4  # runs that were read until who isn't slow, but still named, is aske
 class Suspects:
     """The nodes that were named, and what became of it.
 
-    Invariant (`check`): nobody is slow and still asked.
+    Invariants (`check`): nobody is slow and still asked; nobody is due before `_ask_from`.
     """
 
     def __init__(self) -> None:
         """Nobody was named."""
         self.slow: dict[int, int] = {}  # found slow when so many runs had been read
         self._witnesses: dict[int, dict[int, int]] = {}  # node -> of whom, when so many were
-        self._missed: dict[
-            int, int
-        ] = {}  # runs that a node lacked of those that were read when it came
         self._ask_at: dict[int, float] = {}  # ... and when that many are, it is asked what it has
+        self._ask_from = math.inf  # nobody sooner: each message comes by here
+        # Node -> runs that it lacked when it came, of those that had been read.
+        self._missed: dict[int, int] = {}
 
     def came(self, node: int, missed: int) -> None:
         """A node is new, and lacks so many of the runs that were read before: it isn't slow for that."""
@@ -46,12 +46,15 @@ class Suspects:
         """A supplier finds a node slow, now that so many runs were read; it and whom else it supplies are witnesses."""
         if node not in self.slow:
             self._witnesses.setdefault(node, {}).update(dict.fromkeys(witnesses, done))
-            self._ask_at.setdefault(node, done)
+            self._ask_from = min(self._ask_from, self._ask_at.setdefault(node, done))
 
     def to_ask(self, done: int) -> list[int]:
         """Who is to be asked what it has now, the witnesses first; who was named is there once, until `heard`."""
+        if done < self._ask_from:
+            return []
         nodes = [node for node, at in self._ask_at.items() if at <= done]
         self._ask_at.update(dict.fromkeys(nodes, math.inf))
+        self._ask_from = min(self._ask_at.values(), default=math.inf)
         witnesses = (one for node in nodes for one in self._lately(node, done))
         return list(dict.fromkeys((*witnesses, *nodes)))
 
@@ -70,6 +73,7 @@ class Suspects:
                 self.found(node, done)
                 return True
             self._ask_at[node] = done + _AGAIN
+            self._ask_from = min(self._ask_from, done + _AGAIN)
         return False
 
     def found(self, node: int, done: int) -> None:
@@ -95,6 +99,7 @@ class Suspects:
         return [one for one, at in self._witnesses.get(node, {}).items() if done - at <= _LATELY]
 
     def check(self) -> None:
-        """Assert the invariant."""
+        """Assert the invariants."""
         assert not self.slow.keys() & self._ask_at.keys()
         assert self._ask_at.keys() <= self._witnesses.keys()
+        assert self._ask_from <= min(self._ask_at.values(), default=math.inf)

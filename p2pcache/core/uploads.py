@@ -150,7 +150,7 @@ class UploadQueue(Generic[Item]):
         next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
         if turn is Turn.USUAL and most is not None:
-            full |= self._beside(peer) - bool(mine) >= most
+            full |= self._beside(peer, self._taken(turn)) - bool(mine) >= most
         if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
@@ -177,9 +177,9 @@ class UploadQueue(Generic[Item]):
             (one for turn in turns if self._flows(turn) and (one := self._next(turn))), None
         )
 
-    def _beside(self, peer: int) -> int:
-        """Peers beside whom one that isn't supplied would be served, itself among them: slow ones beside all."""
-        return self.load if peer in self._slow else self._taken(Turn.USUAL)
+    def _beside(self, peer: int, taken: int) -> int:
+        """Peers beside whom one that isn't supplied would be served: a slow one beside all, others beside `taken`."""
+        return self.load if peer in self._slow else taken
 
     def _flows(self, turn: Turn) -> bool:
         """Whether there is a slot for it."""
@@ -203,7 +203,7 @@ class UploadQueue(Generic[Item]):
         for peer, refusal in list(self._refused.items()) if self._open else ():
             if taken + len(called) >= self._at_once:
                 break
-            if self._beside(peer) + len(called) < refusal.most:
+            if self._beside(peer, taken) + len(called) < refusal.most:
                 called.append(self._refused.pop(peer).item)
         return called
 
