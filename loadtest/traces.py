@@ -39,7 +39,7 @@ _MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def storms(short: bool) -> Iterator[tuple[str, Storm]]:
+def storms(*, short: bool) -> Iterator[tuple[str, Storm]]:
     """The matrix, each storm with its name."""
     nodes, runs, seeds, count = (
         (16, 64, (1,), _SHORT_RANDOM) if short else (50, 256, _SEEDS, _RANDOM)
@@ -67,9 +67,9 @@ def traced(storm: Storm) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differences(golden: dict[str, Any], short: bool) -> Iterator[str]:
+def differences(golden: dict[str, Any], *, short: bool) -> Iterator[str]:
     """A line for each storm whose trace isn't the recorded one."""
-    for name, storm in storms(short):
+    for name, storm in storms(short=short):
         was, now = golden.get(name), traced(storm)
         if was is None:
             yield f"{name}: not recorded"
@@ -85,12 +85,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.what == "record":
         parts = (True,) if args.short else (True, False)
-        recorded = {name: traced(storm) for short in parts for name, storm in storms(short)}
+        recorded = {name: traced(storm) for short in parts for name, storm in storms(short=short)}
         args.file.write_text(json.dumps(recorded, indent=0) + "\n")
         return 0
     golden = json.loads(args.file.read_text())
     different = 0
-    for line in differences(golden, args.short):
+    for line in differences(golden, short=args.short):
         different += 1
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
