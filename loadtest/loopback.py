@@ -6,7 +6,7 @@ have: by sendfile, BLAKE3, written to cache files.
 raw       the same files by plain sendfile into one reused buffer: no hash, no file, no protocol
 fresh     p2pcache into an empty cache: every page of the page cache is new
 recycled  p2pcache into the cache of an agent that has just removed a model: its files are written
-          over, as a reused ring is (docs/decisions/0009-recycled-files.md)
+          over, as a reused ring is (docs/lab/0009-recycled-files.md)
 bare      recv_into, BLAKE3 and pwrite over such a file, without a protocol: what recycled could reach at most
 write     one thread that writes as many bytes into a fresh file: neither network nor hash
 

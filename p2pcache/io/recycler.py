@@ -1,7 +1,7 @@
 """Files of removed blobs, kept a while and written over by the next ones.
 
 A fresh page of the page cache costs more than network and hash together where the host has to find
-the memory (docs/decisions/0009-recycled-files.md); a file that was here a minute ago has its pages
+the memory (docs/lab/0009-recycled-files.md); a file that was here a minute ago has its pages
 and its blocks. Such a file has lost its name for good and is nobody's data: it lies nameless to all
 in `tmp/`, which is emptied at start, until it becomes a partial blob of which nothing is proved.
 

@@ -2,7 +2,7 @@
 
 botocore signs, finds credentials, resolves endpoints and follows bucket regions; it is driven
 from our threads and retries nothing. Bodies are read from the HTTP response straight into the
-caller's buffer (docs/decisions/0001-s3-client.md has the figures).
+caller's buffer (docs/lab/0001-s3-client.md has the figures).
 """
 
 import contextlib
