@@ -87,7 +87,7 @@ def run_leased(arena: Arena, links: Links, source: Path) -> Score:
 def run_aria2(arena: Arena, links: Links, source: Path) -> Score:
     """The origin seeds with aria2, and every node leeches; they meet by a tracker.
 
-    As a web seed the origin would be asked more for the same pieces; loadtest/README.md has the figures.
+    As a web seed the origin would be asked more for the same pieces (docs/lab/measurements-until-0041.md).
     """
     torrent = arena.work / "aria2.torrent"
     make_torrent(source, torrent, tracker=f"{_web_url(arena)}/announce")

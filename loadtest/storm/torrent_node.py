@@ -22,7 +22,7 @@ FETCHERS = 2  # one piece is asked for while another arrives: the origin's link 
 FETCH_S = 30.0
 
 # Tuned for one swarm of a few dozen fast, near, equally trusted nodes. libtorrent's defaults are for a
-# desktop in the internet. loadtest/README.md has the figures of the alternatives that were tried.
+# desktop in the internet. docs/lab/measurements-until-0041.md has the alternatives that were tried.
 SETTINGS: dict[str, object] = {
     # Nothing but the peers that it is told of, over plain TCP, as our own nodes: uTP yields to other
     # traffic and encryption costs CPU.
