@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from p2pcache import __version__
 from p2pcache.cli.connect import Loaded, client_options, need_agent
 from p2pcache.cli.options import Command, json_option
 from p2pcache.cli.output import clean, emit, emit_document, table
@@ -118,13 +117,28 @@ def status(as_json: bool, loaded: Loaded) -> None:
 def version(as_json: bool) -> None:
     """Print the version of this program.
 
+    With the commit that it was built from, the Python that runs it, and the formats that it speaks.
+
     Examples:
       p2pcache version
+      p2pcache version --json | jq -r .commit
     """
+    from p2pcache.io.release import this_release  # no other command here asks for it
+
+    release = this_release()
     if as_json:
-        emit_document({"version": __version__})
-    else:
-        emit(f"p2pcache {__version__}")
+        emit_document(release._asdict())
+        return
+    emit(f"p2pcache {release.version}")
+    for name in ("commit", "python", "uvloop", "blake3"):
+        emit(f"{name + ':':10}{getattr(release, name)}")
+    spoken = (f"{name} {_listed(value)}" for name, value in release.formats.items())
+    emit(f"{'formats:':10}{', '.join(spoken)}")
+
+
+def _listed(value: object) -> str:
+    """A format's version, or the versions of it that are spoken."""
+    return " and ".join(str(v) for v in value) if isinstance(value, list) else str(value)
 
 
 def headlines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
 import json
+import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -12,8 +14,12 @@ from p2pcache.cli import connect, main
 from p2pcache.cli.connect import Loaded
 from p2pcache.cli.embedded import agent_settings
 from p2pcache.cli.settings import ClientSettings
+from p2pcache.core.handshake import VERSIONS
+from p2pcache.core.manifest import FORMAT
 from p2pcache.errors import UsageError
 from p2pcache.io import config
+from p2pcache.io.origins.repo import ROOT
+from p2pcache.io.records import SCHEMA_VERSION
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent, fake_agent
 
@@ -53,10 +59,27 @@ def test_every_command_is_in_the_documentation() -> None:
     assert missing == []
 
 
-def test_version(run: Run) -> None:
-    assert run("version").stdout == f"p2pcache {__version__}\n"
+def test_version_says_what_it_is(run: Run) -> None:
     assert run("--version").stdout == f"p2pcache {__version__}\n"
-    assert json.loads(run("version", "--json").stdout) == {"version": __version__}
+    first, *more = run("version").stdout.splitlines()
+    assert first == f"p2pcache {__version__}"
+    said = dict(line.split(":", 1) for line in more)
+    assert list(said) == ["commit", "python", "uvloop", "blake3", "formats"]
+    assert said["python"].strip() == platform.python_version()
+    assert said["blake3"].strip() == metadata.version("blake3")
+    assert said["formats"].strip() == (
+        f"wire 1, cache {SCHEMA_VERSION}, origin p2pcache/v1, manifest p2pcache.manifest.v1"
+    )
+
+
+def test_version_for_programs(run: Run) -> None:
+    said = json.loads(run("version", "--json").stdout)
+    assert said["version"] == __version__
+    assert said["uvloop"] == metadata.version("uvloop")
+    assert said["formats"] == {
+        "wire": list(VERSIONS), "cache": SCHEMA_VERSION, "origin": ROOT, "manifest": FORMAT,
+    }  # fmt: skip
+    assert said.keys() == {"version", "commit", "python", "uvloop", "blake3", "formats"}
 
 
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:

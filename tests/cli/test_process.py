@@ -185,6 +185,12 @@ def test_help_is_quick_and_imports_little(tmp_path: Path) -> None:
     assert imported(tmp_path, "--help").isdisjoint({*SLOW, "http", "msgspec"})
 
 
+def test_the_version_is_told_without_the_daemons_world(tmp_path: Path) -> None:
+    """It reads the versions of packages without importing them."""
+    slow = {"aiohttp", "asyncio", "uvloop", "botocore", "rich", "psutil", "prometheus_client"}
+    assert imported(tmp_path, "version").isdisjoint(slow)
+
+
 def test_a_warm_pull_imports_little(agent: FakeAgent, tmp_path: Path) -> None:
     (tmp_path / "library/llama" / f"@{fakes.HEX}").mkdir(parents=True)
     agent.stream("POST /v1/pull", [fakes.resolved(), fakes.done(tmp_path)])

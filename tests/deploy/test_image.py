@@ -1,5 +1,6 @@
 """The Dockerfile: linted, and its build steps run in a clean environment with only what it copies."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,6 +48,16 @@ def test_the_context_holds_what_is_copied_and_no_secret() -> None:
     assert {name for names in copied for name in names if not name.startswith(("-", "/"))} == let_in
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "engine.Dockerfile"])
+def test_the_commit_is_an_argument_of_the_build(name: str) -> None:
+    """An argument is in the environment of the stage's RUN steps, where setup.py looks for it."""
+    stage = DOCKERFILE.with_name(name).read_text().partition("\nFROM ")[2]
+    before, _, _ = stage.partition(
+        "pip install" if "pip install" in stage else "install --no-cache-dir"
+    )
+    assert "\nARG P2PCACHE_COMMIT=\n" in before
+
+
 def test_the_engines_image_holds_the_same_source() -> None:
     def copies(name: str) -> set[str]:
         lines = DOCKERFILE.with_name(name).read_text().splitlines()
@@ -80,7 +91,8 @@ def test_its_steps_build_a_program_that_runs(tmp_path: Path) -> None:
             _lend(venv, tmp_path)
             # This environment has the same dependencies already; the registry needn't be asked again.
             command[-1:-1] = ["--no-deps", "--no-build-isolation"]
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=source, env=os.environ | {"P2PCACHE_COMMIT": "abc"},
+                              capture_output=True, text=True, check=False)  # fmt: skip
         assert done.returncode == 0, done.stderr
     site = _site(venv)
     (site / "lent.pth").write_text(f"{_home()}\n")
@@ -92,6 +104,7 @@ def test_its_steps_build_a_program_that_runs(tmp_path: Path) -> None:
         done = subprocess.run([str(venv / "bin" / program), flag], cwd=tmp_path,
                               capture_output=True, text=True, check=False)  # fmt: skip
         assert done.stdout.startswith(expected), done.stderr
+        assert flag != "version" or "commit:   abc\n" in done.stdout
     assert not (site / "pip").exists()
 
 

@@ -1,0 +1,83 @@
+"""What this program is: version, commit, the packages that matter, and the formats that it speaks.
+
+Standard library alone until `this_release` is called: the build asks for the commit, too (setup.py).
+"""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import p2pcache
+
+NOTE = "p2pcache/_commit.txt"  # written into wheels and sdists by setup.py; never in a checkout
+UNKNOWN = "unknown"
+_GIT_S = 5.0  # a checkout on a slow disk; without an answer the commit is unknown
+
+
+class Release(NamedTuple):
+    """This program in words. `formats`: name to what its data says of itself."""
+
+    version: str
+    commit: str
+    python: str
+    uvloop: str
+    blake3: str
+    formats: dict[str, Any]
+
+
+def this_release() -> Release:
+    """What runs here. Reads files and asks git; takes some milliseconds."""
+    from p2pcache.core.handshake import VERSIONS
+    from p2pcache.core.manifest import FORMAT
+    from p2pcache.io.origins.repo import ROOT
+    from p2pcache.io.records import SCHEMA_VERSION
+
+    return Release(
+        p2pcache.__version__,
+        commit_of(Path(p2pcache.__file__).parents[1]),
+        platform.python_version(),
+        package_version("uvloop"),
+        package_version("blake3"),
+        {"wire": list(VERSIONS), "cache": SCHEMA_VERSION, "origin": ROOT, "manifest": FORMAT},
+    )
+
+
+def commit_of(root: Path) -> str:
+    """The commit of the program whose package lies in `root`, "-dirty" behind it if files were changed.
+
+    `UNKNOWN` where no build wrote it down and `root` is no checkout that git can read.
+    """
+    note = root / NOTE
+    if note.is_file():
+        return note.read_text().strip() or UNKNOWN
+    if not (root / ".git").exists():  # git would look further up, and find somebody else's
+        return UNKNOWN
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = [
+        "git",
+        "--no-optional-locks",
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=plain, check=True, capture_output=True, text=True, timeout=_GIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN
+
+
+def package_version(name: str) -> str:
+    """The version of an installed package, without importing it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
