@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -20,7 +20,13 @@ demo: setup      ## the main job on this machine: S3 server, tracker, four agent
 test: setup      ## all tests
 	$(BIN)/python -m pytest -q
 
-check: setup tools engines lint type rules test  ## what CI runs: format, lint, types, import rules, tests
+unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
+	$(BIN)/python -m pytest -q -m 'not slow and not functional and not netns and not gpu'
+
+check: setup tools engines lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
+
+docs: setup      ## the documentation as a site in build/site; a link to nothing is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 tools:           ## Debian packages that some tests drive (root only; else those tests skip)
 	sh .ci/install-tools
