@@ -31,9 +31,6 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     it full (its first byte is far away, one connection carries little), as many as do, up to eight times this."""
     neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
-    trees_from: int = MemberSettings().trees_from
-    """Nodes that pull one model from which on each is told which four nodes hand it what is new; 0: never, and
-    everything is found among neighbours. See docs/operations.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"

@@ -5,11 +5,13 @@ commit which rows moved by how much.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from loadtest import traces
+from p2pcache.sim.scenarios import Storm
 
 GOLDEN = json.loads(Path(__file__).with_name("traces.json").read_text())
 
@@ -24,5 +26,5 @@ def test_a_changed_decision_shows() -> None:
     assert traced_with_another_seed(storm) != GOLDEN[name]
 
 
-def traced_with_another_seed(storm: traces.Storm) -> dict[str, object]:
-    return traces.traced(traces.replace(storm, seed=99))
+def traced_with_another_seed(storm: Storm) -> dict[str, object]:
+    return traces.traced(replace(storm, seed=99))
