@@ -1,6 +1,6 @@
 """What an operator can set for the tracker. Units are in the names; "" means none."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -9,6 +9,8 @@ from p2pcache.core.settings import LeaseSettings, MemberSettings
 
 class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of `p2pcache tracker`; the TOML section is `[tracker]`."""
+
+    retired: ClassVar[frozenset[str]] = frozenset({"trees_from"})  # keys of the release before
 
     listen: str = "127.0.0.1:7400"
     """HOST:PORT for agents, health and metrics. Beyond loopback it needs a cluster key, a certificate or `insecure`."""

@@ -59,6 +59,7 @@ class SwarmState(_Message, frozen=True):
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
     pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
+    # Index 12 is taken: the release before names slow nodes there (decision 0042).
 
 
 # -- agent to tracker ---------------------------------------------------------------------------
@@ -179,6 +180,7 @@ class Swarm(_Message, tag=33, frozen=True):
     neighbours: tuple[
         int, ...
     ] = ()  # whom to dial, in order of preference (may be empty in deltas)
+    # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (decision 0042).
 
 
 class Grant(_Message, tag=34, frozen=True):
