@@ -87,7 +87,6 @@ class Explainer:
             "tracker": view.tracker_up, "alone": view.alone,
             "runs": swarm.layout.run_count, "runs_missing": missing.bit_count(),
             "runs_near": view.held.bit_count(), "runs_leased": len(view.leases) + len(view.reads),
-            "suppliers": [format_node(node) if node else None for node in view.suppliers],
             "peers": _peers(view, swarm), "requests": _flying(view.requests),
             "reads": _flying(view.reads),
             "leases": [{"run": run, "seconds": round(s, 2)} for run, s in view.leases[:MOST]],
@@ -109,7 +108,7 @@ def _peers(view: SwarmView, swarm: Swarm) -> list[dict[str, object]]:
             "address": members[peer.node].address if peer.node in members else "",
             "rate": None if peer.rate is None else round(peer.rate), "useful": peer.useful,
             "asked": peer.asked, "load": peer.load, "slow": peer.slow,
-            "rests_s": round(peer.rests_s, 2), "supplies": view.suppliers.count(peer.node),
+            "rests_s": round(peer.rests_s, 2),
         }
         for peer in ranked[:MOST]
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from p2pcache.agent.parts import Parts
 from p2pcache.core import messages as m
-from p2pcache.core.events import Event, Members, Supplied
+from p2pcache.core.events import Members
 
 
 class Neighbours:
@@ -30,7 +30,7 @@ class Neighbours:
         """All members by rack and site, for the scheduler."""
         return placed(self._node, self._place, self.members)
 
-    def changed(self, message: m.Swarm) -> list[Event]:
+    def changed(self, message: m.Swarm) -> Members:
         """Take the tracker's list, or its delta; returns what the scheduler should know of it."""
         if message.full:
             self.members = {}
@@ -40,10 +40,7 @@ class Neighbours:
             self.members.pop(node, None)
             self._others.pop(node, None)
         self._wanted += [node for node in message.neighbours if node not in self._wanted]
-        told: list[Event] = [self.event()]
-        if message.suppliers is not None:
-            told.append(Supplied(message.suppliers, message.roots))
-        return told
+        return self.event()
 
     def dial_missing(self) -> None:
         """Dial every neighbour that we can't request from (dialling twice is harmless)."""

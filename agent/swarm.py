@@ -155,7 +155,7 @@ class Swarm:
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
         return m.SwarmState(
             self.digest, count, have, complete=self.complete,
-            credit=self.scheduler.credit if self.scheduler is not None else 0, slow=self._parts.net.slow(self.digest),
+            credit=self.scheduler.credit if self.scheduler is not None else 0,
             leases=tuple(chunkset.members(leases)), known=self.neighbours.ids if announcing else (),
             label=self.label, total_bytes=self.layout.total_bytes, pulled=self.pulled,
             taken=tuple(self.traffic[s] for s in (e.Source.PEER, e.Source.ORIGIN, e.Source.LOCAL)),
@@ -200,8 +200,7 @@ class Swarm:
         """A message about this swarm."""
         match message:
             case m.Swarm():
-                for event in self.neighbours.changed(message):
-                    self.post(event)
+                self.post(self.neighbours.changed(message))
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
@@ -241,18 +240,9 @@ class Swarm:
         """Whether we ask others for chunks."""
         return self.scheduler is not None and not self.complete
 
-    def handed_on(self, run: int) -> None:
-        """A peer has got a run from us; a root reads no faster than that."""
-        if self.scheduler is not None and self.scheduler.is_root:
-            self.post(e.HandedOn(1 << run))
-
     def tempo_s(self) -> float:
         """Seconds from one new run to the next; 0: not known."""
         return self.scheduler.tempo_s if self.scheduler is not None else 0.0
-
-    def usual_uploads(self) -> int | None:
-        """Beside how many peers others are served than those that we supply; None: any number."""
-        return self.scheduler.usual_uploads if self.scheduler is not None else None
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this neighbour."""
@@ -338,8 +328,8 @@ class Swarm:
             case c.Cancel(number):
                 if number in self._wire_of:
                     net.cancel(self.digest, self._wire_of[number])
-            case c.Announce(runs, supplied):
-                (net.announce_supplied if supplied else net.announce)(self.digest, runs)
+            case c.Announce(runs):
+                net.announce(self.digest, runs)
             case c.Fetch(fetch, run):
                 cancelled = self._fetches[fetch] = threading.Event()
                 reading = self._fetch(fetch, run, cancelled)

@@ -85,7 +85,6 @@ def _running(now: dict[str, Any]) -> list[str]:
         f"runs: {now['runs_missing']} of {now['runs']} missing, {now['runs_near']} of them with peers, "
         f"{now['runs_leased']} leased to us; tracker {tracker}"
     )
-    lines += _suppliers(now)
     lines += ["", *_peers(now["peers"])] if now["peers"] else ["peers: none"]
     lines += [
         "",
@@ -98,21 +97,6 @@ def _running(now: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _suppliers(now: dict[str, Any]) -> list[str]:
-    """Who hands us what is new; in a small swarm, and in racks, there are none."""
-    named = [node for node in now.get("suppliers", []) if node]
-    if not named:
-        return []
-    here = sum(peer.get("supplies", 0) for peer in now["peers"])
-    counters = now.get("counters", {})
-    asked, all_asked = counters.get("supplied", 0), counters.get("requests", 0)
-    line = (
-        f"suppliers: {len(named)} nodes hand us what is new, {here} of them connected; "
-        f"{asked} of {all_asked} requests went to them, the rest to whoever had what was late"
-    )
-    return [line]
-
-
 def _peers(peers: list[dict[str, Any]]) -> list[str]:
     lines = ["PEER              ADDRESS                     RATE  HAS  ASKED  LOAD"]
     for peer in peers[:PEERS]:
@@ -120,7 +104,6 @@ def _peers(peers: list[dict[str, Any]]) -> list[str]:
         state = (
             "  slow" if peer["slow"] else f"  rests {peer['rests_s']} s" if peer["rests_s"] else ""
         )
-        state += "  supplies us" if peer.get("supplies") else ""
         lines.append(
             f"{peer['node']:16}  {peer['address']:21} {rate:>10} {peer['useful']:>4} {peer['asked']:>6} "
             f"{peer['load']:>5}{state}"

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
     "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "dialled", "diary",
-    "events", "forest", "leases", "lookout", "originside", "owners", "paces", "peers", "peerside", "planting",
-    "rarity", "readers", "roots", "roster", "runbook", "scheduler", "selection", "supply", "suspects", "tempo",
+    "events", "leases", "lookout", "originside", "owners", "paces", "peers", "peerside",
+    "rarity", "readers", "roster", "runbook", "scheduler", "selection", "tempo",
     "timing", "trackerless", "uploads", "way",
 )  # fmt: skip
 SIM = ("cluster", "network", "node", "reading", "serving", "world")

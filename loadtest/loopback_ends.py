@@ -90,15 +90,6 @@ class Port:
     def tempo_s(self) -> float:
         return 0.0
 
-    def usual_uploads(self) -> int | None:
-        return None
-
-    def handed_on(self, run: int) -> None:
-        """Nobody reads for others here."""
-
-    def tell_tracker(self) -> None:
-        """There is none."""
-
     def wants(self) -> bool:
         return not self.store.complete
 

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,6 @@ def storms(*, short: bool) -> Iterator[tuple[str, Storm]]:
 
 def traced(storm: Storm) -> dict[str, Any]:
     """The storm's trace and the figures that a change may shift."""
-    if hasattr(storm.members, "trees_from"):
-        storm = replace(storm, members=replace(storm.members, trees_from=0))
     report = Run(storm).go()
     return {
         "trace": report.trace, "events": report.events, "eta": round(report.eta, 6), "alpha": round(report.alpha, 6),

@@ -55,8 +55,6 @@ class TrackerApp:
         for name in ("leases_in_flight", "neighbours"):
             if getattr(settings, name) < 1:
                 raise UsageError(f"{name} must be at least 1")
-        if settings.trees_from < 0:
-            raise UsageError("trees_from must be at least 1, or 0 for no trees")
         self._secret = read_cluster_key(settings.cluster_key_file)
         host, _ = web.parse_listen(settings.listen)
         self.tls = open_tls(settings, "tracker")
@@ -70,9 +68,7 @@ class TrackerApp:
         self.tracking = Tracking(
             epoch=secrets.randbits(63),
             members=dataclasses.replace(
-                members or MemberSettings(),
-                neighbours=settings.neighbours,
-                trees_from=settings.trees_from,
+                members or MemberSettings(), neighbours=settings.neighbours
             ),
             leases=dataclasses.replace(
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight

@@ -18,7 +18,7 @@ from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
-from p2pcache.core.outputs import DialBack, Output, Send, Slow, Unreached
+from p2pcache.core.outputs import DialBack, Output, Send, Unreached
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
@@ -266,9 +266,6 @@ class Members:
             if isinstance(output, Unreached):
                 self._warn_of(output)
                 continue
-            if isinstance(output, Slow):
-                self._warn_of_slow(output)
-                continue
             if isinstance(output, DialBack):
                 self._dialling.dial(output.dial)
                 continue
@@ -319,16 +316,6 @@ class Members:
             "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
             "and the address its own? (p2pcache doctor there; --advertise)",
             format_node(node), record.member.address, what,
-        )  # fmt: skip
-
-    def _warn_of_slow(self, slow: Slow) -> None:
-        record = self._tracking.registry.nodes.get(slow.node)
-        if record is None or not self._has_a_line(slow.node):
-            return
-        _log.warning(
-            "node %s at %s takes %.12s far slower than others do and hands nothing on: is its link, disk or CPU busy? "
-            "(p2pcache doctor and p2pcache bench there)",
-            format_node(slow.node), record.member.address, slow.digest,
         )  # fmt: skip
 
     def _has_a_line(self, node: int) -> bool:

@@ -122,11 +122,6 @@ class TrackerMetrics(Collector):
                 ("complete_members", "Nodes that have all of the model."),
                 ("wanting_members", "Nodes that pull the model."),
                 (
-                    "supplied_members",
-                    "Nodes that are told who hands them what is new; 0: no trees.",
-                ),
-                ("slow_members", "Nodes that take far slower than others what they are handed."),
-                (
                     "leases_limit",
                     "Runs that may be read from the origin at once, as its way was measured.",
                 ),
@@ -141,8 +136,6 @@ class TrackerMetrics(Collector):
             gauges["members"].add_metric(key, len(swarm.roster))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, len(swarm.book.readers))
-            gauges["supplied_members"].add_metric(key, swarm.planting.supplied)
-            gauges["slow_members"].add_metric(key, len(swarm.planting.slow))
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()

@@ -1,6 +1,6 @@
 """What an operator can set for the tracker. Units are in the names; "" means none."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -9,6 +9,8 @@ from p2pcache.core.settings import LeaseSettings, MemberSettings
 
 class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of `p2pcache tracker`; the TOML section is `[tracker]`."""
+
+    retired: ClassVar[frozenset[str]] = frozenset({"trees_from"})  # keys of the release before
 
     listen: str = "127.0.0.1:7400"
     """HOST:PORT for agents, health and metrics. Beyond loopback it needs a cluster key, a certificate or `insecure`."""
@@ -31,9 +33,6 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     it full (its first byte is far away, one connection carries little), as many as do, up to eight times this."""
     neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
-    trees_from: int = MemberSettings().trees_from
-    """Nodes that pull one model from which on each is told which four nodes hand it what is new; 0: never, and
-    everything is found among neighbours. See docs/operations.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"

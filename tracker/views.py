@@ -13,7 +13,6 @@ from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
 
 MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
-MAX_NAMED = 16  # nodes in one row of many
 
 
 class Views:
@@ -131,6 +130,5 @@ def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.hold.holds(now), "supplied": swarm.planting.supplied,
-        "slow": [format_node(node) for node in swarm.planting.slow[:MAX_NAMED]],
+        "holding": swarm.hold.holds(now),
     }  # fmt: skip

@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="'--FLAG VALUE'",
-        help="for the tracker: '--trees-from 12'; may be repeated",
+        help="for the tracker: '--neighbours 12'; may be repeated",
     )
     return parser
 

@@ -1,11 +1,9 @@
 """How much a node asks of its neighbours at once. Pure."""
 
 from p2pcache.core.asked import Requests
-from p2pcache.core.forest import STRIPES
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.supply import Supply
 
 _FEW_PEERS = 3  # with fewer neighbours each may owe us more
 _NEAR_PLACES = 3  # requests to near neighbours that go out whatever is asked beyond a boundary
@@ -15,12 +13,11 @@ class Allowance:
     """Limits, as of the last look at the neighbours."""
 
     def __init__(
-        self, requests: Requests, mine: RunBook, book: PeerBook, supply: Supply, settings: SwarmSettings
-    ) -> None:  # fmt: skip
+        self, requests: Requests, mine: RunBook, book: PeerBook, settings: SwarmSettings
+    ) -> None:
         self._requests = requests
         self._mine = mine
         self._book = book
-        self._supply = supply
         self._settings = settings
         self.halted = False  # our own disk failed: nothing more is asked for
         self._ahead = 0  # runs that the ways to all neighbours hold
@@ -44,7 +41,7 @@ class Allowance:
         requests = self._requests
         if self.full:
             return False
-        if requests.flowing < self._at_once + self._more + self._ahead:
+        if requests.flowing < self._settings.outstanding + self._more + self._ahead:
             return True
         if far or not self._book.bounded:
             return False
@@ -57,20 +54,15 @@ class Allowance:
         return self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes
 
     @property
-    def open(self) -> int:
-        """Free runs (bits) that any neighbour may be asked for."""
-        return self._mine.free & ~self._supply.reserved
-
-    @property
     def shut_out(self) -> bool:
         """Whether others have our places: much is in reach, and less than half of what we may ask for at once is asked.
 
         Who is served stays where it is, so whoever lost its places would find none for long (decision 0025).
         """
-        at_once = self._at_once
+        at_once = self._settings.outstanding
         if 2 * self._requests.flowing >= at_once:
             return False
-        return (self.open & self._book.rarity.held).bit_count() >= 2 * at_once
+        return (self._mine.free & self._book.rarity.held).bit_count() >= 2 * at_once
 
     @property
     def per_peer(self) -> int:
@@ -81,11 +73,3 @@ class Allowance:
         """
         few = len(self._book.peers) < _FEW_PEERS
         return self._settings.outstanding_few_peers if few else 1
-
-    @property
-    def _at_once(self) -> int:
-        """Requests that flow at once, beside what ways hold and what who is behind has more.
-
-        With suppliers one for each stripe: what is asked for beside them would take from what they bring.
-        """
-        return STRIPES if self._supply.suppliers else self._settings.outstanding

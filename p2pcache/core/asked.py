@@ -24,7 +24,6 @@ class Asked:
     live: bool = True  # False: cancelled or its peer is gone, only its end is awaited
     followed: bool = False  # the sender was asked for the next one already
     twin: bool = False  # a second request for the same run is in flight
-    supplied: bool = False  # the peer is our supplier of it
 
 
 class Requests:
@@ -49,9 +48,8 @@ class Requests:
         self.live_bytes = 0
 
     def sent(
-        self, peer: Peer, run: int, now: float, *, behind: bool = False, twin: bool = False,
-        supplied: bool = False,
-    ) -> int:  # fmt: skip
+        self, peer: Peer, run: int, now: float, *, behind: bool = False, twin: bool = False
+    ) -> int:
         """One goes out; returns its number.
 
         Args:
@@ -60,21 +58,13 @@ class Requests:
             now: seconds.
             behind: it waits there for the end of another.
             twin: of another for the same run.
-            supplied: of our supplier.
         """
         number, self._next = self._next, self._next + 1
-        self.by_number[number] = Asked(
-            peer, run, now, math.inf if behind else now, twin=twin, supplied=supplied
-        )
+        self.by_number[number] = Asked(peer, run, now, math.inf if behind else now, twin=twin)
         self._mine.asked |= 1 << run
         self.flowing += not behind
         self.live_bytes += self._run_bytes[run]
         return number
-
-    def of_others(self, runs: int) -> bool:
-        """Whether any of these runs (bits) is asked of anybody but its supplier."""
-        ones = (one for one in self.by_number.values() if one.live and not one.supplied)
-        return any(runs >> one.run & 1 for one in ones)
 
     def ended(self, number: int) -> Asked:
         """This one is over; if it is live, `release` it.

@@ -49,7 +49,6 @@ class Announce:
     """Tell every neighbour of this swarm that we have these runs (a batch), and our load."""
 
     runs: int  # bits
-    supplied: bool = False  # only those whom this node supplies with these runs (`core.forest`), before the others
 
 
 @dataclass(slots=True)

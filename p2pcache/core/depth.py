@@ -27,8 +27,6 @@ _MOST_AGAIN = 8192
 
 class _Phase(Enum):
     FIRST = auto()  # the first few reads
-    FEW = auto()  # fewer than usual, which wait for one another: the way is full with them
-    ALL = auto()  # the usual ones, to see whether they read more than the few did
     USUAL = auto()  # the usual reads
     FEWER = auto()  # fewer for a moment, which don't wait for one another: what one takes alone
     AS_BEFORE = auto()  # then as before
@@ -50,18 +48,16 @@ class Depth:
     Invariant: `usual` <= `reads` <= `most`, but fewer for a moment.
     """
 
-    def __init__(self, usual: int, most: int, few: int = 0) -> None:
+    def __init__(self, usual: int, most: int) -> None:
         """Begin with the usual ones.
 
         Args:
             usual: reads at once where storage is near.
             most: never more.
-            few: if it isn't 0, as many do where they wait for one another, or where more read no more.
         """
-        self._few = few
         self._usual = usual
         self.most = max(usual, most)
-        self.reads = few or usual  # so many may run at once
+        self.reads = usual  # so many may run at once
         self._phase = _Phase.FIRST
         self._times: list[float] = []  # of the reads that are looked at now
         self._beside = 0  # how many ran when each of them ended, in all
@@ -90,10 +86,8 @@ class Depth:
     def _needed(self) -> int:
         if self._phase is _Phase.FIRST:
             return _FIRST
-        if self._phase in {_Phase.ALL, _Phase.USUAL}:
+        if self._phase is _Phase.USUAL:
             return _SOME
-        if self._phase is _Phase.FEW:
-            return self._few
         # Those that began together end together: whole rounds of them. Where it is decided, two.
         rounds = 2 if self._phase is _Phase.MORE else ceil(_SOME / self.reads)
         return rounds * self.reads
@@ -106,34 +100,18 @@ class Depth:
         match self._phase:
             case _Phase.FIRST:
                 self._first_s = median_high(times)
-                self._go(*(_Phase.FEW, self._few) if self._few else (_Phase.USUAL, self._usual))
-            case _Phase.FEW:
-                self._alone_again(median_high(times))
-                if self._alone >= _LOOKS:
-                    self._alone = 0
-                    self._carried = beside / took_s
-                    self._go(_Phase.ALL, self._usual)
-            case _Phase.ALL if beside / took_s < _PAYS_MORE * self._carried:
-                self._first_s = 0.0  # it isn't asked again
-                self._go(_Phase.FEW, self._few)
-            case _Phase.ALL | _Phase.USUAL:
-                self._phase = _Phase.USUAL
+                self._go(_Phase.USUAL, self._usual)
+            case _Phase.USUAL:
                 self._compare(median_high(times))
             case _:
                 self._judge(took_s, beside)
 
     def _compare(self, usual_s: float) -> None:
         """Whether usual reads take as long as the first few did, or wait for one another."""
-        self._alone_again(usual_s)
+        if usual_s < _SHARED * self._first_s:
+            self._alone += _LOOKS if usual_s < _CLEARLY_ALONE * self._first_s else 1
         if self._alone >= _LOOKS or self._until_again <= 0:
             self._ask()
-
-    def _alone_again(self, took_s: float) -> None:
-        if took_s < _SHARED * self._first_s:
-            clearly = self._phase is _Phase.USUAL and took_s < _CLEARLY_ALONE * self._first_s
-            self._alone += _LOOKS if clearly else 1
-        elif self._phase is _Phase.FEW:
-            self._alone = 0  # the few look often
 
     def _judge(self, took_s: float, beside: float) -> None:
         """So many reads took so long: do more of them end in a second than of those before?"""
@@ -176,7 +154,7 @@ class Depth:
 
     def _go(self, phase: _Phase, reads: int) -> None:
         self._skip = self.reads
-        if phase in {_Phase.ALL, _Phase.AS_BEFORE, _Phase.MORE}:
+        if phase in {_Phase.AS_BEFORE, _Phase.MORE}:
             self._skip += reads  # of those that begin together the quick ones end first
         if phase is _Phase.USUAL and self._phase is not _Phase.FIRST:
             self._first_s = 0.0  # only the number of reads makes it ask again

@@ -18,7 +18,6 @@ class Counters:
     bytes_local: int = 0
     bytes_twice: int = 0  # proved, but already had by then
     requests: int = 0
-    supplied: int = 0  # of them, of who supplies us with the run
     duplicates: int = 0
     fetches: int = 0
     busy: int = 0

@@ -129,17 +129,6 @@ class Members:
 
 
 @dataclass(slots=True)
-class Supplied:
-    """Who supplies us with each stripe of new runs, and who is at the root of its tree (`core.forest`).
-
-    0 for nobody; both empty: there are no trees (any more).
-    """
-
-    suppliers: tuple[int, ...]  # node ids by stripe
-    roots: tuple[int, ...] = ()  # the same
-
-
-@dataclass(slots=True)
 class DialFailed:
     """The one bad end of a `Dial` command (the good one is `PeerJoined`)."""
 
@@ -165,19 +154,12 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class HandedOn:
-    """Somebody got these runs from us: only told while `Scheduler.is_root`."""
-
-    runs: int  # bits
-
-
-@dataclass(slots=True)
 class Tick:
     """The deadline of `next_wakeup` has come."""
 
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | Supplied | DialFailed | Demanded
-    | Wanted | HandedOn | Tick
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Demanded
+    | Wanted | Tick
 )  # fmt: skip

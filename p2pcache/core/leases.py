@@ -15,11 +15,9 @@ from math import inf
 from p2pcache.core import chunkset, dialled
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
-from p2pcache.core.forest import NOBODY
 from p2pcache.core.lease import Lease, Story
 from p2pcache.core.paces import MOST_SLOW
 from p2pcache.core.readers import Readers
-from p2pcache.core.roots import Roots
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.wrongbytes import WrongBytes
 
@@ -67,7 +65,6 @@ class LeaseBook:
         self._have = have
         self._reached = reached
         self.readers = Readers(settings, random.Random(seed), dealer, doubted)
-        self.roots = Roots(self.readers, self.leases)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
@@ -266,26 +263,16 @@ class LeaseBook:
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
         candidates, skipped, have = self.free, 0, self._have
-        granted_up_to = (~self.free & chunkset.full(self.run_count)).bit_length()
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
-            if not self.roots.may_grant(now):
-                break
             run = chunkset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all who are quick may have it
             barred = self._barred(run)
-            root = self.roots.reader(run, barred, have)
-            if root and not self.roots.has_room(root):
-                if not self.roots.lags(run, granted_up_to):
-                    skipped += 1  # it will have, and hands on what it reads
-                    continue
-                root = NOBODY
             few = dialled.reader(self.readers, self._reached, barred, run, have) if again else None
-            node = root or few or self.readers.pick(barred, run, have, slow_too=again)
+            node = few or self.readers.pick(barred, run, have, slow_too=again)
             if node is not None:
                 self._lease(run, node, now, "granted")
                 self.granted += 1
-                self.roots.granted(now)
                 given.setdefault(node, []).append(run)
             elif self.readers.choosy:
                 candidates &= self.readers.acceptable()  # those with room may want others only
@@ -307,8 +294,6 @@ class LeaseBook:
             rest = self.readers.next_rested()
             if rest is not None:
                 ends.append(rest)
-            if (grant_at := self.roots.next_grant_at()) is not None:
-                ends.append(grant_at)
         return min(ends, default=None)
 
     def story(self, run: int) -> list[str]:

@@ -59,7 +59,7 @@ class SwarmState(_Message, frozen=True):
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
     pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
-    slow: tuple[int, ...] = ()  # nodes that it supplies, and that take it far slower
+    # Index 12 is taken: the release before names slow nodes there (decision 0042).
 
 
 # -- agent to tracker ---------------------------------------------------------------------------
@@ -180,10 +180,7 @@ class Swarm(_Message, tag=33, frozen=True):
     neighbours: tuple[
         int, ...
     ] = ()  # whom to dial, in order of preference (may be empty in deltas)
-    # Who supplies the receiver with each stripe of new runs (`core.forest`), and who reads each from the origin; 0:
-    # nobody. Empty: nobody does. None: as before.
-    suppliers: tuple[int, ...] | None = None
-    roots: tuple[int, ...] = ()
+    # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (decision 0042).
 
 
 class Grant(_Message, tag=34, frozen=True):

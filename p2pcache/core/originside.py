@@ -22,7 +22,6 @@ from p2pcache.core.diary import WORDS, Diary
 from p2pcache.core.events import Outcome
 from p2pcache.core.isolation import Isolation
 from p2pcache.core.peers import PeerBook
-from p2pcache.core.readahead import ReadAhead
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.tempo import Tempo
@@ -32,8 +31,7 @@ from p2pcache.errors import LocalProtocolError
 
 # A storm's first agent is alone for an instant: with its full credit it would take all leases and then be the only
 # uploader (16 nodes, 256 runs: 0.90 of the bound with 8, 0.92 with 2; now 0.940 with 2, 0.937 with 1, and of 8 nodes
-# 0.945 and 0.952). With two, where trees are, one node reads for two stripes, and what it reads for the root of the
-# other one puts that stripe behind to the end of the storm (decision 0040).
+# 0.945 and 0.952).
 _FIRST_CREDIT = 1
 _MORE_CREDIT = 2  # for each that was read: a lone node far from storage is as soon at its usual reads as it was
 _CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
@@ -73,7 +71,6 @@ class OriginSide:
         )
         self.owners = self._by_itself.owners
         self._isolation = Isolation(node, settings, now)
-        self.ahead = ReadAhead()
         self.readings: dict[int, Reading] = {}
         self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
@@ -200,7 +197,6 @@ class OriginSide:
         bit = 1 << reading.run
         self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
-            self.ahead.read(bit & self.stripe, now)
             self._by_itself.read(now - reading.started)
             if self._by_itself.governs:
                 self._depth.ended(now - reading.started, len(self.readings) + 1)
@@ -251,11 +247,6 @@ class OriginSide:
         known = _FIRST_CREDIT + _MORE_CREDIT * self._by_itself.reads
         return known if known < self._settings.origin_fetches else self._depth.most
 
-    @property
-    def stripe(self) -> int:
-        """Runs (bits) that this node reads for a whole tree; 0: it is no root."""
-        return self.owners.rooted_stripe(self._mine.full)
-
     def alone(self, now: float) -> bool:
         """Whether we decide ourselves what to read, without a tracker."""
         return self._by_itself.alone(now)
@@ -291,8 +282,7 @@ class OriginSide:
         """When `act` has something to do by itself; inf if never."""
         wake = math.inf
         if self.waiting and len(self.readings) < self._depth.most:
-            until = self.ahead.until if self.stripe else 0.0
-            wake = until or min(self.waiting.values()) + self._settings.stuck_after_s
+            wake = min(self.waiting.values()) + self._settings.stuck_after_s
         if self._by_itself.up and self._mine.demanded and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
@@ -340,8 +330,6 @@ class OriginSide:
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
         # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
-        if self.stripe and not self.ahead.may_read(now):
-            return
         elsewhere = self._book.good_holders()
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(chunkset.of(self.waiting)):

@@ -38,12 +38,4 @@ class Unreached:
     digest: str  # empty: of no model, it could not be dialled
 
 
-@dataclass(slots=True)
-class Slow:
-    """People should know: a member takes what it is handed far slower than others, and hands nothing on now."""
-
-    node: int
-    digest: str
-
-
-Output = Send | Close | DialBack | Unreached | Slow
+Output = Send | Close | DialBack | Unreached

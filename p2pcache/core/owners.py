@@ -8,12 +8,10 @@ all the others, everybody would read everything afterwards.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import chunkset, fallback
-from p2pcache.core.forest import NOBODY, STRIPES, stripes
 from p2pcache.core.settings import SwarmSettings
 
 # Runs without a holder that owners read at a time. A count, as leases are: so far from the first one on, one that
@@ -63,8 +61,6 @@ class Owners:
         self._node = node
         self._settings = settings
         self._told: tuple[int, ...] = ()  # the list as the tracker last gave it
-        # Who read each stripe for it: they go on, as all are supplied by them.
-        self._roots: tuple[int, ...] = ()
         self._connected: set[int] = set()  # neighbours: members too, known or not
         # Made when it is asked for, and that is without a tracker only: 10,000 sorted copies of a list
         # of 10,000 cost a simulated storm more than all its chunks.
@@ -84,17 +80,6 @@ class Owners:
         for some in (self._passed, self._idle, self._back):
             some.clear()
         self._relist()
-
-    def rooted(self, roots: Sequence[int]) -> None:
-        """These nodes are at the roots of the trees by which new runs come to everybody; none: there are no trees."""
-        self._roots = tuple(roots) if len(roots) == STRIPES else ()
-        self._cache.clear()
-
-    def rooted_stripe(self, runs: int) -> int:
-        """Those of a model's runs (bits) that we read for everybody, being at the root of their tree."""
-        if self._node not in self._roots:
-            return 0
-        return stripes(runs.bit_length())[self._roots.index(self._node)]
 
     def joined(self, node: int) -> None:
         """A member is connected. It may be one that the lost tracker had no time to tell us of."""
@@ -138,8 +123,7 @@ class Owners:
     @property
     def share(self) -> int:
         """How many live members read from the origin at the same time as we do."""
-        count = len(self.live)
-        return min(count, STRIPES) if any(map(self._is_live, self._roots)) else count
+        return len(self.live)
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -215,14 +199,8 @@ class Owners:
 
     def _owner(self, run: int) -> int | None:
         if run not in self._cache:
-            root = self._roots[run % STRIPES] if self._roots else NOBODY
-            self._cache[run] = root if self._is_live(root) else fallback.owner(run, self.live)
+            self._cache[run] = fallback.owner(run, self.live)
         return self._cache[run]
-
-    def _is_live(self, node: int) -> bool:
-        live = self.live
-        at = bisect_left(live, node)
-        return at < len(live) and live[at] == node
 
     def _relist(self) -> None:
         self._live = None

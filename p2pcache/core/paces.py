@@ -31,9 +31,7 @@ class Paces:
         self.usual_s = 1.0  # the median of recent times; kept: each look at each lease asks for it
         self.slow: dict[int, float] = {}  # until when
         self.verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
-        self.first: dict[int, tuple[float, float]] = {}  # each node's first read: from when to when
         self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
-        self._median_s = 0.0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
 
     @property
@@ -41,24 +39,16 @@ class Paces:
         """Whether any read has ended."""
         return bool(self._recent)
 
-    @property
-    def median_s(self) -> float:
-        """The median of recent lease times, however short; 0: not known."""
-        return self._median_s
-
     def forget(self, node: int) -> None:
         """The node is gone; its owner ends its rest."""
-        self.first.pop(node, None)
         self._paces.pop(node, None)
         self.verdicts.pop(node, None)
 
     def read(self, node: int, since: float, now: float, present: AbstractSet[int]) -> None:
         """The node has read what it began to read at `since`; `present`: who works on leases."""
         took_s = now - since
-        self.first.setdefault(node, (since, now))
         self._recent.append(took_s)
-        self._median_s = sorted(self._recent)[len(self._recent) // 2]
-        self.usual_s = max(LEAST_USUAL_S, self._median_s)
+        self.usual_s = max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
         count, total_s = self._add(node, took_s)
         # A mean is compared with the mean: where some reads take much longer by chance, whoever reads, anybody's mean
         # is above the median, and one node after the other was left out (decision 0026).

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from p2pcache.core import backoff
 from p2pcache.core.boundaries import Boundaries, Reach
-from p2pcache.core.forest import STRIPES
 from p2pcache.core.rarity import Rarity
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.view import PeerView
@@ -243,8 +242,8 @@ class PeerBook:
         behind = (lacking & self.rarity.at_least(most)).bit_count()
         return min(behind // usual, _MOST_MORE) if behind >= _OLD * in_reach else 0
 
-    def review(self, now: float, suppliers: Sequence[int] = ()) -> None:
-        """Judge everybody's speed anew; O(neighbours). A supplier sends to several others all the time."""
+    def review(self, now: float) -> None:
+        """Judge everybody's speed anew; O(neighbours)."""
         settings = self._settings
         rates: dict[int, float] = {}
         for peer in self.peers.values():
@@ -255,8 +254,7 @@ class PeerBook:
                 rates[peer.node] = rate
         limit = settings.slow_peer_ratio * median(rates.values()) if len(rates) >= _MEDIAN_OF else 0
         for peer in self.peers.values():
-            share = STRIPES if peer.node in suppliers else 1
-            peer.slow = share * rates.get(peer.node, limit) < limit
+            peer.slow = rates.get(peer.node, limit) < limit
         self._survey()
 
     def good_holders(self) -> int:

@@ -16,7 +16,6 @@ from p2pcache.core.originside import Reading
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.runbook import RunBook
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.supply import Supply
 from p2pcache.core.tempo import Tempo
 from p2pcache.core.timing import Timing
 from p2pcache.core.uploads import Turn
@@ -24,7 +23,6 @@ from p2pcache.core.view import InFlight
 
 # Answers' times before a run is here, its sender is asked for the next; 1 to 2 make no difference.
 _LEAD = 1.25
-_OF_SUPPLIER = 2  # requests to each supplier: one flows, one waits there
 _REVIEW_S = 0.25  # neighbours' speeds are compared so often
 _LOST_PAUSE_S = 1.0  # a broken connection is usually followed by PeerLeft: don't ask meanwhile
 
@@ -53,8 +51,7 @@ class PeerSide:
         self.tempo = Tempo(now)
         self._review_at = now
         self._lookout = Lookout(mine, book, self._timing, settings, now)
-        self.supply = Supply(mine, book, now)
-        self._allowance = Allowance(self._requests, mine, book, self.supply, settings)
+        self._allowance = Allowance(self._requests, mine, book, settings)
         self.look_at = math.inf  # when a full look at all neighbours is due
 
     def halt(self) -> None:
@@ -162,12 +159,6 @@ class PeerSide:
         if peer.rest_until > now:
             self.look_at = min(self.look_at, peer.rest_until)
             return
-        if self.supply.suppliers:
-            if self.supply.brought(peer, news, now):
-                self.look_at = now
-            self._supplied_by(peer, now, out)
-            if not news & self._allowance.open:
-                return
         self._fill(peer, now, out)
 
     def has_room(self, peer: Peer, now: float) -> None:
@@ -187,34 +178,15 @@ class PeerSide:
                 return
             self._ask(peer, run, now, out)
 
-    def _supplied_by(self, peer: Peer, now: float, out: list[Command]) -> None:
-        """Ask a supplier, if it is one, for what it has of its stripe, whatever else is asked for; the oldest first."""
-        runs = self.supply.of(peer)
-        if not runs or peer.rest_until > now or peer.slow or self._allowance.full:
-            return
-        limit = _OF_SUPPLIER + peer.ahead
-        while peer.asked < limit and (ready := runs & peer.have & self._mine.free):
-            run = chunkset.first(ready & self._mine.demanded or ready)
-            behind = peer.asked == 1 and not peer.ahead
-            self._ask(peer, run, now, out, behind=behind, supplied=True)
-
     def act(self, now: float, out: list[Command]) -> None:
         """Ask until nothing is left to ask for or every neighbour owes us enough."""
         self.look_at = self._lookout.look(self._requests.by_number.values(), now)
         if now >= self._review_at:
             self._review_at = now + _REVIEW_S
-            self._book.review(now, self.supply.suppliers)
+            self._book.review(now)
             self.tempo.look((self._mine.have | self._book.rarity.held).bit_count(), now)
             self._timing.review()
             self._allowance.review()
-        if self.supply.suppliers:
-            self.look_at = min(
-                self.look_at, self.supply.look(now, self._timing.typical_s(across=False))
-            )
-            for node in self.supply.suppliers:
-                if (supplier := self._book.peers.get(node)) is not None:
-                    self._supplied_by(supplier, now, out)
-        self._ask_rare(now, out)
         self._stay(now, out)
         self._follow(now, out)
         while self._allowance.may_ask(far=False):
@@ -223,20 +195,6 @@ class PeerSide:
                 self.look_at = min(self.look_at, retry_at)
                 return
             self._ask(peer, self._run_from(peer, self._reach), now, out)
-
-    def _ask_rare(self, now: float, out: list[Command]) -> None:
-        """Ask for one run that is late and rare, whatever suppliers bring: its few holders have much to do, too."""
-        rare = self.supply.rare & self._mine.free
-        if not rare or self._allowance.full or self._requests.of_others(self.supply.rare):
-            return
-        peers = self._book.peers.values()
-        peer, retry_at = selection.choose_peer(
-            peers, rare, now, _OF_SUPPLIER + 1, self._dice, WITHIN
-        )
-        if peer is None:
-            self.look_at = min(self.look_at, retry_at)
-        else:
-            self._ask(peer, chunkset.first(rare & peer.have), now, out)
 
     def _stay(self, now: float, out: list[Command]) -> None:
         """Ask who has just sent us a run for the next one, whatever the others' loads are.
@@ -261,14 +219,7 @@ class PeerSide:
         lead_s = _LEAD * self._timing.trip_s
         for asked in list(self._requests.by_number.values()):
             peer = asked.peer
-            if (
-                asked.followed
-                or not asked.live
-                or peer.asked != 1
-                or peer.slow
-                or peer.ahead
-                or asked.supplied
-            ):
+            if asked.followed or not asked.live or peer.asked != 1 or peer.slow or peer.ahead:
                 continue
             due = asked.since + self._timing.typical_s(across=peer.distance > 0) - lead_s
             if now < due:
@@ -282,7 +233,7 @@ class PeerSide:
 
     def _first_from(self, peer: Peer) -> bool:
         """Whether what has to come first can come from this neighbour, or nothing has to."""
-        free = self._allowance.open
+        free = self._mine.free
         demanded = free & self._mine.demanded & self._book.rarity.held
         if demanded:
             return bool(peer.have >> chunkset.first(demanded) & 1)
@@ -342,11 +293,6 @@ class PeerSide:
         return max(settings.duplicate_min_s, settings.duplicate_after * typical_s)
 
     @property
-    def hop_s(self) -> float | None:
-        """What a run takes from one node to the next where there are suppliers, usually; None: there are none."""
-        return self._timing.typical_s(across=False) if self.supply.suppliers else None
-
-    @property
     def idle(self) -> bool:
         """There is room for more requests (after `act`: and nothing new to ask for)."""
         return self._allowance.may_ask(far=True) and bool(self._mine.needed)
@@ -360,7 +306,7 @@ class PeerSide:
         self._requests.check(self._book.peers)
 
     def _whom_to_ask(self, now: float) -> selection.Choice:
-        book, free = self._book, self._allowance.open
+        book, free = self._book, self._mine.free
         peers = book.peers.values()
         reach = self._reach
         # Then what our rack waits for us to bring: it can't be had from the others, who have the rest.
@@ -382,19 +328,17 @@ class PeerSide:
         """The run to ask this neighbour for, of those in reach; -1: none."""
         offered = selection.offered_by(peer, self._book.peers.values(), reach)
         window = self._mine.window(self._settings.window_runs)
-        offered &= self._allowance.open
+        offered &= self._mine.free
         return selection.choose_run(self._mine, offered, self._book.scarcity, window, self._dice)
 
     def _ask(
         self, peer: Peer, run: int, now: float, out: list[Command],
-        *, twin: bool = False, behind: bool = False, supplied: bool = False,
+        *, twin: bool = False, behind: bool = False,
     ) -> None:  # fmt: skip
-        number = self._requests.sent(peer, run, now, behind=behind, twin=twin, supplied=supplied)
+        number = self._requests.sent(peer, run, now, behind=behind, twin=twin)
         self.look_at = min(self.look_at, now + self._patience_s(peer))
         peer.owes(now)
         self._diary.counters.requests += 1
-        self._diary.counters.supplied += supplied
         self._diary.note(now, run, "asked of", peer.node)
-        urgent = peer.distance > 0 or self._allowance.shut_out or bool(self.supply.rare >> run & 1)
-        turn = Turn.SUPPLIED if supplied else Turn.URGENT if urgent else Turn.USUAL
+        turn = Turn.URGENT if peer.distance > 0 or self._allowance.shut_out else Turn.USUAL
         out.append(Request(number, peer.node, run, turn))

@@ -57,7 +57,6 @@ class Readers:
         self._slow, self._verdicts = self.paces.slow, self.paces.verdicts
         self._resting: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row
-        self._ended_at: dict[int, float] = {}  # when it ended a read last
         self._done: dict[int, float] = {}  # when the youngest of its leases began that it has ended
 
     def __len__(self) -> int:
@@ -114,11 +113,6 @@ class Readers:
             self._resting.pop(node, None)
         self.reviewed(node)
 
-    def tried_anew(self, few: int) -> None:
-        """How many reads pay is asked anew: `Depth` says what `few` is."""
-        usual = self._settings.in_flight
-        self._depth = Depth(usual, self._most, few if few < usual else 0)
-
     def is_fit(
         self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
     ) -> bool:
@@ -129,10 +123,6 @@ class Readers:
     def credit(self, node: int) -> int:
         """How many leases at once a node works on."""
         return self._credit.get(node, 0)
-
-    def ended_at(self, node: int) -> float:
-        """When a node ended a read last; -inf: it hasn't."""
-        return self._ended_at.get(node, -inf)
 
     @property
     def at_once(self) -> int:
@@ -175,7 +165,6 @@ class Readers:
         self._failures.pop(node, None)
         self.hiding.forget(node)
         self._done.pop(node, None)
-        self._ended_at.pop(node, None)
 
     def overtaken(self, lease: Lease) -> bool:
         """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
@@ -203,7 +192,6 @@ class Readers:
     def succeeded(self, lease: Lease, now: float, under_way: int) -> None:
         """The node of this lease has read its run; so many leases ran, this one among them."""
         node, since, took_s = lease.node, lease.since, now - lease.since
-        self._ended_at[node] = now
         if not lease.adopted:  # or nobody knows how long it took
             self._depth.ended(took_s, under_way)
         self._done[node] = max(since, self._done.get(node, since))

@@ -26,8 +26,8 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         e.PeerJoined, e.PeerLeft, e.PeerHas, e.RequestEnded, e.FetchEnded, e.RunsProved, e.RunsLost,
-        e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.Supplied, e.DialFailed,
-        e.Demanded, e.Wanted, e.HandedOn, e.Tick,
+        e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.DialFailed,
+        e.Demanded, e.Wanted, e.Tick,
     )
 }  # fmt: skip
 

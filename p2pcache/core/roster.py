@@ -1,7 +1,7 @@
 """One swarm's members at the tracker: who has what, the versioned list, whom to dial. Pure."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from p2pcache.core import chunkset, handout, seats
@@ -203,15 +203,6 @@ class Roster:
         chosen = tuple(others)
         known = tuple(self._members[n] for n in chosen)
         return Swarm(self.digest, self.version, full=False, joined=known, neighbours=chosen)
-
-    def supply(self, suppliers: Sequence[int], roots: Sequence[int]) -> Swarm:
-        """A delta that changes nothing but says who supplies its receiver (nobody: an empty list)."""
-        chosen = tuple(dict.fromkeys(one for one in suppliers if one))
-        known = tuple(self._members[n] for n in chosen)
-        return Swarm(
-            self.digest, self.version, full=False, joined=known, neighbours=chosen,
-            suppliers=tuple(suppliers), roots=tuple(roots),
-        )  # fmt: skip
 
     def flush_at(self) -> float | None:
         """When the next delta may go out; None when nothing changed."""

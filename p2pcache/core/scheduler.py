@@ -14,7 +14,6 @@ from p2pcache.core.boundaries import Boundaries
 from p2pcache.core.commands import Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.diary import LINES, Counters, Diary
 from p2pcache.core.events import Event, Outcome, Source
-from p2pcache.core.forest import STRIPES
 from p2pcache.core.news import News
 from p2pcache.core.originside import OriginSide
 from p2pcache.core.peers import PeerBook
@@ -85,11 +84,9 @@ class Scheduler:
             events.TrackerUp: self._on_tracker_up,
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
-            events.Supplied: self._on_supplied,
             events.DialFailed: self._on_dial_failed,
             events.Demanded: self._on_demanded,
             events.Wanted: self._on_wanted,
-            events.HandedOn: lambda event, _: self._origin.ahead.handed_on(event.runs),
             events.Tick: lambda *_: None,  # deadlines are looked at after every event
         }
 
@@ -166,16 +163,6 @@ class Scheduler:
         return self._peers.tempo.seconds
 
     @property
-    def usual_uploads(self) -> int | None:
-        """Beside how many peers this node serves others than those that it supplies; None: any number."""
-        return STRIPES if self._peers.supply.suppliers else None
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this node reads new runs for a whole tree."""
-        return self._origin.stripe > 0
-
-    @property
     def counters(self) -> Counters:
         """Bytes by source and what else is counted."""
         return self._diary.counters
@@ -200,7 +187,6 @@ class Scheduler:
             tuple(self._book.views(mine.needed, now)), tuple(self._peers.views(now)),
             tuple(self._origin.views(now)),
             tuple((run, now - since) for run, since in self._origin.waiting.items()),
-            self._peers.supply.suppliers,
             self._tracker_up, self._origin.alone(now),
         )  # fmt: skip
 
@@ -273,7 +259,7 @@ class Scheduler:
         self._origin.proved(fresh, self._out)
         self._peers.proved(fresh, now, self._out)
         self._mine.prove(fresh)
-        self._news.add(fresh, self._peers.hop_s)
+        self._news.add(fresh)
         self._progress_at = now
         if self._mine.needed:
             self._peers.look_at = now
@@ -336,7 +322,8 @@ class Scheduler:
         self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
             self._blame_again()
-            self._on_supplied(events.Supplied(()), now)  # another tracker: it will say
+            if self._mine.needed:
+                self._peers.look_at = now
         self._epoch = event.epoch
         self._suspects = 0
         self._watch_at = now + self._settings.stuck_after_s
@@ -348,7 +335,6 @@ class Scheduler:
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.told(event.nodes)
-        self._peers.supply.grown(len(event.nodes))
         self._origin.look_again(now)
         self._book.placed(event.nodes, event.rack, event.site)
         if self._book.bounded and self._mine.needed:
@@ -361,14 +347,6 @@ class Scheduler:
             near = {one for group, others in beyond for one in links(self._node, group, others)}
             known = self._book.peers.keys() | self._book.barred.keys()
             self._out += [Dial(node) for node in sorted(near - known)]
-
-    def _on_supplied(self, event: events.Supplied, now: float) -> None:
-        self._peers.supply.told(event.suppliers, len(self._origin.owners.told_of))
-        self._origin.owners.rooted(event.roots)
-        if self._mine.needed:
-            self._peers.look_at = now
-            strangers = {*self._peers.supply.suppliers} - {0, *self._book.peers, *self._book.barred}
-            self._out += [Dial(node) for node in sorted(strangers)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.dial_failed(event.peer, now)

@@ -30,10 +30,7 @@ class SwarmSettings:
     origin_ahead: int = 56
     # Batch of have-deltas. 50 ms cost 100 simulated nodes 0.001 of the bound, 64 at 25 GbE 0.04, and save no CPU
     # time where runs take longer than that; 10 ms cost 16 at 25 GbE 0.08 (decision 0026).
-    have_interval_s: float = 0.02  # (more where there are suppliers: `core.news`)
-    # Who is supplied by us hears at once what is new, but not more often: with the other news it stays below the 200
-    # control frames a second that the wire allows. Where runs take a millisecond, 20 ms for each hop were 15 of them.
-    supply_interval_s: float = 0.0075
+    have_interval_s: float = 0.02
     busy_backoff_s: float = 0.035  # 20-50 ms measured
     busy_backoff_max_s: float = 0.3  # doubled per BUSY in a row up to here: polling costs CPU
     slow_peer_ratio: float = 0.3  # peers under this share of the median rate are passed over
@@ -78,9 +75,6 @@ class MemberSettings:
     expiry_s: float = 15.0  # three heartbeats
     reconnect_grace_s: float = 3.0  # a broken connection gives leases back only after this
     neighbours: int = 24  # rarest-first reaches 0.97 of the bound with 24-40
-    # Nodes of a swarm from which on each is told who supplies it (`core.forest`); 0: never. Below it neighbours alone
-    # do as well or better: real connections share links unevenly, trees hold on to theirs (decision 0038).
-    trees_from: int = 250
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
 from p2pcache.core.outofreach import OutOfReach
 from p2pcache.core.outputs import Output, Send
-from p2pcache.core.planting import Planting
 from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -52,7 +51,6 @@ class TrackedSwarm:
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.out_of_reach = OutOfReach(self.roster, self.book, dials)
-        self.planting = Planting(self.roster, self.book, members.trees_from)
         self._epoch = epoch
         self._neighbours = members.neighbours
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
@@ -130,9 +128,6 @@ class TrackedSwarm:
         if said.credit >= 0:
             self._want(node, said.credit, wanted, out, now)
         book.demand(demanded)
-        if wanted != ALL:
-            self.planting.left(node)
-        self.planting.reviewed(node)
 
     def blamed(self, accuser: int, node: int, now: float) -> None:
         """A member got bytes from another that don't match."""
@@ -144,26 +139,22 @@ class TrackedSwarm:
         enough = min(BLAMES_TO_SHUN, len(self.roster) - 1)  # of two members only one can accuse
         if len(accusers) >= enough and not self.roster.is_shunned(node):
             self.roster.shun(node)
-            self.planting.left(node)
             self.book.forget(node, now)
             self.audit.suspect(now)
 
     def paused(self, node: int) -> None:
         """Its connection broke: what it reads goes on, but it gets nothing new."""
         self.book.want(node, 0)
-        self.planting.left(node)
 
     def doubted(self, node: int) -> None:
         """Whether others can dial it is seen in another way."""
         self.book.readers.reviewed(node)
         self.out_of_reach.has_news(node)
-        self.planting.reviewed(node)
 
     def left(self, node: int, now: float) -> None:
         """It has nothing of this model any more, or is gone."""
         self.roster.leave(node)
         self.out_of_reach.left(node)
-        self.planting.left(node)
         self.book.forget(node, now)
         self._blames.pop(node, None)
         self.audit.answered(node)
@@ -180,7 +171,6 @@ class TrackedSwarm:
             out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         poll = m.Poll(self.digest)
         out.extend(Send(node, poll) for node in self.audit.step(self.roster, self.book, now))
-        self.planting.step(now, out)
         if not self.hold.holds(now):
             for node, runs in self.book.grants(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
@@ -192,7 +182,7 @@ class TrackedSwarm:
         """When `step` has something to do next."""
         times = [
             self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at(),
-            self.out_of_reach.next_wakeup(), self.planting.next_wakeup(),
+            self.out_of_reach.next_wakeup(),
         ]  # fmt: skip
         if self.hold.waiting and self.book.free and len(self.book.readers):
             times.append(self.hold.until)
@@ -203,7 +193,6 @@ class TrackedSwarm:
         self.roster.check()
         self.book.check()
         self.audit.check()
-        self.planting.check()
         covered = self.roster.covered()
         assert not covered & self.book.free or self.book.rescues, "a held run is free"
         assert not self.book.done & ~covered or self.audit.busy, "a run that nobody has isn't free"
@@ -233,10 +222,8 @@ class TrackedSwarm:
         self._claim(node, have, now, out)
         if not roster.is_shunned(node):
             self.book.renew(node, reading, now)
-        wanted = self._bits(said.wanted)
-        self._want(node, 0 if said.complete else said.credit, wanted, out, now)
-        self.planting.seen(node, pulls=said.credit > 0 and wanted == ALL)
-        self.planting.accused(node, said.slow)
+        credit = 0 if said.complete else said.credit
+        self._want(node, credit, self._bits(said.wanted), out, now)
         self.audit.answered(node)
 
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
@@ -270,10 +257,7 @@ class TrackedSwarm:
 
     def _welcome(self, node: int, out: list[Output]) -> None:
         """The list as of its version, then whom to dial (who joined since comes with the next delta)."""
-        self.planting.welcomed(node)
         out.append(Send(node, self.roster.full_list()))
-        # With trees neighbours only bring what is late, and half of all that happens is what they tell one another.
-        count = self._neighbours // 2 if self.planting.grown else self._neighbours
-        neighbours = self.roster.introduce(node, count)
+        neighbours = self.roster.introduce(node, self._neighbours)
         if neighbours is not None:
             out.append(Send(node, neighbours))

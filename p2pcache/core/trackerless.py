@@ -4,7 +4,6 @@ import math
 from random import Random
 
 from p2pcache.core import backoff, chunkset
-from p2pcache.core.forest import STRIPES
 from p2pcache.core.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, Plan, patience
 from p2pcache.core.peers import PeerBook
 from p2pcache.core.runbook import RunBook
@@ -179,8 +178,7 @@ class Trackerless:
         """How many reads we may have under way, of the so many that one node alone has, and `most` at most."""
         share = 1 if self.is_cut_off else max(1, self.owners.share)
         far = self._ahead // share if share > 1 and self._ahead > LOOK_AHEAD else 0
-        least = LEASED // STRIPES if self.owners.rooted_stripe(self._mine.full) else MIN_SHARE
-        return max(least, reads // share, min(far, most))
+        return max(MIN_SHARE, reads // share, min(far, most))
 
     def _alone_at(self) -> float:
         """When we may read what nobody else can be reading."""
@@ -218,8 +216,7 @@ class Trackerless:
         if not self._is_over(now):
             # Another owner may have heard of a few runs more and leaves alone what is free for us:
             # those must not take all places.
-            # In the stripe that we read for it nothing was granted to others.
-            orphans &= self._unleased | self.owners.rooted_stripe(mine.full)
+            orphans &= self._unleased
             ahead = orphans & self._unleased << _SPREAD or orphans
         disputed = orphans & ~ahead
         places = max(LEAST_AHEAD, self._ahead - disputed.bit_count())

@@ -35,9 +35,8 @@ _HURRY = 0.75  # of the pace: quicker than this opens another slot
 _KNOWN = 8  # uploads below which nobody is called slow
 _DURATIONS = 31  # the last uploads
 # Median uploads that one takes to a slow peer: real connections that share a full link are two to three times off for a
-# while. Who supplies it with new runs says so, and it is asked whether it has far less than others (`core.suspects`).
+# while.
 _SLOW = 3.0
-_NOISE_S = 0.1  # of scheduling: what doesn't take longer is told nobody
 _OWN = 3  # of one peer: what is being sent, the next, and one whose end it saw before we did
 _FEW_ASKERS = 2  # with so many nobody else is kept waiting by a long queue
 # ... among so many requests: those that wait at one moment are often few in a storm of many, and long queues
@@ -46,7 +45,6 @@ _LATELY = 32
 # Uploads that end, for each slot, until somebody gives way to who was turned away before them: three or four cure as
 # much where many come late, and less where some are slow (decision 0026).
 _ROUNDS = 2
-_ALL = 1 << 30  # places: as many as there are
 _URGENT = 8  # more places for what is urgent: a rack waits for who is turned away at its boundary
 
 Item = TypeVar("Item", bound=Hashable)
@@ -55,7 +53,6 @@ Item = TypeVar("Item", bound=Hashable)
 class Turn(IntEnum):
     """Whose requests are served first."""
 
-    SUPPLIED = 0  # who asks is supplied with it by this node (`core.forest`), and hands it on
     URGENT = 1  # across a boundary of racks or sites, or who asks is shut out by the others
     USUAL = 2
     WARM = 3  # somebody will want it
@@ -65,7 +62,6 @@ class Turn(IntEnum):
 class _Refusal(NamedTuple, Generic[Item]):
     item: Item
     at: int  # uploads that had ended
-    most: int  # others beside whom there is a place for it
 
 
 class UploadQueue(Generic[Item]):
@@ -76,9 +72,6 @@ class UploadQueue(Generic[Item]):
     don't. What warms a cache waits behind all that, what is asked for in the background behind everything;
     neither takes a place from what comes before it, nor has its next request wait here: the slot is for
     whoever is more in need.
-
-    Those that a node supplies with new runs find a slot beside all others: who reads slowly and asks early would keep
-    the slots, and a whole tree below waits (decision 0036).
 
     Invariants (`check`): at most twice `slots` active, and `slots` peers slow; a peer has one active upload at most;
     the rotation holds all and only peers that wait; a peer's requests wait in the order of their turns; who gives way
@@ -102,8 +95,6 @@ class UploadQueue(Generic[Item]):
         self._since: dict[int, float] = {}  # peer -> when what is being sent to it was seen first
         # Peers beside whom a slot is kept for the others; as many as slots at most.
         self._slow: set[int] = set()
-        # Peers to whom the last upload took so much longer than usual that others should know of it.
-        self.far_slower: set[int] = set()
         self._open = True
         self._served: int | None = None  # whose upload ended last, if it hasn't given way since
         self._paced = _FEWEST_SLOTS  # as many flow at once at most, within `slots`
@@ -126,9 +117,7 @@ class UploadQueue(Generic[Item]):
         """Send so many at once at most from now on, within the settings; what is active goes on."""
         self._slots = max(1, min(slots, self._settings.slots))
 
-    def offer(
-        self, peer: int, item: Item, turn: Turn = Turn.USUAL, most: int | None = None
-    ) -> bool:
+    def offer(self, peer: int, item: Item, turn: Turn = Turn.USUAL) -> bool:
         """Admit a request, or return False: answer BUSY.
 
         With several peers at once, none holds more than an even share of the places, so that one
@@ -138,10 +127,6 @@ class UploadQueue(Generic[Item]):
             peer: who asks.
             item: for what.
             turn: when it is served.
-            most: if it isn't None, what has its usual turn finds no place beside so many other peers: those that
-                this node supplies with new runs (`core.forest`) need their share of its uplink. Slow ones count
-                beside slow ones only: each takes a tenth of an uplink that is just enough, all the time, and two or
-                three of them put those that it supplies behind, more and more.
         """
         self._lately.append(peer)
         mine = len(self._waiting.get(peer, ())) + (peer in self._active)
@@ -149,15 +134,11 @@ class UploadQueue(Generic[Item]):
         yields = turn is Turn.USUAL and (self._others_turn(peer) or self._gives_way(peer))
         next_waits = mine and turn < Turn.WARM and not yields
         full = not next_waits and self._taken(turn) >= max(self._places(turn), few_places)
-        if turn is Turn.USUAL and most is not None:
-            full |= self._beside(peer, self._taken(turn)) - bool(mine) >= most
         if yields and peer == self._served:
             self._served, full = None, True
         if not self._open or full or mine >= self._share(peer, turn, few_places):
             if full and turn < Turn.WARM:
-                self._refused.setdefault(
-                    peer, _Refusal(item, self._ends, _ALL if most is None else most)
-                )
+                self._refused.setdefault(peer, _Refusal(item, self._ends))
             return False
         self._refused.pop(peer, None)
         if peer not in self._waiting:
@@ -172,20 +153,10 @@ class UploadQueue(Generic[Item]):
         """The next upload to start now (it is active until `ended`), or None. Call until None."""
         if len(self._active) >= 2 * self._settings.slots:
             return None
+        if len(self._active.keys() - self._slow) >= self._at_once:
+            return None
         turns = sorted({line[0][0] for line in self._waiting.values()})
-        return next(
-            (one for turn in turns if self._flows(turn) and (one := self._next(turn))), None
-        )
-
-    def _beside(self, peer: int, taken: int) -> int:
-        """Peers beside whom one that isn't supplied would be served: a slow one beside all, others beside `taken`."""
-        return self.load if peer in self._slow else taken
-
-    def _flows(self, turn: Turn) -> bool:
-        """Whether there is a slot for it."""
-        if turn is Turn.SUPPLIED:
-            return self._taken(turn, waiting=False) < self._slots
-        return len(self._active.keys() - self._slow) < self._at_once
+        return next((one for turn in turns if (one := self._next(turn))), None)
 
     def look(self, now: float) -> None:
         """See at this time (seconds) who is sent to for far longer than usual; call it after `start`."""
@@ -198,14 +169,10 @@ class UploadQueue(Generic[Item]):
         As many as there are free slots: an asker may have found somebody else meanwhile, but
         calling more than one for each sends most of them away again.
         """
-        taken = self._taken(Turn.USUAL) if self._refused else 0
-        called: list[Item] = []
-        for peer, refusal in list(self._refused.items()) if self._open else ():
-            if taken + len(called) >= self._at_once:
-                break
-            if self._beside(peer, taken) + len(called) < refusal.most:
-                called.append(self._refused.pop(peer).item)
-        return called
+        if not self._refused or not self._open:
+            return []
+        room = max(0, self._at_once - self._taken(Turn.USUAL))
+        return [self._refused.pop(peer).item for peer in list(self._refused)[:room]]
 
     def _next(self, turn: Turn) -> tuple[int, Item] | None:
         for _ in range(len(self._rotation)):
@@ -259,15 +226,11 @@ class UploadQueue(Generic[Item]):
         if len(self._took_s) >= _KNOWN:
             self._usual_s = median_high(self._took_s)
         self._slow.discard(peer)
-        self.far_slower.discard(peer)
         self._mark(peer, took_s)
 
     def _mark(self, peer: int, took_s: float) -> None:
-        if took_s > _SLOW * self._usual_s:
-            if len(self._slow) < self._settings.slots:
-                self._slow.add(peer)
-            if took_s > _NOISE_S:
-                self.far_slower.add(peer)
+        if took_s > _SLOW * self._usual_s and len(self._slow) < self._settings.slots:
+            self._slow.add(peer)
 
     def cancel(self, peer: int, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait (it is active, or was never here)."""
@@ -286,7 +249,6 @@ class UploadQueue(Generic[Item]):
         self._lately = deque((one for one in self._lately if one != peer), maxlen=_LATELY)
         self._refused.pop(peer, None)
         self._slow.discard(peer)
-        self.far_slower.discard(peer)
         waiting = self._waiting.pop(peer, None)
         if waiting is None:
             return []
@@ -337,11 +299,10 @@ class UploadQueue(Generic[Item]):
         places = self._capacity if turn < Turn.WARM else self._at_once
         return places + (_URGENT if turn < Turn.USUAL else 0)
 
-    def _taken(self, turn: Turn, *, waiting: bool = True) -> int:
+    def _taken(self, turn: Turn) -> int:
         """Peers that are served or wait, but for slow ones and those whose turn comes later than this."""
         served = {peer for peer, (one, _) in self._active.items() if one <= turn}
-        if waiting:
-            served.update(peer for peer, line in self._waiting.items() if line[0][0] <= turn)
+        served.update(peer for peer, line in self._waiting.items() if line[0][0] <= turn)
         return len(served - self._slow)
 
     @property

@@ -48,7 +48,6 @@ class SwarmView:
         requests: of peers, the oldest first.
         reads: of the origin.
         leases: leased runs that aren't being read yet, and for how long.
-        suppliers: who is to hand us what is new, by stripe (`core.forest`), 0: nobody; empty: there are no trees.
     """
 
     needed: int
@@ -58,7 +57,6 @@ class SwarmView:
     requests: tuple[InFlight, ...]
     reads: tuple[InFlight, ...]
     leases: tuple[tuple[int, float], ...]
-    suppliers: tuple[int, ...]
     tracker_up: bool
     alone: bool  # it decides by itself what to read: the tracker is gone for long enough, or all others out of reach
 

@@ -4,14 +4,15 @@ A room describes its settings as a frozen msgspec Struct with defaults; the unit
 names and decide how text is read: `*_bytes` takes sizes (10GiB), `*_bytes_per_s` rates
 (200mbit), `*_s` durations (5m). This module knows no room: the Struct class is an argument.
 
-A key of the file that no setting has is an error that names the nearest known one. Unknown
-*variables* are not: Kubernetes itself sets P2PCACHE_..._PORT and the like for a service of
-that name.
+A key of the file that no setting has is an error that names the nearest known one, but for keys that
+the release before had (`retired` of the Struct class): they are passed over. Unknown *variables* are no
+error: Kubernetes itself sets P2PCACHE_..._PORT and the like for a service of that name.
 """
 
 import os
 import tomllib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
@@ -106,7 +107,8 @@ def load(
     """
     fields = {f.name: f for f in msgspec.structs.fields(kind)}
     table = file.sections.get(section, {})
-    _refuse_unknown(file.path, section, table, fields)
+    retired: frozenset[str] = getattr(kind, "retired", frozenset())
+    _refuse_unknown(file.path, section, table.keys() - retired, fields)
     values: dict[str, Any] = {}
     sources = dict.fromkeys(fields, "default")
     names = flag_names or {}
@@ -185,9 +187,9 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
 
 
 def _refuse_unknown(
-    path: Path | None, section: str, table: Mapping[str, Any], known: Mapping[str, object]
+    path: Path | None, section: str, keys: AbstractSet[str], known: Mapping[str, object]
 ) -> None:
-    for key in table:
+    for key in sorted(keys):
         if key not in known:
             raise UsageError(
                 f"{path}: [{section}] has an unknown key {key!r}{_nearest(key, known)}"

@@ -11,8 +11,7 @@ from p2pcache.sim.place import Place
 from p2pcache.sim.tracker import SimTracker
 from p2pcache.sim.world import World
 
-# Network solutions while a link carries one run; 4 take 0.003 from eta, 16 add 0.001, with trees 0.003 and more the
-# deeper they are.
+# Network solutions while a link carries one run; 4 take 0.003 from eta, 16 add 0.001.
 RESOLUTION = 8
 FULL = 0.1  # of a link's rate: with less to spare, bytes wait before it
 LINK_DEAD_S = 15.0  # a tracker connection that is silent so long is given up by the agent

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from p2pcache.core.units import parse_rate
@@ -58,7 +57,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
         partition=args.partition,
         partition_s=args.partition_s, partition_tracker=args.partition_tracker,
-        members=replace(_PLAIN.members, trees_from=args.trees_from), check_every=args.check_every,
+        check_every=args.check_every,
     )  # fmt: skip
 
 
@@ -103,8 +102,6 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
     add("--resolution", type=_count, default=_RESOLUTION,
         help="solutions of the network while a link carries one run [%(default)s]")  # fmt: skip
     add("--seed", type=int, default=1)
-    add("--trees-from", type=_natural, default=_PLAIN.members.trees_from,
-        help="nodes from which on they are told who supplies them; 0: never [%(default)s]")  # fmt: skip
     add("--json", type=_file, metavar="FILE", help="write the figures there at the end")
     add("--check-every", type=_natural, default=0, help="check invariants so often")
     _fault_flags(storm)

@@ -261,11 +261,6 @@ class SimNode:
     def _on_announce(self, command: commands.Announce) -> None:
         load = self.serving.queue.load
         runs = command.runs
-        if command.supplied:
-            for other, stripes in self.serving.supplied.values():
-                if news := runs & stripes & ~self._heard[other.node].have:
-                    self.cluster.send(self, other, other.told, self.node, news, load)
-            return
         if not self._audience:
             heard, others = self._heard, {**self.serving.askers, **self.askable}
             self._audience = [(other, heard[node]) for node, other in others.items()]
@@ -302,7 +297,7 @@ class SimNode:
         return m.SwarmState(
             self.cluster.digest, count, have, complete=scheduler.complete,
             credit=scheduler.credit, leases=leases, known=self.members.listed if announcing else (),
-            wanted=reports.wish(scheduler.wanted, count), slow=tuple(sorted(self.serving.slow)),
+            wanted=reports.wish(scheduler.wanted, count),
         )  # fmt: skip
 
     def tell_state(self) -> None:
@@ -335,8 +330,6 @@ class SimNode:
                 racks = self.members.racks
                 others = tuple(rack for other, rack in racks.items() if other != name)
                 self.post(events.Members(listed, racks.get(name, ()), listed, others))
-        if message.suppliers is not None:
-            self.post(events.Supplied(message.suppliers, message.roots))
         self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
         if not self.scheduler.complete:
             for node in message.neighbours:

@@ -11,7 +11,6 @@ from math import ceil
 from random import Random
 from typing import Any
 
-from p2pcache.core.settings import MemberSettings
 from p2pcache.sim.agentlink import LAST_RECONNECT_S
 from p2pcache.sim.node import STALL_S
 from p2pcache.sim.reading import READ_TIMEOUT_S
@@ -32,7 +31,6 @@ _AT_ONCE = 9  # runs that end together: requests, slots and reads at once are ab
 _MOST_PAUSE_S = 15.0  # a node that is stuck is helped after twelve seconds
 _MOST_LONELY_S = 60.0  # one whose owners' pace isn't known passes them over after 48
 _MOST_PARTED_S = 240.0  # ... and those in turn that don't want what they own
-_TREES_FROM = (4, 12, 64)  # nodes: most storms have trees, many have not
 _NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
@@ -51,7 +49,7 @@ def random_storm(seed: int) -> Storm:
     if storm.no_tracker_after is not None and not _all_met_it(storm):
         # Who never met the tracker knows nobody and may not read: it isn't expected to finish.
         storm = dataclasses.replace(storm, no_tracker_after=None, tracker_restart=0.5)
-    return dataclasses.replace(storm, members=MemberSettings(trees_from=dice.choice(_TREES_FROM)))
+    return storm
 
 
 def _all_met_it(storm: Storm) -> bool:

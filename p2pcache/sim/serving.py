@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from p2pcache.core import events
 from p2pcache.core.events import Outcome
-from p2pcache.core.forest import supplied_with
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.uploads import Turn, UploadQueue
 from p2pcache.sim.network import Flow
@@ -38,9 +36,6 @@ class Serving:
         self._node = node
         self.queue: UploadQueue[Upload] = UploadQueue(settings)
         self.askers: dict[int, SimNode] = {}  # who may request from us
-        # Whom we supply, and their stripes (bits over runs).
-        self.supplied: dict[int, tuple[SimNode, int]] = {}
-        self._named: set[int] = set()  # slow ones that the tracker has heard of
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
     def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
@@ -52,12 +47,8 @@ class Serving:
         if not node.have >> run & 1:
             node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
             return
-        most = node.scheduler.usual_uploads
-        _, before = self.supplied.get(asker.node, (asker, 0))
-        if stripes := supplied_with(before, run, len(node.run_bytes), turn, most):
-            self.supplied[asker.node] = asker, stripes
         self.queue.look(node.world.now)
-        if not self.queue.offer(asker.node, upload, turn, most):
+        if not self.queue.offer(asker.node, upload, turn):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
             self._uploads[asker.node, number] = upload
@@ -74,7 +65,6 @@ class Serving:
     def dropped_by(self, asker: "SimNode") -> None:
         """The asker's connection is gone."""
         self.askers.pop(asker.node, None)
-        self.supplied.pop(asker.node, None)
         self._node.audience_changed()
         for upload in self.queue.leave(asker.node):
             del self._uploads[asker.node, upload.number]
@@ -89,17 +79,6 @@ class Serving:
         """The node is dead: nothing more flows."""
         for upload in self._uploads.values():
             self._stop(upload)
-
-    @property
-    def slow(self) -> set[int]:
-        """Nodes that this one supplies, and that take it far slower than the others."""
-        return self.queue.far_slower & self.supplied.keys()
-
-    def _tell_of_slow(self) -> None:
-        self.queue.look(self._node.world.now)
-        if not self.slow <= self._named:
-            self._named |= self.slow
-            self._node.tell_state()
 
     def _stop(self, upload: Upload) -> None:
         if upload.flow is not None:
@@ -131,9 +110,7 @@ class Serving:
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
         self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
-        self._tell_of_slow()
-        if node.scheduler.is_root:
-            node.post(events.HandedOn(1 << upload.run))
+        self.queue.look(node.world.now)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
         self._start()

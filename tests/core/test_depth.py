@@ -20,7 +20,6 @@ def link(
     usual: int = USUAL,
     most: int = MOST,
     rise: int = 4,
-    few: int = 0,
 ) -> tuple[Depth, float, list[int]]:
     """All reads that may run do, over a link that serves one after the other.
 
@@ -30,12 +29,11 @@ def link(
         usual: of the depth.
         most: of the depth.
         rise: so many run at first, and one more for each that ended.
-        few: of the depth.
 
     Returns:
         The depth, the reads per second, and how many might run at each end.
     """
-    depth, now, free = Depth(usual, most, few), 0.0, 0.0
+    depth, now, free = Depth(usual, most), 0.0, 0.0
     answers: list[tuple[float, float]] = []  # when the first byte comes, when it was asked for
     might: list[int] = []
     for ended in range(reads):
@@ -125,39 +123,14 @@ def test_where_nobody_takes_more_it_stays() -> None:
     assert depth.reads == USUAL
 
 
-@pytest.mark.parametrize("alone_s", [0.0, 0.003])
-def test_few_do_where_they_fill_the_way(alone_s: float) -> None:
-    depth, rate, might = link(lambda: alone_s, 3000, few=8)
-    assert depth.reads == max(might) == 8
-    assert rate >= 0.97 / RUN_S
-
-
-@pytest.mark.parametrize("few", [4, 6, 8])
-def test_few_that_fill_the_way_by_themselves_do_again_when_more_read_no_more(few: int) -> None:
-    """With a wait before each read they take hardly longer than the first ones; sixteen were tried, and stayed."""
-    depth, rate, might = link(lambda: 0.4 * RUN_S, 3000, few=few, rise=few)
-    assert depth.reads == few
-    assert rate >= 0.97 / RUN_S
-    assert sum(reads > few for reads in might) <= 6 * USUAL
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_few_do_not_where_storage_is_far(seed: int) -> None:
-    dice = Random(seed)
-    depth, rate, _ = link(lambda: dice.lognormvariate(-3.5, 0.6), 4000, few=8)
-    assert depth.reads > 40
-    assert rate >= 0.8 / RUN_S
-
-
 @given(
-    st.integers(1, 70), st.integers(0, 140), st.integers(0, 70),
+    st.integers(1, 70), st.integers(0, 140),
     st.lists(st.tuples(st.floats(0, 5), st.integers(1, 200)), max_size=400),
 )  # fmt: skip
 def test_whatever_comes_it_stays_within_its_bounds(
-    usual: int, most: int, few: int, ends: list[tuple[float, int]]
+    usual: int, most: int, ends: list[tuple[float, int]]
 ) -> None:
-    depth = Depth(usual, most, min(few, usual))
+    depth = Depth(usual, most)
     for took_s, under_way in ends * 3:
         depth.ended(took_s, under_way)
-        least = min(usual // 2, few) if few else usual // 2
-        assert max(1, least) <= depth.reads <= depth.most
+        assert max(1, usual // 2) <= depth.reads <= depth.most

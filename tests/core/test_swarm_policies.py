@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from p2pcache.core import chunkset, fallback, selection
 from p2pcache.core.boundaries import Boundaries
-from p2pcache.core.forest import STRIPES
 from p2pcache.core.owners import Owners, patience
 from p2pcache.core.peers import Peer, PeerBook
 from p2pcache.core.rarity import Rarity
@@ -229,21 +228,6 @@ def test_an_owner_that_brings_its_own_run_was_not_idle_once() -> None:
     owners.failed(idle)
     owners.brought(idle, 1 << own)
     assert idle not in owners.live, "the second time it is so"
-
-
-def test_a_root_that_brings_a_run_of_its_stripe_was_not_idle() -> None:
-    """It owns that stripe whatever the order of rendezvous is."""
-    nodes = tuple(range(1, 10))
-    roots = (6, 7, 8, 9)
-    owners = Owners(1, SETTINGS)
-    owners.told(nodes)
-    owners.rooted(roots)
-    run = next(run for run in range(0, 60, STRIPES) if fallback.owner(run, nodes) != roots[0])
-    owners.plan([run], nodes, 0.0, 0.0, PATIENCE_S)
-    owners.plan([run], nodes, PATIENCE_S, PATIENCE_S, PATIENCE_S)
-    assert roots[0] not in owners.live
-    owners.brought(roots[0], 1 << run)
-    assert owners.live == nodes
 
 
 def test_an_idle_owner_that_lies_does_not_get_its_place_back() -> None:

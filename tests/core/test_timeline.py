@@ -126,7 +126,7 @@ def test_what_a_pull_waits_for(state: dict[str, Any], word: str) -> None:
 def test_the_runs_that_hold_it_up() -> None:
     view = SwarmView(
         0b1111, 0b0011, "peers", (), (InFlight(1, 9.0, 5), InFlight(0, 2.0, 5)), (InFlight(2, 1.0),),
-        (), (), tracker_up=True, alone=False,
+        (), tracker_up=True, alone=False,
     )  # fmt: skip
     assert view.stuck(3) == [0, 1, 2]  # the first gap, then what is in flight for longest
     assert view.stuck(9) == [0, 1, 2, 3]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
-from p2pcache.core.outputs import Close, DialBack, Output, Slow, Unreached
+from p2pcache.core.outputs import Close, DialBack, Output, Unreached
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracking import Tracking
 
@@ -68,7 +68,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 agent.connected = False
                 todo += self.tracking.disconnected(output.node, self.now)
                 continue
-            if isinstance(output, (Unreached, Slow)):
+            if isinstance(output, Unreached):
                 continue
             todo += self.deliver(agent, output.message)
 

@@ -58,6 +58,27 @@ def test_fields_that_a_newer_release_appends_are_passed_over() -> None:
     assert messages.decode_to_agent(msgspec.msgpack.encode(longer)) == settled
 
 
+def test_what_the_release_before_said_of_trees_is_passed_over() -> None:
+    """Its bytes: a tracker names suppliers and roots, an agent names whom it supplies and finds slow."""
+    digest = b"\xd9\x40" + DIGEST.encode()
+    told = (
+        b"\x99\x21" + digest + b"\x07\xc2\x91\x94\x05\xa3h:1\xa1r\xa1s\x90\x91\x05"
+        b"\x94\x05\x00\x05\x00\x94\x05\x06\x00\x00"
+    )
+    assert messages.decode_to_agent(told) == messages.Swarm(
+        DIGEST, 7, full=False, joined=(messages.Member(5, "h:1", "r", "s"),), neighbours=(5,)
+    )
+    said = (
+        b"\x95\x02\x02\x91\x9d"
+        + digest
+        + b"\x03\xc4\x01\x05\xc2\x02\x91\x01\x90\xa0\x00\x90\xc4\x00\xc2"
+        b"\x92\x05\x06\x00\x00"
+    )
+    assert messages.decode_to_tracker(said) == messages.Heartbeat(
+        load=2, swarms=(messages.SwarmState(DIGEST, 3, b"\x05", credit=2, leases=(1,)),)
+    )
+
+
 def test_fields_that_an_older_release_leaves_out_have_defaults() -> None:
     """The wire of release 0.1, by hand: what is new must be optional."""
     announce = [1, "h:1", "0.1", "", "", [[DIGEST, 3]]]

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import pytest
@@ -78,6 +78,18 @@ def test_an_unknown_key_names_file_key_and_the_nearest(tmp_path: Path) -> None:
         match=r"config\.toml: \[agent\] has an unknown key 'cache_dri'; did you mean 'cache_dir'\?",
     ):
         config.load(Room, "agent", file=file, environ={})
+
+
+def test_a_key_of_the_release_before_is_passed_over(tmp_path: Path) -> None:
+    """A daemon whose file names a setting that is gone starts after an upgrade."""
+
+    class Shrunk(Room, frozen=True, kw_only=True):
+        retired: ClassVar[frozenset[str]] = frozenset({"trees_from"})
+
+    file = write(tmp_path, "[tracker]\ntrees_from = 0\nslots = 9\n")
+    assert config.load(Shrunk, "tracker", file=file, environ={}).settings == Shrunk(slots=9)
+    with pytest.raises(UsageError, match="unknown key 'trees_from'"):
+        config.load(Room, "tracker", file=file, environ={})
 
 
 @pytest.mark.parametrize(

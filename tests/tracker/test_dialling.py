@@ -15,7 +15,6 @@ import uvloop
 from p2pcache.core import dialback
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DIAL_S, DOUBT_AFTER_S, Dial
-from p2pcache.core.outputs import Slow
 from p2pcache.tracker.dialling import Dialling
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
@@ -244,15 +243,3 @@ async def test_who_announces_nonsense_again_and_again_does_not_fill_the_log(
                 await agent.wait_closed()
     assert sum("dropped member" in text for text in caplog.messages) == 3
     assert not any("forged" in text for text in caplog.messages)
-
-
-async def test_who_is_found_slow_is_named_in_the_log(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    caplog.set_level(logging.WARNING)
-    slow, gone = FakeAgent(7), 8
-    async with tracker(tmp_path) as app, slow.member(app.address):
-        app.members._perform([Slow(slow.node, X), Slow(gone, X)])
-    (said,) = (text for text in caplog.messages if "far slower" in text)
-    assert said.startswith(f"node {slow.node:016x} at ")
-    assert X[:12] in said

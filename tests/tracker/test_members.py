@@ -60,7 +60,6 @@ async def test_the_right_key_is_needed(key_file: str) -> None:
 
 
 async def test_nobody_has_the_number_of_nobody() -> None:
-    """0 stands for no supplier in `Swarm`."""
     async with tracker() as app:
         with pytest.raises((NotAllowed, TypeError)):
             async with FakeAgent(0).member(app.address):
@@ -306,7 +305,7 @@ async def test_an_ordered_stop_says_goodbye() -> None:
     ("settings", "error"),
     [({"listen": "0.0.0.0:0"}, UsageError), ({"listen": "nonsense"}, UsageError),
      ({"origin": "ftp://x"}, UsageError), ({"origin": "s3://key:secret@bucket/x"}, UsageError),
-     ({"leases_in_flight": 0}, UsageError), ({"trees_from": -1}, UsageError),
+     ({"leases_in_flight": 0}, UsageError),
      ({"cluster_key_file": "/nonexistent"}, NotAllowed)],
 )  # fmt: skip
 def test_settings_that_cannot_work(settings: dict[str, object], error: type[Exception]) -> None:

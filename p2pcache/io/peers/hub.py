@@ -120,29 +120,6 @@ class Hub:
             if has != everything and runs & ~has:
                 self._tell(digest, node, runs & ~has)
 
-    def announce_supplied(self, digest: str, runs: int) -> None:
-        """Tell those that we supply with stripes what is new in these."""
-        for node, serving in list(self.serving.items()):
-            news = runs & serving.supplied(digest)
-            if news and (news := news & ~self.known_have(digest, node)):
-                self._tell(digest, node, news)
-
-    def slow(self, digest: str) -> set[int]:
-        """Nodes that we supply with stripes, and that take it far slower than the others."""
-        slow = self.uploads.far_slower
-        return {
-            node for node, serving in self.serving.items()
-            if serving.connection.serial in slow and serving.supplied(digest)
-        } if slow else set()  # fmt: skip
-
-    def tell_of_slow(self, digest: str, port: SwarmPort) -> None:
-        """See whether some of them are news for the tracker; it hears of all of them with every heartbeat."""
-        ones = [self.serving[node] for node in self.slow(digest)]
-        if not all(digest in one.named_slow for one in ones):
-            for one in ones:
-                one.named_slow.add(digest)
-            port.tell_tracker()
-
     def _tell(self, digest: str, node: int, runs: int) -> None:
         requester, serving = self.requesters.get(node), self.serving.get(node)
         if requester is not None and requester.tell(digest, runs):

@@ -244,14 +244,6 @@ class PeerNet:
         """Tell every neighbour that lacks some of these runs (bits) that we have them."""
         self._live.announce(digest, runs)
 
-    def announce_supplied(self, digest: str, runs: int) -> None:
-        """The same, at once and only for those whom we supply with these stripes (`core.forest`)."""
-        self._live.announce_supplied(digest, runs)
-
-    def slow(self, digest: str) -> tuple[int, ...]:
-        """Nodes that we supply with stripes, and that take it far slower than the others."""
-        return tuple(sorted(self._hub.slow(digest))) if self._hub is not None else ()
-
     def drop(self, node: int, reason: str) -> None:
         """Hang up on a node, and refuse it for a while."""
         self._live.hang_up(node, reason)

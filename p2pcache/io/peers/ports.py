@@ -83,18 +83,6 @@ class SwarmPort(Protocol):
         """Seconds from one new run to the next in this swarm; 0: not known."""
         ...
 
-    def usual_uploads(self) -> int | None:
-        """Beside how many peers somebody is served whom this node doesn't supply; None: any number."""
-        ...
-
-    def handed_on(self, run: int) -> None:
-        """Somebody got all of what it asked for of this run."""
-        ...
-
-    def tell_tracker(self) -> None:
-        """Somebody whom we supply turned out slow (`PeerNet.slow`): the tracker is to hear it at once."""
-        ...
-
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this node."""
 

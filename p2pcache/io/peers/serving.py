@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pcache.core.events import Outcome
-from p2pcache.core.forest import supplied_with
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept, is_node
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
@@ -30,7 +29,6 @@ class _Session:
     port: SwarmPort | None  # None: not served here (any more)
     run_count: int
     have: int
-    supplied: int = 0  # stripes that we supply it with (bits over runs)
 
 
 class Serving:
@@ -44,7 +42,6 @@ class Serving:
         self._challenge = Challenge(secrets.token_bytes(NONCE_BYTES), VERSIONS)
         self._sessions: dict[int, _Session] = {}
         self._uploads: dict[int, Upload] = {}  # by the requester's number
-        self.named_slow: set[str] = set()  # models for which the tracker has heard that it is
         limits = hub.limits
         self._unserved = FrameRate(limits.frames_per_s, limits.frames_burst)
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -61,10 +58,6 @@ class Serving:
     def peer_have(self, digest: str) -> int:
         """What the node said it has, on this connection."""
         return next((s.have for s in self._sessions.values() if s.digest == digest), 0)
-
-    def supplied(self, digest: str) -> int:
-        """The stripes that we supply the node with (bits over runs)."""
-        return next((s.supplied for s in self._sessions.values() if s.digest == digest), 0)
 
     def tell(self, digest: str, runs: int) -> None:
         """Say HAVE, if the node joined the model here."""
@@ -160,9 +153,7 @@ class Serving:
             self._room, port.tempo_s,
         )  # fmt: skip
         self._uploads[number] = upload
-        turn, most = wire.turn_of(frame), port.usual_uploads()
-        session.supplied = supplied_with(session.supplied, run, session.run_count, turn, most)
-        if not self._hub.uploads.offer(upload, turn, most):
+        if not self._hub.uploads.offer(upload, wire.turn_of(frame)):
             del self._uploads[number]
             self._count_unserved()
             self._hub.totals.busy += 1
@@ -214,11 +205,6 @@ class Serving:
 
     def _upload_ended(self, upload: Upload, left: str) -> None:
         self._uploads.pop(upload.number, None)
-        session = self._sessions.get(upload.stream)
-        if session is not None and session.port is not None:
-            self._hub.tell_of_slow(session.digest, session.port)
-            if not left:
-                session.port.handed_on(session.port.layout.run_of(upload.chunks.start))
         if left:
             self.connection.send(
                 wire.reason(Kind.REFUSED, left, stream=upload.stream, a=upload.number)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
@@ -93,21 +92,16 @@ class Uploads:
         """Uploads active and waiting."""
         return self._queue.load
 
-    @property
-    def far_slower(self) -> AbstractSet[int]:
-        """Serials of connections whose peers take what is sent to them far slower than the others."""
-        return self._queue.far_slower
-
     def limit(self, slots: int) -> None:
         """Send so many at once at most, and no more than the settings say."""
         self._queue.limit(slots)
         self._start()
         self._call()
 
-    def offer(self, upload: Upload, turn: Turn = Turn.USUAL, most: int | None = None) -> bool:
+    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
         """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
         self._queue.look(time.monotonic())
-        if not self._queue.offer(upload.connection.serial, upload, turn, most):
+        if not self._queue.offer(upload.connection.serial, upload, turn):
             return False
         self.idle.clear()
         self._start()

@@ -20,10 +20,9 @@ HEADER = struct.Struct("<BBHIII")  # type, flags, stream, a, b, payload length
 HEADER_BYTES = HEADER.size
 FLAG = 1  # flag bit 0; its meaning depends on the frame
 _URGENT = 2  # flag bit 1 of a REQUEST
-_SUPPLIED = 8  # flag bit 3 of one with _URGENT; older releases pass over it
 _WARM = 4  # flag bit 2 of one with FLAG: before the others in the background; older releases pass over it
 _TURN_FLAGS = {
-    Turn.SUPPLIED: _URGENT | _SUPPLIED, Turn.URGENT: _URGENT, Turn.USUAL: 0,
+    Turn.URGENT: _URGENT, Turn.USUAL: 0,
     Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG,
 }  # fmt: skip
 MAX_STREAM = 0xFFFF
@@ -228,9 +227,7 @@ def turn_of(frame: Frame) -> Turn:
     """When a REQUEST wants to be served."""
     if frame.flags & FLAG:
         return Turn.WARM if frame.flags & _WARM else Turn.BACKGROUND
-    if frame.flags & _URGENT:
-        return Turn.SUPPLIED if frame.flags & _SUPPLIED else Turn.URGENT
-    return Turn.USUAL
+    return Turn.URGENT if frame.flags & _URGENT else Turn.USUAL
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

@@ -132,9 +132,6 @@ class Port:
     def __init__(self, model: Model, *, full: bool, broken: Exception | None = None) -> None:
         self.layout = model.layout
         self.store = FileStore(model, full=full, broken=broken)
-        self.handed: list[int] = []
-        self.reports = 0  # to the tracker, between heartbeats
-        self.most: int | None = None  # others beside those that we supply
         self.told: list[tuple[object, ...]] = []
         self.ends: dict[int, tuple[Outcome, int]] = {}
         self.waited_s: dict[int, float] = {}
@@ -148,16 +145,6 @@ class Port:
 
     def tempo_s(self) -> float:
         return 0.0
-
-    def usual_uploads(self) -> int | None:
-        return self.most
-
-    def handed_on(self, run: int) -> None:
-        self.handed.append(run)
-        self._changed.set()
-
-    def tell_tracker(self) -> None:
-        self.reports += 1
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)

@@ -18,7 +18,6 @@ from p2pcache.core import chunkset, handshake
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Challenge, Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import Turn
 from p2pcache.io.peers import net, wire
 from p2pcache.io.peers.limits import PeerLimits
 from p2pcache.io.peers.wire import Kind
@@ -281,26 +280,6 @@ async def test_who_never_reads_loses_its_slot(server: Node) -> None:
             while server.net.load:
                 await asyncio.sleep(0.05)
         await still_serves(server)
-
-
-async def test_who_takes_what_we_supply_far_slower_than_others_is_told() -> None:
-    big = make_model([8 << 20] * 12, seed=3)
-    async with node(1, uploads=UploadSettings(slots=2)) as server, node(2) as below:
-        port, pb = server.swarm(big, full=True), below.swarm(big)
-        port.most, digest = 4, port.layout.digest
-        async with await raw.joined(server, big, 7) as stuck:
-            stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await stuck.send(wire.request(0, 1, 0, 1, Turn.SUPPLIED))
-            below.net.dial(digest, 1, server.address)
-            await pb.heard("joined", 1, chunkset.full(port.layout.run_count))
-            for run in range(port.layout.run_count):
-                if run == 10:
-                    await asyncio.sleep(1.0)  # four times what an upload takes here, and no noise
-                below.net.request(digest, run, 1, run, Turn.SUPPLIED)
-                assert await pb.end(run) is Outcome.DONE
-            assert server.net.slow(digest) == (7,)
-            assert port.reports == 1, "and then with heartbeats"
-            assert not below.net.slow(digest)
 
 
 async def test_pings_whose_answers_nobody_reads() -> None:

@@ -10,7 +10,6 @@ import uvloop
 from p2pcache.core import chunkset
 from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import Turn
 from p2pcache.errors import UsageError
 from p2pcache.io.peers.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files, uploading
@@ -130,29 +129,6 @@ async def test_haves_go_to_who_lacks_them_on_the_right_connection() -> None:
         b.net.announce(DIGEST, 0b1000)  # now as requester
         await pa.heard("has", 2, 0b1000)
         assert not [told for told in pc.told if told[0] == "has"]
-
-
-async def test_who_is_supplied_hears_first_and_only_of_its_stripes() -> None:
-    async with node(1) as server, node(2) as below, node(3) as other:
-        from_us = server.swarm(MODEL, full=True)
-        pb, po = below.swarm(MODEL), other.swarm(MODEL)
-        from_us.most = 4
-        await dialled(below, pb, server)
-        await dialled(other, po, server)
-        pb.told.clear()
-        server.net.announce_supplied(DIGEST, 0b10001)
-        below.net.request(DIGEST, 7, 1, 0, Turn.SUPPLIED)  # of the first stripe
-        other.net.request(DIGEST, 7, 1, 1)
-        assert await pb.end(7) is await po.end(7) is Outcome.DONE
-        server.net.announce_supplied(DIGEST, 0b110011)
-        await from_us.until(lambda: len(from_us.handed) == 2)  # who asked hears of the end first
-        assert sorted(from_us.handed) == [0, 1], "a root reads no faster than that"
-        await pb.heard("has", 1, 0b10001)
-        server.net.announce(DIGEST, 0b1000)
-        await po.heard("has", 1, 0b1000)
-        assert [told for told in po.told if told[0] == "has"] == [("has", 1, 0b1000)]
-        assert ("has", 1, 0b10001) in pb.told
-        assert [told[0] for told in pb.told].count("has") <= 2, "nothing before it had asked"
 
 
 async def test_after_a_break_the_other_connection_tells_it_all() -> None:
