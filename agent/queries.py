@@ -201,6 +201,7 @@ class Queries:
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
                 "refused": link is not None and link.refusal is not None,
+                "changed_at": link.changed_at if link else 0.0,
                 "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
             "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},

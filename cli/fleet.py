@@ -179,7 +179,11 @@ def _tracker(state: dict[str, Any]) -> str:
         return "none: this agent works alone"
     beat = float(state.get("last_heartbeat") or 0)
     heard = f", heartbeat {format_duration(max(0.0, time.time() - beat))} ago" if beat else ""
-    return f"{state['url']} ({'connected' if state.get('connected') else 'not connected'}{heard})"
+    if state.get("connected"):
+        return f"{state['url']} (connected{heard})"
+    since = float(state.get("changed_at") or 0)
+    lost = f" for {format_duration(max(0.0, time.time() - since))}" if since else ""
+    return f"{state['url']} (not connected{lost}{heard})"
 
 
 def _part(state: dict[str, Any], key: str) -> dict[str, Any]:
