@@ -32,6 +32,7 @@ from p2pcache.errors import (
     UsageError,
     from_code,
 )
+from p2pcache.io.peers import kernel
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import Tls, check_role
 
@@ -220,12 +221,12 @@ class TrackerLink:
             timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE_S),
             ssl=True if self._tls is None else self._tls.now.client,
         )  # fmt: skip
-        if self._tls is not None:
-            check_role(socket.get_extra_info("peercert"), "tracker")
         self.local_host = str((socket.get_extra_info("sockname") or ("",))[0])
         return socket
 
     async def _join(self, socket: aiohttp.ClientWebSocketResponse) -> m.Settled:
+        if self._tls is not None:
+            check_role(socket.get_extra_info("peercert"), "tracker")
         await self._handshake(socket)
         said = msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
         await socket.send_bytes(m.encode(said))
@@ -257,7 +258,8 @@ class TrackerLink:
         why = "connection lost"
         try:
             async with asyncio.timeout(None) as alive:
-                helpers.append(self._tasks.spawn(self._watch(alive), name="tracker-watch"))
+                watching = self._watch(socket, alive)
+                helpers.append(self._tasks.spawn(watching, name="tracker-watch"))
                 self._handler.tracker_up(settled)
                 await self._read(socket)
         except TimeoutError:
@@ -268,17 +270,22 @@ class TrackerLink:
                 task.cancel()
             self._went_down(why)
 
-    async def _watch(self, alive: asyncio.Timeout) -> None:
+    async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
         """End `alive` when the tracker was silent for so many looks of ours.
 
         Looks, not seconds: a process that was stopped, or a busy loop, hears nobody, and that is no silence of
         theirs. What came meanwhile is read before the next look.
         """
+        loop, sock = asyncio.get_running_loop(), socket.get_extra_info("socket")
         while True:
+            looked = loop.time()
             await asyncio.sleep(self._silence_s / LOOKS)
+            # A long message on a slow way takes its time; its bytes are signs of life.
+            if sock is not None and kernel.quiet_s(sock) < loop.time() - looked:
+                self._quiet = 0
             self._quiet += 1
             if self._quiet > LOOKS:
-                alive.reschedule(asyncio.get_running_loop().time())
+                alive.reschedule(loop.time())
                 return
             if self._quiet in PING_AT:
                 self._outbox.put_nowait(None)

@@ -294,6 +294,9 @@ class AgentApp:
         if isinstance(message, m.Warm):
             self.warms.told(message)
             return
+        if isinstance(message, m.TwinSeen):
+            self.queries.twin_seen(message.address)
+            return
         self.stranded.heard(message)
         digest = getattr(message, "digest", None)
         swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None

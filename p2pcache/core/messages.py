@@ -242,10 +242,16 @@ class Warm(_Message, tag=40, frozen=True):
     ref: str
 
 
+class TwinSeen(_Message, tag=41, frozen=True):
+    """Another live agent has your node id and was refused. Only for who announced an `instance`."""
+
+    address: str
+
+
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | TwinSeen
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)

@@ -102,8 +102,8 @@ class Hub:
         """We were stopped, or too busy to look, for so long: that much of anybody's silence was ours."""
         if late_s < LATE_S:
             return
-        open_now = [one.connection for one in (*self.requesters.values(), *self.serving.values())]
-        for connection in open_now:
+        asking = [requester.connection for requester in self.requesters.values()]
+        for connection in (*asking, *(serving.connection for serving in self.serving.values())):
             if connection is not None:
                 connection.heard_at = min(now, connection.heard_at + late_s)
 
