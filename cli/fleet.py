@@ -20,7 +20,7 @@ from p2pcache.ids import Ref
 def nodes(as_json: bool, loaded: Loaded) -> None:
     """List the cluster's nodes.
 
-    As the tracker knows them; a node that is gone for 15 s is dropped.
+    As the tracker knows them; a node that is silent for 10 s is dropped.
 
     Examples:
       p2pcache nodes
