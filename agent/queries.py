@@ -66,7 +66,9 @@ class Queries:
         """Why this agent isn't ready to take part; empty when it is."""
         reasons = []
         link = self._parts.link
-        if link is not None and not link.connected:
+        if link is not None and link.refusal is not None:
+            reasons.append(str(link.refusal))  # it was reached, and said no
+        elif link is not None and not link.connected:
             reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
         if self.origin_trouble:
             reasons.append(f"origin: {self.origin_trouble}")
