@@ -38,8 +38,8 @@ from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import web
-from p2pcache.io.auth import check_exposure, read_cluster_key
-from p2pcache.io.host import address_for_peers, is_wildcard
+from p2pcache.io.auth import check_exposure, is_loopback, read_cluster_key
+from p2pcache.io.host import address_for_peers, first_address, is_wildcard
 from p2pcache.io.kube import in_cluster
 from p2pcache.io.looplag import LoopLag
 from p2pcache.io.memberbook import MemberBook
@@ -93,7 +93,7 @@ class AgentApp:
         )  # fmt: skip
         self.link = (
             TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
-                        tasks=self.tasks, rng=rng, tls=tls)
+                        tasks=self.tasks, rng=rng, tls=tls, cache_dir=settings.cache_dir)
             if settings.tracker else None
         )  # fmt: skip
         self.origin = OriginReads(settings.origin_bytes_per_s, disk)
@@ -244,12 +244,27 @@ class AgentApp:
 
     def announcement(self) -> m.Announce:
         """All that we are and have."""
+        self._find_ourselves()
         self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
             self._name, warms=True,
         )  # fmt: skip
+
+    def _find_ourselves(self) -> None:
+        """Where we listen on every address, ours is the one that has just led to the tracker: it may be a new one."""
+        link = self.link
+        if link is None or self.settings.advertise or not is_wildcard(self._host):
+            return
+        host = link.local_host
+        if not host or is_loopback(host):
+            host = first_address()
+        address = join(host, self._port) if host else self.advertise
+        if address != self.advertise:
+            log.warning("our address was %s and is %s now", self.advertise, address)
+            self.advertise = self.queries.address = address
+            self.net.move(address)
 
     def heartbeat(self) -> m.Heartbeat:
         """We live; swarms that want something tell their state."""
@@ -278,6 +293,9 @@ class AgentApp:
         """Route by model."""
         if isinstance(message, m.Warm):
             self.warms.told(message)
+            return
+        if isinstance(message, m.TwinSeen):
+            self.queries.twin_seen(message.address)
             return
         self.stranded.heard(message)
         digest = getattr(message, "digest", None)

@@ -1,6 +1,7 @@
 """What the API can tell about this node: models, pulls, health, the cluster as the tracker sees it."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 
@@ -9,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
 from p2pcache.agent.downloads import Downloads
+from p2pcache.agent.linktrouble import twins
 from p2pcache.agent.metrics import AgentMetrics
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
@@ -21,7 +23,10 @@ from p2pcache.ids import Ref, format_node
 from p2pcache.io.facts import ModelInfo, Pruned
 from p2pcache.io.modelstore import ModelStore
 
+log = logging.getLogger(__name__)
+
 PROGRESS_S = 0.25
+TWIN_S = 60.0  # the other one tries to be a member every few seconds, as long as it lives
 
 
 class Queries:
@@ -36,11 +41,24 @@ class Queries:
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()
+        self._twin, self._twin_at = (
+            "",
+            0.0,
+        )  # another agent that has our id, and when we heard of it
         self._parts = parts
         self._resolver = resolver
         self._downloads = downloads
         self._metrics = metrics
         self._serving = serving
+
+    def twin_seen(self, where: str) -> None:
+        """The tracker refused another agent that has our node id."""
+        text = twins(
+            self._parts.node, f"at {where}, which the tracker refuses", str(self._parts.store.root)
+        )
+        if text != self._twin:
+            log.warning("%s", text)
+        self._twin, self._twin_at = text, time.monotonic()
 
     # -- health ------------------------------------------------------------------------------------
 
@@ -48,7 +66,9 @@ class Queries:
         """Why this agent isn't ready to take part; empty when it is."""
         reasons = []
         link = self._parts.link
-        if link is not None and not link.connected:
+        if link is not None and link.refusal is not None:
+            reasons.append(str(link.refusal))  # it was reached, and said no
+        elif link is not None and not link.connected:
             reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
         if self.origin_trouble:
             reasons.append(f"origin: {self.origin_trouble}")
@@ -58,6 +78,8 @@ class Queries:
         """What an operator should look at, though all works."""
         tls = self._parts.tls
         doubts = [f"origin: {self.origin_doubt}"] if self.origin_doubt else []
+        if self._twin and time.monotonic() - self._twin_at < TWIN_S:
+            doubts.append(self._twin)
         for download in self._downloads.running.values():
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:
@@ -201,6 +223,7 @@ class Queries:
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
                 "refused": link is not None and link.refusal is not None,
+                "changed_at": link.changed_at if link else 0.0,
                 "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
             "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},

@@ -19,7 +19,7 @@ from p2pcache.ids import Ref
 def nodes(as_json: bool, loaded: Loaded) -> None:
     """List the cluster's nodes.
 
-    As the tracker knows them; a node that is gone for 15 s is dropped.
+    As the tracker knows them; a node that is silent for 10 s is dropped.
 
     Examples:
       p2pcache nodes
@@ -193,7 +193,11 @@ def _tracker(state: dict[str, Any]) -> str:
         return "none: this agent works alone"
     beat = float(state.get("last_heartbeat") or 0)
     heard = f", heartbeat {format_duration(max(0.0, time.time() - beat))} ago" if beat else ""
-    return f"{state['url']} ({'connected' if state.get('connected') else 'not connected'}{heard})"
+    if state.get("connected"):
+        return f"{state['url']} (connected{heard})"
+    since = float(state.get("changed_at") or 0)
+    lost = f" for {format_duration(max(0.0, time.time() - since))}" if since else ""
+    return f"{state['url']} (not connected{lost}{heard})"
 
 
 def _part(state: dict[str, Any], key: str) -> dict[str, Any]:

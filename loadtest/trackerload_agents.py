@@ -5,6 +5,7 @@ moved: a lease is "read" after a moment, and what was read is with everybody in 
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -35,6 +36,7 @@ RACK = 40  # agents behind one address
 ASK_EVERY_S = 60.0  # an agent that holds models is asked for one about so often
 CONNECTING = 32  # handshakes at once, of one process; the tracker grants 256
 JITTER = 0.2  # of heartbeats, as agents have it
+PING_S = 5.0  # a tracker that said nothing for so long is pinged, as agents do it
 LOOK_S = 0.01  # how often a process looks at its own clock
 SWARM_TAG = m.Swarm.__struct_config__.tag
 
@@ -93,6 +95,7 @@ class Agent:
         self._fleet = fleet
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._epoch = 0
+        self._quiet = True  # nothing came since the last look
         self._waiting: dict[object, tuple[str, float]] = {}  # question -> kind, when
         self._mine = 0  # runs that it read itself
         self._reading: set[int] = set()
@@ -114,7 +117,10 @@ class Agent:
             session = fleet.session(self.number // RACK)
             self._socket = None
             socket = await session.ws_connect(
-                f"{fleet.plan.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, compress=0
+                f"{fleet.plan.url}/v1/member",
+                max_msg_size=m.MAX_MESSAGE_BYTES,
+                compress=0,
+                autoping=False,
             )
             await self._handshake(socket)
             began = time.monotonic()
@@ -127,13 +133,17 @@ class Agent:
         self._waiting.clear()
         fleet.members += 1
         beats = fleet.tasks.spawn(self._beat(settled.heartbeat_s), name="beat")
+        pings = fleet.tasks.spawn(self._ping(socket), name="ping")
         try:
             async for frame in socket:
-                fleet.answers.received += 1
-                self._heard(frame.data)
+                self._quiet = False
+                if frame.type is aiohttp.WSMsgType.BINARY:
+                    fleet.answers.received += 1
+                    self._heard(frame.data)
         finally:
             fleet.members -= 1
             beats.cancel()
+            pings.cancel()
             await socket.close()
 
     async def _handshake(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -198,6 +208,16 @@ class Agent:
             states = () if storm is None or storm.over else (self._state(storm),)
             self.say(m.Heartbeat(0, states, 1 << 40, 1 << 38))
             await asyncio.sleep(interval_s * dice.uniform(1 - JITTER, 1 + JITTER))
+
+    async def _ping(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """As `announce.TrackerLink` does it: a quiet tracker is asked for a sign of life."""
+        await asyncio.sleep(PING_S * self._fleet.dice.uniform(0, 1))
+        while not socket.closed:
+            if self._quiet:
+                with contextlib.suppress(ConnectionError):
+                    await socket.ping()
+            self._quiet = True
+            await asyncio.sleep(PING_S)
 
     def ask(self, what: str, text: str) -> None:
         """A question whose answer is timed."""

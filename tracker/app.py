@@ -13,7 +13,7 @@ from p2pcache.core.tracking import Tracking
 from p2pcache.errors import UsageError
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, read_cluster_key
-from p2pcache.io.clock import SystemClock
+from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.door import connection_limit
 from p2pcache.io.garbage import Garbage
 from p2pcache.io.looplag import LoopLag
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
 REQUEST_BYTES = 64 << 10  # every call is a GET, a handshake has 1 KiB: strangers need no more
 MOST_MEMBERS = 20_000  # connections; twice the largest cluster that was simulated
+SILENCE_S = 10.0  # docs/protocol.md; a heartbeat that comes late, and four seconds
 NOTES_S = 5.0  # how often the members' lists are written down
 
 
@@ -61,14 +62,15 @@ class TrackerApp:
         check_exposure(host, self._secret, insecure=settings.insecure, tls=self.tls is not None)
         self.settings = settings
         self.address = settings.listen
-        self._clock = SystemClock()
+        self._clock = AwakeClock()
         self._memory = Memory(Path(settings.state_dir) if settings.state_dir else None)
         self._tasks = Tasks()
         self.catalog = Catalog(settings.origin, self._tasks)
         self.tracking = Tracking(
             epoch=secrets.randbits(63),
             members=dataclasses.replace(
-                members or MemberSettings(), neighbours=settings.neighbours
+                members or MemberSettings(expiry_s=SILENCE_S),
+                neighbours=settings.neighbours,
             ),
             leases=dataclasses.replace(
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
@@ -77,8 +79,6 @@ class TrackerApp:
             remembered=self._memory.load(self._clock.wall()),
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
-        if self.tls is not None:
-            self._views.warnings = self.tls.warnings
         warming = Warming(self.tracking, self.catalog, self._clock)
         asks = Asks(
             self.catalog, self._views.nodes, self._views.status, self._views.locate, warming
@@ -89,6 +89,7 @@ class TrackerApp:
         )  # fmt: skip
         warming.tell = self.members.tell
         self._views.connected = lambda: len(self.members)
+        self._views.warnings = self._warnings
         self._lag = LoopLag()
         metrics = TrackerMetrics(
             tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
@@ -114,6 +115,7 @@ class TrackerApp:
                 web.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
             ):
                 self._lag.start(self._tasks)
+                self._tasks.every(LOOK_S, self._clock.look, name="clock")
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
                 if self.tls is not None:
@@ -157,6 +159,10 @@ class TrackerApp:
             _log.warning("no cluster key: %s can join and read every model", who)
         for reason in self._views.reasons():  # later ones are told when they come
             _log.warning("not ready: %s", reason)
+
+    def _warnings(self) -> list[str]:
+        """What an operator should look at, though all works."""
+        return self.members.warnings() + (self.tls.warnings() if self.tls is not None else [])
 
     async def _probe(self) -> None:
         before = self._views.reasons()

@@ -15,12 +15,14 @@ import aiohttp
 from aiohttp import web
 
 from p2pcache.core import messages as m
+from p2pcache.core.announced import unfit
 from p2pcache.core.dialback import Dial
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
 from p2pcache.core.outputs import DialBack, Output, Send, Unreached
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tracking import Tracking
+from p2pcache.core.twins import Twins
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
@@ -37,6 +39,10 @@ HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
 MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
 STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
 LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # in the log, of an address or node and of all
+TWIN_S = (
+    60.0  # agents that are refused for their id are told of for so long; they try again within ten
+)
+MOST_TWINS = 16  # of them, for people
 PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 ROUSED = 32  # connections that send in one turn of the loop, if more were told: some 2 ms
@@ -75,6 +81,8 @@ class Members:
         self._clock = clock
         self._certified = certified
         self._live: dict[int, Connection] = {}
+        self._twins = Twins()
+        self._seen_twins: dict[int, tuple[float, str]] = {}  # node -> when, and what to tell people
         self._lines = RateLimit(LINES_EACH, LINES)
         self._warnings = RateLimit(LINES_EACH, LINES)  # strangers mustn't take those of members
         self._shaking = 0  # handshakes under way
@@ -111,6 +119,9 @@ class Members:
                     first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
                 if not isinstance(first, m.Announce):
                     raise RemoteProtocolError("a member's first message is its announcement")
+                if not self._twins.admit(node, first.instance):
+                    await self._refuse_twin(request, socket, node, first)
+                    return socket
             except (TimeoutError, ConnectionError, P2PCacheError) as error:
                 await self._refuse(request, socket, error)
                 return socket
@@ -165,6 +176,33 @@ class Members:
             if not self._strangers[address]:
                 del self._strangers[address], self._places[address]
 
+    def warnings(self) -> list[str]:
+        """What an operator should look at: agents that have one id, seen lately."""
+        until = self._clock.now() - TWIN_S
+        self._seen_twins = {n: seen for n, seen in self._seen_twins.items() if seen[0] > until}
+        return [text for _, text in self._seen_twins.values()]
+
+    async def _refuse_twin(
+        self, request: web.Request, socket: web.WebSocketResponse, node: int, said: m.Announce
+    ) -> None:
+        """Two live agents have one id, because a cache or an image was copied: tell them, and people."""
+        record = self._tracking.registry.nodes.get(node)
+        other = str(request.remote) if unfit(said.address) else said.address or str(request.remote)
+        member = record.member.address if record is not None else "?"
+        text = (
+            f"two live agents have the same node id {format_node(node)}: the member at {member}, and one at {other} "
+            "that is refused; a cache or a machine's image was copied: stop one of them, delete node-id in its cache "
+            "dir and start it again"
+        )
+        self.refused += 1
+        self._seen_twins.pop(node, None)
+        self._seen_twins[node] = self._clock.now(), text
+        if len(self._seen_twins) > MOST_TWINS:
+            del self._seen_twins[next(iter(self._seen_twins))]
+        _log.log(logging.WARNING if self._has_a_line(node) else logging.DEBUG, "%s", text)
+        self.tell(node, m.TwinSeen(other))
+        await socket.close(code=m.TWIN, message=f"at {member}".encode()[:120])
+
     def _bearer(self, request: web.Request) -> Member | None:
         """Whom the client's certificate names; None where members need none."""
         if not self._certified:
@@ -218,6 +256,7 @@ class Members:
             connection.close(aiohttp.WSCloseCode.OK, "")
             if self._live.get(node) is connection:
                 del self._live[node]
+                self._twins.left(node)
                 self._perform(self._tracking.disconnected(node, self._clock.now()))
             await connection.ended()
             over.set()

@@ -14,6 +14,7 @@ from p2pcache.errors import RemoteProtocolError
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
+TWIN = 4409  # ... another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
 
 
@@ -75,6 +76,9 @@ class Announce(_Message, tag=1, frozen=True):
     swarms: tuple[SwarmState, ...] = ()
     name: str = ""  # what people call the node, for example its Kubernetes node name
     warms: bool = False  # it understands `Warm`
+    instance: int = (
+        0  # random, of this process: tells a restart from a second agent with the same id; 0: older
+    )
 
 
 class Heartbeat(_Message, tag=2, frozen=True):
@@ -235,10 +239,16 @@ class Warm(_Message, tag=40, frozen=True):
     ref: str
 
 
+class TwinSeen(_Message, tag=41, frozen=True):
+    """Another live agent has your node id and was refused. Only for who announced an `instance`."""
+
+    address: str
+
+
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | TwinSeen
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)

@@ -29,7 +29,9 @@ def no_strange_pages(*, loopback: bool) -> Any:
     ) -> web.StreamResponse:
         if hdrs.ORIGIN in request.headers:
             raise NotAllowed("pages of other sites may not call this port")
-        if loopback and not is_local_name(request.headers.get(hdrs.HOST, "")):
+        # A browser sends Origin with each WebSocket: without it one is no page's, and the name is an agent's own.
+        web_socket = request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
+        if loopback and not web_socket and not is_local_name(request.headers.get(hdrs.HOST, "")):
             raise NotAllowed(
                 "this port is on loopback: call it as localhost or by its address, not by another name"
             )

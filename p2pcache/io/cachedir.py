@@ -3,15 +3,26 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
+
+from blake3 import blake3
 
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
 from p2pcache.io.disk import Disk, read_small, translate
+
+MACHINE_ID = Path("/etc/machine-id")
+_MACHINE_ID_DIGITS = 32  # else it isn't set yet, or is a word that says so
+_MACHINE_CONTEXT = (
+    b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
+)
+
+_log = logging.getLogger(__name__)
 
 
 class Folders(NamedTuple):
@@ -106,14 +117,89 @@ def close_all(folders: Folders) -> None:
         os.close(fd)
 
 
-def node_id(disk: Disk, root: int) -> int:
-    """This cache's node id, drawn once."""
+def node_id(disk: Disk, root: int, machine_id: Path = MACHINE_ID) -> int:
+    """This cache's node id, drawn once. A copy of the cache draws another: two nodes with one id can't be members.
+
+    Args:
+        disk: how to touch the disk.
+        root: the open cache dir.
+        machine_id: file with this machine's id, if it has one.
+    """
     data = read_small(root, "node-id", 64)
     try:
         node = parse_node((data or b"").decode("ascii").strip())
     except (UsageError, UnicodeDecodeError):
         node = 0
-    if not node:
-        node = secrets.randbits(63) or 1
-        disk.replace_file(root, "node-id", f"{format_node(node)}\n".encode())
+    home = _Home.read(root)
+    if node and home is not None and (why := home.left(_Home.now(root, machine_id))):
+        fresh = _draw()
+        _log.warning(
+            "this cache was cloned (%s): it is node %s from now on, as %s may be another node",
+            why, format_node(fresh), format_node(node),
+        )  # fmt: skip
+        # A full disk is no reason to stay out; without the note we are another node at the next start.
+        with _despite_a_full_disk():
+            _write_id(disk, root, fresh)
+        node = fresh
+    elif not node:
+        node = _draw()
+        _write_id(disk, root, node)
+    here = _Home.now(root, machine_id)
+    if here != home:
+        with _despite_a_full_disk():
+            disk.replace_file(root, "node-home", f"{here.inode} {here.machine}\n".encode())
     return node
+
+
+class _Home(NamedTuple):
+    """Where a node id was drawn.
+
+    The inode of its file: a copy has another, a renamed or remounted directory has not. The machine: of a disk
+    that was copied as a whole, the inode is the same.
+    """
+
+    inode: int
+    machine: str  # hash of its id; empty: it has none, as most containers
+
+    @classmethod
+    def now(cls, root: int, machine_id: Path) -> Self:
+        """This place."""
+        inode = os.stat("node-id", dir_fd=root, follow_symlinks=False).st_ino
+        try:
+            text = machine_id.read_bytes()[:64].strip()
+        except OSError:
+            text = b""
+        known = len(text) == _MACHINE_ID_DIGITS
+        return cls(inode, blake3(_MACHINE_CONTEXT + text).hexdigest()[:16] if known else "")
+
+    @classmethod
+    def read(cls, root: int) -> Self | None:
+        """As it was noted; None: it never was (by an older release), or makes no sense."""
+        inode, _, machine = (read_small(root, "node-home", 64) or b"").strip().partition(b" ")
+        return cls(int(inode), machine.decode("ascii", "replace")) if inode.isdigit() else None
+
+    def left(self, here: Self) -> str:
+        """How the place `here` differs, for people; empty: it is this one."""
+        if here.inode != self.inode:
+            return "its files are copies"
+        if here.machine and self.machine and here.machine != self.machine:
+            return "it was made on another machine"
+        return ""
+
+
+def _draw() -> int:
+    return secrets.randbits(63) or 1
+
+
+def _write_id(disk: Disk, root: int, node: int) -> None:
+    disk.replace_file(root, "node-id", f"{format_node(node)}\n".encode())
+
+
+@contextlib.contextmanager
+def _despite_a_full_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _log.warning("can't note this cache's node id: %s", error.strerror)

@@ -1,6 +1,7 @@
 """One cache dir: its models, tags, trees and blobs. One process at a time.
 
 CACHE/lock, node-id, agent.db     who holds it, who it is, its own records
+CACHE/node-home                   where that id was drawn: a copy of the cache draws another
 CACHE/spare                       disk space kept back, so that a full disk can be emptied
 CACHE/manifests/<hex>             manifests of the models known here
 CACHE/partial/<hex>[.have]        blobs on their way, and what is proved of them

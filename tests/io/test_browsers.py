@@ -55,6 +55,16 @@ async def test_a_site_with_our_address_is_not_ourselves() -> None:
             assert await ask(url, "GET", Host=name) == 200
 
 
+async def test_an_agent_may_call_a_tracker_on_loopback_by_any_name() -> None:
+    """Cloud images map the host's own name to a loopback address. No browser opens a WebSocket without Origin."""
+    web_socket = {"Upgrade": "WebSocket", "Connection": "Upgrade"}
+    async with server("127.0.0.1:0") as (url, called):
+        assert await ask(url, "GET", Host="node1.corp.example:7400", **web_socket) == 200
+        evil = {"Origin": "http://node1.corp.example:7400", **web_socket}
+        assert await ask(url, "GET", Host="node1.corp.example:7400", **evil) == 403
+        assert len(called) == 1
+
+
 async def test_elsewhere_any_name_may_be_ours() -> None:
     async with server("0.0.0.0:0") as (url, _):
         assert await ask(url, "GET", Host="tracker.example.com:7400") == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 
 import aiohttp
@@ -11,9 +12,11 @@ import pytest
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.handshake import Secret
+from p2pcache.core.settings import MemberSettings
 from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.io.clock import MOST_S
 from p2pcache.tracker import connection, members
-from p2pcache.tracker.app import TrackerApp
+from p2pcache.tracker.app import SILENCE_S, TrackerApp
 from p2pcache.tracker.settings import TrackerSettings
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
@@ -189,6 +192,24 @@ async def test_silence_ends_a_member() -> None:
     async with tracker(quick=True) as app, FakeAgent(1).member(app.address) as agent:
         await agent.wait_closed()
         assert not app.tracking.registry.nodes
+
+
+async def test_a_pause_of_the_tracker_is_nobodys_silence() -> None:
+    """A machine that was paused, or a process that got no CPU time, hears nobody meanwhile."""
+    app = TrackerApp(
+        TrackerSettings(listen="127.0.0.1:0"), members=MemberSettings(expiry_s=2 * MOST_S)
+    )
+    async with app.running(), FakeAgent(1).member(app.address) as agent:
+        time.sleep(4 * MOST_S)  # the loop is the tracker's, too
+        await agent.beat()
+        await asyncio.sleep(0.3)
+        assert app.tracking.registry.nodes[1].connected
+        assert agent.closed is None
+
+
+def test_ten_seconds_of_silence_are_a_loss() -> None:
+    app = TrackerApp(TrackerSettings(listen="127.0.0.1:0"))
+    assert app.tracking.registry._settings.expiry_s == SILENCE_S == 10.0  # docs/protocol.md
 
 
 async def test_leaving_is_at_once() -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LATE_S = 0.5  # a look that comes so late is nothing that deadlines of ten seconds notice
+
 
 @dataclass(slots=True)
 class Totals:
@@ -95,6 +97,15 @@ class Hub:
             requester.close(Outcome.LOST, text)
         if serving is not None:
             serving.connection.close(Outcome.LOST, text)
+
+    def excuse(self, late_s: float, now: float) -> None:
+        """We were stopped, or too busy to look, for so long: that much of anybody's silence was ours."""
+        if late_s < LATE_S:
+            return
+        asking = [requester.connection for requester in self.requesters.values()]
+        for connection in (*asking, *(serving.connection for serving in self.serving.values())):
+            if connection is not None:
+                connection.heard_at = min(now, connection.heard_at + late_s)
 
     def folded(self, connection: Connection) -> None:
         """A connection has closed: keep its byte counts."""

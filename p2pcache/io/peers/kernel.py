@@ -1,11 +1,13 @@
 """What Linux knows of a TCP connection: round trip, rate, and what still waits to be sent."""
 
 import fcntl
+import math
 import select
 import socket
 import struct
 
 # Of `struct tcp_info` in <linux/tcp.h>.
+_LAST_DATA_AT = 52  # `tcpi_last_data_recv`, milliseconds ago
 _MIN_RTT_AT = 148  # `tcpi_min_rtt`, microseconds
 _RATE_AT = 160  # `tcpi_delivery_rate`, bytes per second
 _INFO_BYTES = _RATE_AT + 8
@@ -23,6 +25,13 @@ def min_rtt_s(sock: socket.socket) -> float:
     info = _info(sock)
     (least_us,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
     return least_us * 1e-6 if least_us != _NO_RTT else 0.0
+
+
+def quiet_s(sock: socket.socket) -> float:
+    """How long ago the last byte came, in seconds; infinite: not known."""
+    info = _info(sock)
+    (ago_ms,) = struct.unpack_from("=I", info, _LAST_DATA_AT)
+    return float(ago_ms) * 1e-3 if info[0] else math.inf  # no state of TCP is 0
 
 
 def rate(sock: socket.socket) -> int:

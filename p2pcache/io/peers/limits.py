@@ -15,8 +15,8 @@ class PeerLimits:
 
     handshake_s: float = 10.0  # from connect to WELCOME
     stall_s: float = 10.0  # without a byte inside a DATA frame, either way
-    ping_s: float = 20.0  # a quiet connection is asked for a sign of life
-    idle_s: float = 60.0  # no byte at all: three PINGs were lost
+    ping_s: float = 4.0  # a quiet connection is asked for a sign of life
+    idle_s: float = 10.0  # no byte at all: two PINGs were not answered
     request_s: float = 30.0  # a request without a byte of DATA: a server's queue of 4 is long over
     ban_s: float = 60.0  # who broke a rule is neither dialled nor let in for so long
     connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods

@@ -99,6 +99,7 @@ class PeerNet:
         self._writers: Workers | None = None
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._looked = 0.0  # when the connections were last looked at
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -167,6 +168,10 @@ class PeerNet:
         hub.pump.stop()
         if self._writers is not None:
             self._writers.stop()
+
+    def move(self, address: str) -> None:
+        """Peers may dial us back at another "host:port" from now on."""
+        self._advertise = self._live.advertise = address
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -332,6 +337,11 @@ class PeerNet:
 
     def _tick(self) -> None:
         hub, now = self._live, time.monotonic()
+        limits = self._limits
+        # Four looks per shortest deadline keep each within a quarter of its time.
+        pause = min(1.0, min(limits.handshake_s, limits.stall_s, limits.ping_s) / 4)
+        hub.excuse(now - (self._looked or now) - pause, now)
+        self._looked = now
         for requester in list(hub.requesters.values()):
             requester.tick(now)
             if requester.connection is not None and requester.ready:
@@ -340,9 +350,6 @@ class PeerNet:
             serving.tick(now)
             if serving.node >= 0:
                 self._check(serving.connection, now)
-        # Four looks per shortest deadline keep each within a quarter of its time.
-        limits = self._limits
-        pause = min(1.0, min(limits.handshake_s, limits.stall_s, limits.ping_s) / 4)
         self._timer = hub.loop.call_later(pause, self._tick)
 
     def _check(self, connection: Connection, now: float) -> None:
@@ -358,7 +365,7 @@ class PeerNet:
             elif quiet_s > limits.stall_s and not _unread(connection.fd):
                 connection.close(Outcome.STALLED, "stalled inside DATA", bye=False)
                 return
-        if quiet_s > limits.idle_s and not connection.uploading:
+        if quiet_s > limits.idle_s and not connection.uploading and not _unread(connection.fd):
             connection.close(Outcome.LOST, "no sign of life")
         elif quiet_s > limits.ping_s and now - connection.pinged_at > limits.ping_s:
             connection.pinged_at = now

@@ -1,7 +1,9 @@
 """What waits in the send buffer hasn't been uploaded: real sockets with a reader that takes its time."""
 
+import math
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -114,3 +116,14 @@ async def test_what_lies_in_the_send_buffer_holds_its_slot() -> None:
             assert (await quick.frame()).kind == Kind.BUSY
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             await slow.frame(Kind.DATA)
+
+
+def test_the_kernel_knows_when_the_last_byte_came(pair: Pair) -> None:
+    sender, reader = pair
+    time.sleep(0.3)
+    assert 0.2 < kernel.quiet_s(reader) < 30
+    sender.send(b"x")
+    assert reader.recv(1) == b"x"
+    assert kernel.quiet_s(reader) < 0.2
+    reader.close()
+    assert kernel.quiet_s(reader) == math.inf

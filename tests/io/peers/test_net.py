@@ -245,6 +245,26 @@ async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
                 await asyncio.sleep(0.02)
 
 
+async def test_our_own_pause_is_nobodys_silence() -> None:
+    """A loop that stood still for longer than the deadline hears what came meanwhile first."""
+    limits = PeerLimits(ping_s=0.1, idle_s=1.0)
+    async with node(1, limits=limits) as server, node(2) as client:
+        server.swarm(MODEL, full=True)
+        port = client.swarm(MODEL)
+        await dialled(client, port, server)
+        serving = server.net._live.serving[2]
+        server.net._looked -= 3.0  # as if it had stood still
+        serving.connection.heard_at -= 3.0
+        await asyncio.sleep(0.3)
+        assert server.net._live.serving.get(2) is serving
+
+
+def test_a_dead_peer_is_noticed_within_ten_seconds() -> None:
+    limits = PeerLimits()
+    assert limits.idle_s == 10.0  # docs/protocol.md
+    assert 2 * limits.ping_s < limits.idle_s  # one PING may be lost, or answered late
+
+
 # -- rates ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,17 @@
+"""Time that a process didn't run isn't counted."""
+
+from p2pcache.io.clock import MOST_S, AwakeClock
+
+
+def test_a_pause_of_the_process_is_no_time() -> None:
+    real = 100.0
+    clock = AwakeClock(lambda: real)
+    began = clock.now()
+    for step in (0.25, 0.0, MOST_S):
+        real += step
+        clock.now()
+    assert clock.now() - began == 0.25 + MOST_S
+    real += 3600.0
+    assert clock.now() - began == 0.25 + 2 * MOST_S
+    real += 0.25
+    assert clock.now() - began == 0.5 + 2 * MOST_S
