@@ -70,10 +70,7 @@ def pull_alone(
             if cached is not None:
                 yield cached, _leave
                 return
-        from p2pcache.agent.embedded import run_embedded
-
-        with run_embedded(settings) as socket:
-            client = AgentClient(f"unix://{socket}")
+        with _started(settings, ref, quiet=quiet) as client:
 
             def linger(digest: str) -> None:
                 if not quiet:
@@ -88,6 +85,17 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), **wish._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+@contextmanager
+def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[AgentClient]:
+    """An embedded agent. Its start looks for credentials, some of which services hand out, slowly."""
+    from p2pcache.agent.embedded import run_embedded
+
+    with contextlib.ExitStack() as stack:
+        with _patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
+            socket = stack.enter_context(run_embedded(settings))
+        yield AgentClient(f"unix://{socket}")
 
 
 @contextmanager

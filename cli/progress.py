@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
 LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
+FIRST_LINE_S = 3.0  # the command itself has taken a second to start
 MOST_IN_BAR = 80  # characters of what storage says; the last line has all of them
 
 
@@ -82,7 +83,7 @@ class LineReporter:
     def __init__(self, title: str) -> None:
         self._title = clean(title)
         self._meter = Meter()
-        self._next = time.monotonic() + LINE_EVERY_S
+        self._next = time.monotonic() + FIRST_LINE_S
 
     def update(self, event: Event) -> None:
         """A line, if the last one is old enough."""
