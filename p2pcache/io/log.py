@@ -76,7 +76,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     assert record.exc_info
     if record.name.partition(".")[0] in _CLIENTS:
         return getattr(record.exc_info[0], "__name__", "")
-    return redact(formatter.formatException(record.exc_info))
+    return redact(hidden.hide_in_quotes(formatter.formatException(record.exc_info)))
 
 
 class _Text(logging.Formatter):

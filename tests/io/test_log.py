@@ -107,6 +107,12 @@ def test_values_that_are_kept_hidden_are_blanked() -> None:
     assert log.redact("short") == "short"  # too little to guess at, and part of common words
 
 
+def test_ids_of_keys_are_blanked_in_what_others_wrote() -> None:
+    hidden.keep_ids("models-of-us")
+    assert hidden.hide_in_quotes("no key models-of-us") == "no key ***"
+    assert log.redact("s3://models-of-us") == "s3://models-of-us"  # our own word
+
+
 def test_a_storage_client_s_trace_is_not_shown() -> None:
     out = io.StringIO()
     log.setup("info", "text", out)

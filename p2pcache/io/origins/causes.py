@@ -17,6 +17,7 @@ from botocore import exceptions as boto
 from urllib3.util.ssl_match_hostname import CertificateError
 
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageError
+from p2pcache.io.hidden import hide_in_quotes
 from p2pcache.io.log import redact
 
 MAX_CHARS = 300  # of what others wrote, in one message
@@ -46,7 +47,7 @@ _URL_QUERY = re.compile(r"(?<=[\w/])\?[^\s'\"<>]*=[^\s'\"<>]*")
 
 def one_line(text: object) -> str:
     """Words of a server or a library: one line, no control characters, no secret that we know of."""
-    shown = _URL_QUERY.sub("?***", redact(" ".join(str(text).split())))
+    shown = _URL_QUERY.sub("?***", redact(hide_in_quotes(" ".join(str(text).split()))))
     return "".join(c for c in shown if c.isprintable())[:MAX_CHARS]
 
 

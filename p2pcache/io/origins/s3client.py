@@ -84,7 +84,7 @@ class Clients:
 
     def hide(self) -> None:
         """Let no message show the credentials in use; they may be newer than the client."""
-        hidden.keep(*self._known())
+        _hide(self._known())
 
     def _known(self) -> tuple[str, ...]:
         return () if self._credentials is None else _values(self._credentials, fetch=False)
@@ -96,7 +96,7 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
     credentials = None if settings.s3_unsigned else session.get_credentials()
     if credentials is not None:
         values = _values(credentials, fetch=False)
-        hidden.keep(*values)
+        _hide(values)
         _check_credentials(values, str(getattr(credentials, "method", "")))
     s3: dict[str, object] = {
         # Over TLS the channel proves the bytes; SHA-256 in front of it would cap a push at 0.36
@@ -131,6 +131,11 @@ def _values(credentials: Any, *, fetch: bool) -> tuple[str, ...]:
     inside = "_" if isinstance(credentials, RefreshableCredentials) else ""
     names = ("access_key", "secret_key", "token")
     return tuple(str(getattr(credentials, inside + name, None) or "") for name in names)
+
+
+def _hide(values: tuple[str, ...]) -> None:
+    hidden.keep_ids(*values[:1])
+    hidden.keep(*values[1:])
 
 
 def _check_settings() -> None:

@@ -117,7 +117,11 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
     code, status = _code(error)
     said = one_line(f"{code}: {error.response.get('Error', {}).get('Message', '')}")
     if code in _BUSY or status in (408, 429) or (status >= 500 and status not in (501, 507)):
-        return OriginUnavailable(f"{what}: {endpoint} answers {status} {said}")
+        given = error.operation_name in _GIVES_CREDENTIALS
+        who = (
+            f"the service that gives S3 credentials ({error.operation_name})" if given else endpoint
+        )
+        return OriginUnavailable(f"{what}: {who} answers {status} {said}")
     if code in _FULL or status == 507:
         return NoSpace(f"{endpoint} is full ({said})")
     return _about_us(error, code, status, said, endpoint) or _about_it(
