@@ -198,12 +198,12 @@ class AgentApp:
             raise
         except P2PCacheError as error:
             log.warning("origin %s: %s", url, error)
-            self.resolver.origin_error = error
+            self.resolver.origin_error = self.origin.unopened = without_frames(error)
             self.queries.origin_trouble = error
             self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
         else:
             self.queries.origin_trouble = None
-            self.resolver.origin_error = None
+            self.resolver.origin_error = self.origin.unopened = None
             self.resolver.repo = self.origin.repo = repo
             self.tasks.spawn_contained(self._prove_origin(repo), name="origin-proof")
         finally:

@@ -40,6 +40,7 @@ class OriginReads:
     def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
         """At most so many bytes per second (0: no cap), and within the rate of our own disk."""
         self.repo: OriginRepo | None = None
+        self.unopened: P2PCacheError | None = None  # why there is none, if one was named
         self.settled = asyncio.Event()
         self.settled.set()
         self._limiter = Both(TokenBucket(bytes_per_s), disk)
@@ -59,9 +60,7 @@ class OriginReads:
                 await self.settled.wait()
         repo = self.repo
         if repo is None:
-            self._why[layout.digest] = OriginUnavailable(
-                "no storage is open here; `p2pcache status` says why"
-            )
+            self._why[layout.digest] = self.unopened or OriginUnavailable("no storage is open here")
             return Outcome.UNAVAILABLE
         wrong: list[str] = []
         trouble: list[P2PCacheError] = []

@@ -63,6 +63,22 @@ async def test_a_refusal_in_the_middle_ends_the_pull_at_once(
             assert any(code in warning for warning in told["warnings"])
 
 
+async def test_storage_that_can_t_be_opened_here_is_a_refusal_too(
+    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracker tells what the name means: only the bytes have to come from our own storage."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hushhush\n")
+    async with tracker(tmp_path / "origin") as one:
+        where = {"tracker": f"http://{one.address}", "origin": "s3://models"}
+        async with agent(tmp_path, **where) as app:
+            began = time.monotonic()
+            failed = await pull(app, "team/m:v1")
+            assert time.monotonic() - began < AT_ONCE_S
+    assert failed["code"] == 4
+    assert "AWS_SESSION_TOKEN" in failed["message"]
+    assert "hush" not in str(failed)
+
+
 async def test_what_may_pass_is_said_while_it_is_waited_for(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
