@@ -38,6 +38,7 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io import web as scaffold
 from p2pcache.io.audit import Entry
+from p2pcache.io.origins.openly import openly
 from p2pcache.io.store import Store
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,10 @@ class Api:
             # Pods are served by what this asks about: a lost tracker must not take them down.
             reasons = await self._queries.model_reasons(ref)
         else:
-            reasons = self._queries.reasons()
+            reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
-        body = {"ready": not reasons, "reasons": reasons, "warnings": self._queries.warnings()}
+        warnings = self._queries.warnings(openly)  # a probe shows them to everybody
+        body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
         return scaffold.json_response(body, status=status)
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -269,6 +271,7 @@ class Api:
                 "event": "progress",
                 "bytes_done": push.bytes_done,
                 "bytes_total": push.bytes_total,
+                **({"trouble": trouble} if (trouble := self._pulls.trouble()) else {}),
             }
         result = push.ended.result()
         yield {
@@ -368,6 +371,7 @@ class Api:
 
     async def status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
-        status = await self._queries.status()
-        status["pulls"] = seen_pulls(request[CALLER], self._queries.pulls())
+        caller = request[CALLER]
+        status = await self._queries.status(openly if caller.door == "client" else str)
+        status["pulls"] = seen_pulls(caller, self._queries.pulls())
         return scaffold.json_response(status)

@@ -35,7 +35,7 @@ from p2pcache.agent.warms import Warms
 from p2pcache.core import messages as m
 from p2pcache.core.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
-from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
 from p2pcache.io import web
 from p2pcache.io.auth import check_exposure, is_loopback, read_cluster_key
@@ -55,6 +55,7 @@ from p2pcache.io.warmbook import WarmBook
 log = logging.getLogger(__name__)
 
 ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
+ASK_AGAIN_S = 10.0  # after a refusal: is it over? Nobody may pull for hours
 PROVE_S = 60.0  # one that doesn't take our credentials is asked again
 
 
@@ -197,12 +198,12 @@ class AgentApp:
             raise
         except P2PCacheError as error:
             log.warning("origin %s: %s", url, error)
-            self.resolver.origin_error = error
-            self.queries.origin_trouble = str(error)
+            self.resolver.origin_error = self.origin.unopened = without_frames(error)
+            self.queries.origin_trouble = error
             self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
         else:
-            self.queries.origin_trouble = ""
-            self.resolver.origin_error = None
+            self.queries.origin_trouble = None
+            self.resolver.origin_error = self.origin.unopened = None
             self.resolver.repo = self.origin.repo = repo
             self.tasks.spawn_contained(self._prove_origin(repo), name="origin-proof")
         finally:
@@ -211,22 +212,25 @@ class AgentApp:
     async def _prove_origin(self, repo: OriginRepo) -> None:
         """Wrong credentials, or a bucket that isn't there, should be known before the first pull."""
         while self.origin.repo is repo:
-            doubt = ""
+            doubt: P2PCacheError | None = None
             try:
                 await self._openers.run(repo.prove)
             except P2PCacheError as error:
-                doubt = str(error)
-            if doubt and doubt != self.queries.origin_doubt:
+                doubt = without_frames(error)
+            if doubt is not None and str(doubt) != str(self.queries.origin_doubt):
                 log.warning("origin: %s", doubt)
             self.queries.origin_doubt = doubt
-            if not doubt:
-                return
+            if doubt is None:
+                break
             await asyncio.sleep(PROVE_S)
+        while self.origin.repo is repo:  # credentials end, too, and are renewed
+            await asyncio.sleep(ASK_AGAIN_S)
+            await self._openers.run(repo.ask_again)
 
     def _opening(self, url: str) -> None:
         self._origin_url = url
         self.origin.settled.clear()
-        self.queries.origin_trouble = f"{url} is being opened"
+        self.queries.origin_trouble = Unreachable(f"{url} is being opened")
 
     async def _retry_origin(self, url: str) -> None:
         await asyncio.sleep(ORIGIN_RETRY_S)
@@ -237,7 +241,7 @@ class AgentApp:
         try:
             await self._use_origin(url)
         except UsageError as error:
-            self.queries.origin_trouble = f"the tracker announced {url}: {error}"
+            self.queries.origin_trouble = UsageError(f"the tracker announced {url}: {error}")
             log.error("%s", self.queries.origin_trouble)
 
     # -- TrackerHandler ----------------------------------------------------------------------------

@@ -46,7 +46,8 @@ class Loads:
         """What one loader is told: `resolved`, then `ready` and `progress`, then `done`."""
         began = time.monotonic()
         work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
-        async with contextlib.aclosing(while_waiting(work, lambda: self._pulls.asked)) as waiting:
+        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.trouble)
+        async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
         ((resolved, download),) = work.result()

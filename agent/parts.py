@@ -14,6 +14,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.events import Outcome, Source
 from p2pcache.core.layout import Layout
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import OriginUnavailable, P2PCacheError, without_frames
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
@@ -39,6 +40,7 @@ class OriginReads:
     def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
         """At most so many bytes per second (0: no cap), and within the rate of our own disk."""
         self.repo: OriginRepo | None = None
+        self.unopened: P2PCacheError | None = None  # why there is none, if one was named
         self.settled = asyncio.Event()
         self.settled.set()
         self._limiter = Both(TokenBucket(bytes_per_s), disk)
@@ -46,6 +48,7 @@ class OriginReads:
         self._reading = 0
         self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
         self._wrong: dict[tuple[str, int], str] = {}
+        self._why: dict[str, P2PCacheError] = {}
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
@@ -57,14 +60,16 @@ class OriginReads:
                 await self.settled.wait()
         repo = self.repo
         if repo is None:
+            self._why[layout.digest] = self.unopened or OriginUnavailable("no storage is open here")
             return Outcome.UNAVAILABLE
         wrong: list[str] = []
+        trouble: list[P2PCacheError] = []
 
         def read() -> Outcome:
             return fetch_run(
                 repo, layout, store, run,
                 on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
-                on_wrong=wrong.append,
+                on_wrong=wrong.append, on_trouble=trouble.append,
             )  # fmt: skip
 
         self._begin()
@@ -73,10 +78,17 @@ class OriginReads:
         finally:
             self._end()
             self._note(layout.digest, run, wrong)
+            self._why.pop(layout.digest, None)
+            if trouble:
+                self._why[layout.digest] = without_frames(trouble[-1])
 
     def wrong(self, digest: str, run: int) -> str:
         """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
         return self._wrong.get((digest, run), "")
+
+    def why(self, digest: str) -> P2PCacheError | None:
+        """Why the last read of a model that ended brought nothing; None: it did, or none was."""
+        return self._why.get(digest)
 
     def _begin(self) -> None:
         self._reading += 1

@@ -21,6 +21,7 @@ from p2pcache.io.store import Store
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
 PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
+QUIET_S = 2.0  # without a byte: then people want to know why
 _LOOK_S = 0.05  # how soon a part is noticed to be complete
 
 
@@ -62,7 +63,8 @@ class Pulls:
         turn = Turn.BACKGROUND if wanted.background else Turn.USUAL
         begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
         work = asyncio.gather(begun)
-        async with contextlib.aclosing(while_waiting(work, lambda: self.asked)) as waiting:
+        waits = while_waiting(work, lambda: self.asked, self.trouble)
+        async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
         ((resolved, download),) = work.result()
@@ -102,6 +104,18 @@ class Pulls:
         """Whom a resolve waits for now."""
         return self._resolver.asked
 
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last; "": it does, or isn't asked."""
+        trouble = self._resolver.trouble
+        return "" if trouble is None else str(trouble)
+
+    def _progress(self, download: Download) -> dict[str, object]:
+        now = time.monotonic()
+        quiet = now - download.swarm.last_progress >= QUIET_S
+        trouble = self.trouble() if quiet else ""
+        known = {"trouble": trouble} if trouble else {}
+        return {"event": "progress", **download.progress(now), **known}
+
     async def begin(
         self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
     ) -> tuple[Resolved, Download]:
@@ -125,7 +139,7 @@ class Pulls:
             while not download.ended.done():
                 pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
                 await asyncio.wait([download.ended], timeout=pause)
-                yield {"event": "progress", **download.progress(time.monotonic())}
+                yield self._progress(download)
             download.ended.result()
         finally:
             download.clients -= 1
@@ -148,7 +162,7 @@ class Pulls:
                     shown_at = time.monotonic()
                     left = sum(layout.run_bytes[run] for run in chunkset.members(missing))
                     told = {"bytes_done": total - left, "bytes_total": total}
-                    yield {"event": "progress", **download.progress(time.monotonic()), **told}
+                    yield {**self._progress(download), **told}
         finally:
             download.clients -= 1
             download.forget_wish(me)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -18,7 +18,7 @@ from p2pcache.agent.serving import Serving
 from p2pcache.agent.trouble import CUT_OFF
 from p2pcache.core import manifest as manifests
 from p2pcache.core.events import Source
-from p2pcache.errors import NotFound, Unreachable
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.facts import ModelInfo, Pruned
 from p2pcache.io.modelstore import ModelStore
@@ -36,8 +36,8 @@ class Queries:
         self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics,
         serving: Serving,
     ) -> None:  # fmt: skip
-        self.origin_trouble = ""  # why the origin can't be used, "" if it can
-        self.origin_doubt = ""  # why it didn't answer at the start; a peer may have all, though
+        self.origin_trouble: P2PCacheError | None = None  # why the origin isn't open
+        self.origin_doubt: P2PCacheError | None = None  # why it isn't good; a peer may have all
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()
@@ -62,22 +62,23 @@ class Queries:
 
     # -- health ------------------------------------------------------------------------------------
 
-    def reasons(self) -> list[str]:
-        """Why this agent isn't ready to take part; empty when it is."""
+    def reasons(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """Why this agent isn't ready to take part; empty when it is. `told`: an origin's trouble in words."""
         reasons = []
         link = self._parts.link
         if link is not None and link.refusal is not None:
             reasons.append(str(link.refusal))  # it was reached, and said no
         elif link is not None and not link.connected:
             reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
-        if self.origin_trouble:
-            reasons.append(f"origin: {self.origin_trouble}")
+        if self.origin_trouble is not None:
+            reasons.append(f"origin: {told(self.origin_trouble)}")
         return reasons
 
-    def warnings(self) -> list[str]:
-        """What an operator should look at, though all works."""
+    def warnings(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """What an operator should look at, though all works. `told`: as `reasons`."""
         tls = self._parts.tls
-        doubts = [f"origin: {self.origin_doubt}"] if self.origin_doubt else []
+        unsure = (self.origin_doubt, self._refusing)
+        doubts = [*dict.fromkeys(f"origin: {told(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
         for download in self._downloads.running.values():
@@ -85,6 +86,12 @@ class Queries:
             if scheduler is not None and scheduler.cut_off:
                 doubts.append(f"model {download.ref}: {CUT_OFF}")
         return doubts + (tls.warnings() if tls is not None else [])
+
+    @property
+    def _refusing(self) -> P2PCacheError | None:
+        """Why storage didn't do what this node asked for last."""
+        repo = self._parts.origin.repo
+        return None if repo is None else repo.trouble
 
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""
@@ -208,17 +215,19 @@ class Queries:
             )
         return (await link.ask(what, text)).data
 
-    async def status(self) -> dict[str, object]:
-        """Everything about this node that fits a screen."""
+    async def status(self, told: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
+        """Everything about this node that fits a screen. `told`: as `reasons`."""
         cached, free = await asyncio.to_thread(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
+        refusing = self._refusing
+        trouble = self.origin_trouble or refusing
         return {
             "node": format_node(self._parts.node), "name": self.name, "address": self.address,
             "rack": self._parts.settings.rack, "site": self._parts.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(),
-            "warnings": self.warnings(),
+            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(told),
+            "warnings": self.warnings(told),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
@@ -226,7 +235,10 @@ class Queries:
                 "changed_at": link.changed_at if link else 0.0,
                 "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
-            "origin": {"url": repo.url if repo else "", "error": self.origin_trouble},
+            "origin": {
+                "url": repo.url if repo else "", "error": "" if trouble is None else told(trouble),
+                "refused": refusing is not None and not refusing.retryable,
+            },
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._parts.net.load, "peers": self._parts.net.stats.connections,

@@ -11,6 +11,7 @@ from p2pcache.agent.announce import TrackerLink
 from p2pcache.core import manifest
 from p2pcache.errors import (
     InvalidManifest,
+    NotAllowed,
     NotFound,
     OriginUnavailable,
     P2PCacheError,
@@ -52,6 +53,11 @@ class Resolver:
         self._asking = Shared[Resolved]()  # two hundred pods that start at once ask one question
         self._threads = Threads(MAX_QUESTIONS, name="resolve")  # never joined: storage may hang
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
+
+    @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why the storage didn't do what this node asked for last; None: it did, or there is none."""
+        return self.origin_error if self.repo is None else self.repo.trouble
 
     @property
     def asked(self) -> str:
@@ -99,15 +105,15 @@ class Resolver:
                 answer = await self._link.ask("resolve", ref.short)
                 record = msgspec.json.decode(answer.data, type=_Answer)
                 return Resolved(record.digest, record.generation)
-            except (Unreachable, OriginUnavailable) as error:
-                trouble = error
+            except (Unreachable, OriginUnavailable, NotAllowed) as error:
+                trouble = error  # it is the tracker's storage, and its credentials
             except msgspec.MsgspecError as error:
                 trouble = Unreachable(f"the tracker's answer makes no sense: {error}")
         if self.repo is not None:
             tag = await self._threads.run(self.repo.get_tag, ref)
             return Resolved(tag.digest, tag.generation)
         if trouble is not None:
-            raise trouble
+            raise self._at_tracker(trouble)
         known = await asyncio.to_thread(self._store.tag_of, ref)
         if known is not None:
             return Resolved(known.digest, known.generation, stale=True)
@@ -125,11 +131,13 @@ class Resolver:
         if self._link is not None and self._link.connected:
             try:
                 return await self._from_tracker(self._link, digest)
-            except (Unreachable, OriginUnavailable, NotFound) as error:
+            except (Unreachable, OriginUnavailable, NotFound, NotAllowed) as error:
                 trouble = error
         if self.repo is not None:
             return await self._threads.run(self.repo.get_manifest, digest)
-        raise trouble or self.nobody(f"can't fetch manifest blake3:{digest}")
+        if trouble is not None:
+            raise self._at_tracker(trouble)
+        raise self.nobody(f"can't fetch manifest blake3:{digest}")
 
     async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
         data = bytearray()
@@ -144,6 +152,12 @@ class Resolver:
         if manifest.digest_of(encoded) != digest:
             raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
         return encoded
+
+    def _at_tracker(self, trouble: P2PCacheError) -> P2PCacheError:
+        """A refusal with whose credentials it is about: those of this node may be good."""
+        if self._link is None or not isinstance(trouble, NotAllowed):
+            return trouble
+        return NotAllowed(f"tracker {self._link.url} can't read storage: {trouble}")
 
     def nobody(self, what: str) -> P2PCacheError:
         """Why neither tracker nor origin can be asked now; `what` can't be done for it."""

@@ -54,8 +54,13 @@ async def stream(request: web.Request, events: Events) -> web.StreamResponse:
     return response
 
 
-async def while_waiting(work: "asyncio.Future[Any]", for_whom: Callable[[], str]) -> Events:
-    """A `waiting` event every few seconds until `work` is done; whoever stops listening cancels it."""
+async def while_waiting(
+    work: "asyncio.Future[Any]", for_whom: Callable[[], str], why: Callable[[], str] = str
+) -> Events:
+    """A `waiting` event every few seconds until `work` is done; whoever stops listening cancels it.
+
+    `why`: what keeps it waiting, "" if that isn't known.
+    """
     began = time.monotonic()
     work.add_done_callback(_heard)
     try:
@@ -63,7 +68,8 @@ async def while_waiting(work: "asyncio.Future[Any]", for_whom: Callable[[], str]
             await asyncio.wait([work], timeout=WAITING_S)
             if not work.done():
                 seconds = round(time.monotonic() - began, 1)
-                yield {"event": "waiting", "for": for_whom(), "seconds": seconds}
+                known = {"trouble": trouble} if (trouble := why()) else {}
+                yield {"event": "waiting", "for": for_whom(), "seconds": seconds, **known}
     finally:
         work.cancel()
 

@@ -64,8 +64,7 @@ class Swarm:
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._redial: asyncio.TimerHandle | None = None
-        self._wakes_at = self._last_progress = parts.now()
-        self._last_fetch = e.Outcome.DONE
+        self._wakes_at = self.last_progress = parts.now()
         self._loop = asyncio.get_running_loop()
         store.on_lost = self._lost_on_disk
 
@@ -77,7 +76,7 @@ class Swarm:
             return
         self._have = self.store.have_runs()
         parts = self._parts
-        self._last_progress = parts.now()
+        self.last_progress = parts.now()
         self.scheduler = make_scheduler(parts, self.layout, self._have, self._settings)
         if wanted != c.ALL:  # first, before anything else is asked for
             self.post(e.Wanted(wanted))
@@ -141,12 +140,14 @@ class Swarm:
     def trouble(self, now: float) -> P2PCacheError | None:
         """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
         if self.idle:
-            self._last_progress = now
+            self.last_progress = now
         link = self._parts.link
         if link is not None and link.refusal is not None and not self.neighbours.members:
             return link.refusal  # it never was a member, and there is nobody else to turn to
-        busy = bool(self._asked or self._fetches)
-        return hopeless(now - self._last_progress, self._last_fetch, link, busy=busy)
+        return hopeless(
+            now - self.last_progress, link, self._parts.origin.why(self.digest), asking=bool(self._asked),
+            reading=bool(self._fetches), others=bool(self.neighbours.members.keys() - {self._parts.node}),
+        )  # fmt: skip
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
         """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""
@@ -370,7 +371,6 @@ class Swarm:
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
             self._took(e.Source.ORIGIN, self.layout.run_bytes[run])
-        self._last_fetch = outcome
         self._parts.tally.fetches[outcome] += 1
         if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
             del self._fetches[fetch]
@@ -384,5 +384,5 @@ class Swarm:
         self._parts.tally.taken[source] += nbytes
         if nbytes and source is not e.Source.LOCAL:
             self.unflushed_bytes += nbytes
-            self._last_progress = now = self._parts.now()
+            self.last_progress = now = self._parts.now()
             self.on_bytes(source, nbytes, now, peer)

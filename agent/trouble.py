@@ -1,7 +1,6 @@
 """Why a pull will not end, in words."""
 
 from p2pcache.agent.announce import TrackerLink
-from p2pcache.core.events import Outcome
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
@@ -16,25 +15,32 @@ CUT_OFF = (
     "is the agents' port open between the nodes (firewall, NetworkPolicy)?"
 )
 HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
+REFUSED_S = 15.0  # storage that refuses us may serve others, who bring a run within some seconds
 
 
 def hopeless(
-    quiet_s: float, last_fetch: Outcome, link: TrackerLink | None, *, busy: bool
-) -> P2PCacheError | None:
+    quiet_s: float, link: TrackerLink | None, storage: P2PCacheError | None, *,
+    asking: bool, reading: bool, others: bool,
+) -> P2PCacheError | None:  # fmt: skip
     """The error to end a pull with; None while there is hope.
 
     Args:
         quiet_s: how long no byte has come.
-        last_fetch: how the last read of the origin ended.
         link: to the tracker, if one is configured.
-        busy: whether something is on its way.
+        storage: why the last read of the origin brought nothing; None: it brought what it should.
+        asking: whether a peer was asked for something.
+        reading: whether something is being read from the origin.
+        others: whether other nodes have the model or are getting it.
     """
+    if storage is not None and not storage.retryable and not asking:
+        patience_s = REFUSED_S if others else 0.0
+        return type(storage)(str(storage)) if quiet_s >= patience_s else None
     if quiet_s < HOPELESS_S:
         return None
     waited = f"no byte came for {quiet_s:.0f} s"
-    if last_fetch is Outcome.UNAVAILABLE:
-        return OriginUnavailable(f"{waited} and the origin doesn't answer; pull again: it resumes")
-    if busy:
+    if storage is not None:
+        return OriginUnavailable(f"{waited}: {storage}; pull again: it resumes")
+    if asking or reading:
         return None
     why = "no peer has the rest and no lease to read the origin was granted; look at `p2pcache status`"
     if link is not None and not link.connected:

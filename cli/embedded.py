@@ -11,18 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.connect import Loaded, Wish, cache_dir
 from p2pcache.cli.local import cache_turn
-from p2pcache.cli.output import note
+from p2pcache.cli.output import clean, note
 from p2pcache.core.units import format_duration
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.client import AgentClient, Events
+
+if TYPE_CHECKING:
+    from p2pcache.io.origins.repo import OriginRepo
 
 # Free ports and a private socket: nothing here may get in the way of a real agent of this host.
 _ALONE_LISTEN = "127.0.0.1:0"
@@ -57,17 +60,17 @@ def pull_alone(
         if not settings.tracker and not wish.include and not wish.exclude:
             from p2pcache.cli.warm import from_cache
 
-            with _patience_said(f"pulling {ref}: waiting for storage to answer", quiet=quiet):
+            opened: list[OriginRepo] = []
+            waited = f"pulling {ref}: waiting for storage to answer"
+            with _patience_said(waited, lambda: _trouble(opened), quiet=quiet):
                 cached = from_cache(
-                    cache, settings.origin, ref, force_generation=wish.force_generation
-                )
+                    cache, settings.origin, ref, force_generation=wish.force_generation,
+                    opened=opened.append,
+                )  # fmt: skip
             if cached is not None:
                 yield cached, _leave
                 return
-        from p2pcache.agent.embedded import run_embedded
-
-        with run_embedded(settings) as socket:
-            client = AgentClient(f"unix://{socket}")
+        with _started(settings, ref, quiet=quiet) as client:
 
             def linger(digest: str) -> None:
                 if not quiet:
@@ -82,6 +85,17 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), **wish._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+@contextmanager
+def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[AgentClient]:
+    """An embedded agent. Its start looks for credentials, some of which services hand out, slowly."""
+    from p2pcache.agent.embedded import run_embedded
+
+    with contextlib.ExitStack() as stack:
+        with _patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
+            socket = stack.enter_context(run_embedded(settings))
+        yield AgentClient(f"unix://{socket}")
 
 
 @contextmanager
@@ -106,16 +120,26 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
 
 
 @contextmanager
-def _patience_said(text: str, *, quiet: bool) -> Iterator[None]:
-    """Say what is waited for, if the block takes longer than people like to look at nothing."""
-    timer = threading.Timer(_WAITING_S, note, (text,))
-    timer.daemon = True
+def _patience_said(text: str, why: Callable[[], str], *, quiet: bool) -> Iterator[None]:
+    """Say every few seconds what is waited for, and why if that is known (else ""), until the block ends."""
+    ended = threading.Event()
+
+    def say() -> None:
+        began = time.monotonic()
+        while not ended.wait(_WAITING_S):
+            known = f": {clean(trouble)}" if (trouble := why()) else ""
+            note(f"{text} ({format_duration(time.monotonic() - began)}){known}")
+
     if not quiet:
-        timer.start()
+        threading.Thread(target=say, name="patience", daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
+
+
+def _trouble(opened: "list[OriginRepo]") -> str:
+    return str(opened[0].trouble or "") if opened else ""
 
 
 @contextmanager

@@ -145,6 +145,8 @@ def headlines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
     """What a status says, as (label, text) lines that are safe for a terminal."""
     tracker, origin, cache = (_part(state, key) for key in ("tracker", "origin", "cache"))
     ready = "ready" if state.get("ready") else "not ready"
+    if state.get("ready") and origin.get("refused"):
+        ready = "refused by storage, peers alone can bring models"
     up = f", up {format_duration(state['uptime_s'])}" if "uptime_s" in state else ""
     place = " / ".join(str(state[key]) for key in ("site", "rack") if state.get(key))
     node = f"{state.get('node', '?')} at {state.get('address') or '-'}"

@@ -162,7 +162,10 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("P2PCACHE_DEBUG"):
             raise
-        text = f"this is a bug: {type(error).__name__}: {error}; P2PCACHE_DEBUG=1 shows where"
+        from p2pcache.io.log import redact
+
+        said = redact(str(error))  # it may be a library's, and quote what it was given
+        text = f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
         return _fail(args, 1, text)
     return result if isinstance(result, int) else 0
 

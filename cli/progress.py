@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
-LINE_EVERY_S = 5.0  # often enough to see that it lives, seldom enough for a pod's log
+LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
+FIRST_LINE_S = 3.0  # the command itself has taken a second to start
+MOST_IN_BAR = 80  # characters of what storage says; the last line has all of them
 
 
 class Reporter(Protocol):
@@ -81,7 +83,7 @@ class LineReporter:
     def __init__(self, title: str) -> None:
         self._title = clean(title)
         self._meter = Meter()
-        self._next = time.monotonic() + LINE_EVERY_S
+        self._next = time.monotonic() + FIRST_LINE_S
 
     def update(self, event: Event) -> None:
         """A line, if the last one is old enough."""
@@ -92,7 +94,8 @@ class LineReporter:
         parts = self._meter.read(event, now)
         if now >= self._next:
             self._next = now + LINE_EVERY_S
-            note(f"{self._title}: {', '.join(p for p in (_phase(event), *parts) if p)}")
+            told = (_phase(event), *parts, _trouble(event))
+            note(f"{self._title}: {', '.join(p for p in told if p)}")
 
     def close(self) -> None:
         """Nothing to close."""
@@ -122,7 +125,8 @@ class BarReporter:
             self._task = self._bar.add_task(self._title, total=1.0, text="")
             self._bar.start()
         assert self._task is not None
-        text = "  ".join(p for p in (percent, amount, rate, eta, peers, _phase(event)) if p)
+        told = (percent, amount, rate, eta, peers, _phase(event), _trouble(event)[:MOST_IN_BAR])
+        text = "  ".join(p for p in told if p)
         self._bar.update(self._task, completed=self._meter.share, text=text, refresh=True)
 
     def close(self) -> None:
@@ -191,10 +195,16 @@ def _note_other(title: str, event: Event) -> None:
     """What isn't progress, and people should know."""
     if event["event"] == "waiting":
         seconds = format_duration(float(event.get("seconds", 0)))
-        note(f"{title}: waiting for {clean(event.get('for'))} to answer ({seconds})")
+        why = f": {_trouble(event)}" if event.get("trouble") else ""
+        note(f"{title}: waiting for {clean(event.get('for'))} to answer ({seconds}){why}")
     if event.get("stale"):
         ref = clean(event.get("ref"))
         note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")
+
+
+def _trouble(event: Event) -> str:
+    """Why storage doesn't do what it was asked for, while we wait for it."""
+    return clean(event.get("trouble") or "")
 
 
 def _phase(event: Event) -> str:

@@ -86,7 +86,8 @@ def _check(target: Target, ref: Ref, reporter: Reporter) -> None:
         if now - told >= WAITING_S:
             told = now
             waiting = {"event": "waiting", "for": target.place, "seconds": round(now - began, 1)}
-            reporter.update(waiting)
+            known = {"trouble": trouble} if (trouble := target.trouble) else {}
+            reporter.update({**waiting, **known})
     work.result()
 
 

@@ -24,6 +24,10 @@ class Target(Protocol):
     def place(self) -> str:
         """Whose answer is waited for, for people."""
 
+    @property
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last; "": it does, or isn't known."""
+
     def check(self, ref: Ref, /) -> None:
         """Fail now rather than after an hour of hashing."""
 
@@ -43,6 +47,11 @@ class ThroughAgent:
     def place(self) -> str:
         """Whose answer is waited for."""
         return f"the agent at {self._client.address}"
+
+    @property
+    def trouble(self) -> str:
+        """The agent tells it with its events."""
+        return ""
 
     def check(self, _ref: Ref, /) -> None:
         """Does it answer?"""
@@ -94,6 +103,11 @@ class Straight:
         """Whose answer is waited for."""
         return f"storage {self._repo.url}"
 
+    @property
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last."""
+        return str(self._repo.trouble or "")
+
     def check(self, ref: Ref, /) -> None:
         """Does it answer, and are the credentials good?"""
         with contextlib.suppress(
@@ -127,9 +141,9 @@ class Straight:
 
         watched = Watched(work)
         for done, _ in watched.progress():
-            reporter.update(
-                {"event": "progress", "phase": "upload", "bytes_done": done, "bytes_total": total}
-            )
+            event: Event = {"event": "progress", "phase": "upload", "bytes_done": done}
+            known = {"trouble": trouble} if (trouble := self.trouble) else {}
+            reporter.update({**event, "bytes_total": total, **known})
         result = watched.result()
         return {
             "event": "done", "ref": ref.short, "digest": result.digest, "bytes": layout.manifest.size_bytes,

@@ -4,6 +4,7 @@ Starting one would cost more than everything else that the command does.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,12 @@ class Meaning(NamedTuple):
     stale: bool = False
 
 
-def from_cache(cache: Path, origin: str, ref: Ref, *, force_generation: bool) -> Events | None:
+def from_cache(
+    cache: Path, origin: str, ref: Ref, *, force_generation: bool, opened: Callable[[OriginRepo], None]
+) -> Events | None:  # fmt: skip
     """The events of a pull of a model that is whole in the cache; None: it takes an agent.
+
+    `opened` is told the storage before it is asked for anything.
 
     Raises:
         NotFound: no such tag, or no such storage.
@@ -32,6 +37,8 @@ def from_cache(cache: Path, origin: str, ref: Ref, *, force_generation: bool) ->
     """
     began = time.monotonic()
     repo = OriginRepo(open_origin(origin)) if origin else None
+    if repo is not None:
+        opened(repo)
     if not (cache / "agent.db").exists():
         return None
     store = Store.open(cache)

@@ -12,7 +12,10 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from p2pcache.core.ratelimit import Rate, RateLimit
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.io.door import admit, rated
+from p2pcache.io.origins.base import NoContainer
+from p2pcache.io.origins.openly import openly
 from p2pcache.io.web import json_response, make_app, wanted_ref
 from p2pcache.tracker import page
 from p2pcache.tracker.members import Members
@@ -84,7 +87,14 @@ class Api:
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
-        return json_response(await self._views.locate(wanted_ref(request)))
+        try:
+            return json_response(await self._views.locate(wanted_ref(request)))
+        except NoContainer as error:
+            raise NotFound(openly(error)) from None
+        except (NotFound, UsageError):  # in our own words
+            raise
+        except P2PCacheError as error:
+            raise type(error)(openly(error)) from None
 
     async def status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""

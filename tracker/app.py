@@ -157,19 +157,19 @@ class TrackerApp:
         elif not self._secret.key:
             who = "anybody who reaches this port" if self.settings.insecure else "local processes"
             _log.warning("no cluster key: %s can join and read every model", who)
-        for reason in self._views.reasons():  # later ones are told when they come
-            _log.warning("not ready: %s", reason)
+        if self.catalog.trouble is not None:  # later ones are told when they come
+            _log.warning("not ready: origin: %s", self.catalog.trouble)
 
     def _warnings(self) -> list[str]:
         """What an operator should look at, though all works."""
         return self.members.warnings() + (self.tls.warnings() if self.tls is not None else [])
 
     async def _probe(self) -> None:
-        before = self._views.reasons()
+        before = str(self.catalog.trouble or "")
         await self.catalog.probe()
-        after = self._views.reasons()
+        after = str(self.catalog.trouble or "")
         if before != after:
-            _log.info("ready") if not after else _log.warning("not ready: %s", after[0])
+            _log.warning("not ready: origin: %s", after) if after else _log.info("ready")
 
     async def _note(self) -> None:
         await self._save(self.tracking.memory())

@@ -10,6 +10,7 @@ from p2pcache.core.tracking import Tracking
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.clock import Clock
+from p2pcache.io.origins.openly import openly
 from p2pcache.tracker.catalog import Catalog
 
 MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
@@ -27,9 +28,9 @@ class Views:
         self._started = clock.now()
 
     def reasons(self) -> list[str]:
-        """Why the tracker isn't ready; empty when it is."""
+        """Why the tracker isn't ready, for everybody; empty when it is. The log has storage's words."""
         trouble = self._catalog.trouble
-        return [] if trouble is None else [f"origin: {trouble}"]
+        return [] if trouble is None else [f"origin: {openly(trouble)}"]
 
     def nodes(self) -> dict[str, object]:
         """Every member, by id."""

@@ -13,6 +13,8 @@ from typing import Literal, TextIO
 
 import msgspec
 
+from p2pcache.io import hidden
+
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -24,8 +26,15 @@ _CREDENTIALS = re.compile(
     r"|(?<=x-amz-signature=)[^&\s]+"
     r"|(?<=x-amz-credential=)[^&\s]+"
     r"|(?<=x-amz-security-token=)[^&\s]+"
+    r"|(?<=x-amz-security-token:)[^\r\n]+"
+    r"|\bAWS4-HMAC-SHA256\b[^\r\n]*"  # the header that botocore makes, and what it signs
+    r"|(?<=\bsignature=)[^&\s,;'\"]+"
+    r"|(?<=\bcredential=)[^&\s,;'\"]+"
+    r"|(?<=accesskeyid=)[^&\s,;'\"]+"  # presigned in the old way
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CLIENTS = ("botocore", "urllib3")
 # syslog severities, as journald reads them from a "<n>" prefix
 _SEVERITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 
@@ -54,11 +63,20 @@ def setup(level: str = "info", log_format: Format = "text", stream: TextIO | Non
 
 def redact(text: str) -> str:
     """Blank out credentials and escape control characters; a tab and a newline stay."""
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", _CREDENTIALS.sub("***", text))
+    text = _CREDENTIALS.sub(hidden.MARK, hidden.hide(text))
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
 
 def _message(record: logging.LogRecord) -> str:
     return redact(record.getMessage()).replace("\n", "\\n")
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The trace of an error; of a storage client's own warning only the kind, for it may quote keys."""
+    assert record.exc_info
+    if record.name.partition(".")[0] in _CLIENTS:
+        return getattr(record.exc_info[0], "__name__", "")
+    return redact(hidden.hide_in_quotes(formatter.formatException(record.exc_info)))
 
 
 class _Text(logging.Formatter):
@@ -71,7 +89,7 @@ class _Text(logging.Formatter):
         line = f"{record.levelname.lower()} {name}: {_message(record)}"
         trace = ""
         if record.exc_info:
-            trace = "\n" + redact(self.formatException(record.exc_info))
+            trace = "\n" + _trace(self, record)
         if self._journal:
             mark = f"<{_SEVERITY.get(record.levelno, 6)}>"
             return mark + line + trace.replace("\n", "\n" + mark)
@@ -93,7 +111,7 @@ class _Json(logging.Formatter):
                 for key, value in fields.items()
             }
         if record.exc_info:
-            entry["trace"] = redact(self.formatException(record.exc_info))
+            entry["trace"] = _trace(self, record)
         return msgspec.json.encode(entry).decode()
 
 

@@ -118,12 +118,14 @@ class Rescue:
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
+            why: list[P2PCacheError] = []
             outcome = fetch_run(
-                self._repo, self.layout, self, run, on_bytes=self._count, cancelled=self._is_over
-            )
+                self._repo, self.layout, self, run, on_bytes=self._count, cancelled=self._is_over,
+                on_trouble=why.append,
+            )  # fmt: skip
             with self._changed:
                 if outcome is not Outcome.DONE and self.error is None and not self._closed:
-                    self.error = _error(outcome, self._repo.url)
+                    self.error = _error(outcome, self._repo.url, why)
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
@@ -165,7 +167,9 @@ class _Writer:
         pass
 
 
-def _error(outcome: Outcome, url: str) -> P2PCacheError:
+def _error(outcome: Outcome, url: str, why: list[P2PCacheError]) -> P2PCacheError:
+    if outcome is Outcome.UNAVAILABLE and why:
+        return type(why[-1])(f"{why[-1]}; start the node's agent again and load again")
     if outcome is Outcome.MISMATCH:
         return OriginChanged(
             f"the bytes at {url} aren't what was pushed; push the model again with --repair"

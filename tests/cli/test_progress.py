@@ -58,6 +58,20 @@ def test_who_is_waited_for_is_said(
     assert "\x1b" not in said
 
 
+@pytest.mark.parametrize("kind", ["waiting", "progress"])
+def test_what_storage_says_is_shown_while_it_is_waited_for(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("p2pcache.cli.progress.time.monotonic", lambda: now[0])
+    reporter = LineReporter("pulling m")
+    now[0] += 5.0  # longer than anybody should look at nothing
+    reporter.update({"event": kind, "for": "storage", "seconds": 5.0, "trouble": "SlowDown\x1b[2J"})
+    said = capsys.readouterr().err
+    assert "SlowDown" in said
+    assert "\x1b" not in said
+
+
 def test_lines_come_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

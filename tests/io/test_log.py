@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from p2pcache.core.handshake import Secret
-from p2pcache.io import log, web
+from p2pcache.io import hidden, log, web
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,10 @@ def test_journald_gets_severity_and_no_time(monkeypatch: pytest.MonkeyPatch) -> 
         "bearer hunter2",
         "https://h/k?X-Amz-Signature=hunter2&a=b",
         "x-amz-security-token=hunter2",
+        "x-amz-security-token:hunter2",
+        "AWS4-HMAC-SHA256 Credential=hunter2/x, Signature=abc",
+        "https://h/k?AWSAccessKeyId=hunter2&a=b",
+        "https://h/k?Signature=hunter2&a=b",
     ],
 )
 def test_secrets_are_blanked(text: str) -> None:
@@ -93,3 +97,31 @@ async def test_garbage_from_strangers_leaves_no_trace() -> None:
         assert b" 400 " in await reader.read()
         writer.close()
     assert out.getvalue() == ""
+
+
+def test_values_that_are_kept_hidden_are_blanked() -> None:
+    hidden.keep("s3cret/Value==\n", "short", None, "")
+    for text in ("b's3cret/Value==\\n'", "x=s3cret%2FValue%3D%3D", "s3cret/Value=="):
+        assert log.redact(text).count("***") == 1
+        assert "cret" not in log.redact(text)
+    assert log.redact("short") == "short"  # too little to guess at, and part of common words
+
+
+def test_ids_of_keys_are_blanked_in_what_others_wrote() -> None:
+    hidden.keep_ids("models-of-us")
+    assert hidden.hide_in_quotes("no key models-of-us") == "no key ***"
+    assert log.redact("s3://models-of-us") == "s3://models-of-us"  # our own word
+
+
+def test_a_storage_client_s_trace_is_not_shown() -> None:
+    out = io.StringIO()
+    log.setup("info", "text", out)
+    for name in ("botocore.credentials", "p2pcache.x"):
+        try:
+            raise ValueError("hunter2")
+        except ValueError:
+            logging.getLogger(name).warning("refresh failed", exc_info=True)
+    first, second = out.getvalue().split("warning x:")
+    assert "refresh failed\nValueError\n" in first
+    assert "hunter2" not in first
+    assert "hunter2" in second

@@ -15,7 +15,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import NotFound, OriginUnavailable, UsageError
 
 MAX_KEY_BYTES = 900  # S3 allows 1,024; the rest is for the prefix in the URL
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,254}")
@@ -36,6 +36,10 @@ Expect = str | Absent | None
 
 class NoContainer(NotFound):
     """The bucket itself is missing: not the same as an object that isn't there yet."""
+
+
+class Renewed(OriginUnavailable):
+    """Nothing was done, for the credentials were refused; others are in use now: ask again at once."""
 
 
 class ObjectInfo(NamedTuple):

@@ -78,6 +78,10 @@ def _nobody_asks(_why: str) -> None:
     """What is wrong with the bytes is of no interest."""
 
 
+def _nobody_waits(_why: P2PCacheError) -> None:
+    """Why storage gave nothing is of no interest."""
+
+
 def fetch_run(
     repo: OriginRepo,
     layout: Layout,
@@ -88,6 +92,7 @@ def fetch_run(
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
     on_wrong: Callable[[str], None] = _nobody_asks,
+    on_trouble: Callable[[P2PCacheError], None] = _nobody_waits,
 ) -> Outcome:
     """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
 
@@ -103,6 +108,7 @@ def fetch_run(
         cancelled: looked at between slices and between retries.
         limiter: cap on the origin's bandwidth.
         on_wrong: told why it is a MISMATCH.
+        on_trouble: told why it is UNAVAILABLE: a refusal, or what may pass (retryable).
 
     Returns:
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
@@ -123,6 +129,7 @@ def fetch_run(
         return Outcome.FAILED
     except P2PCacheError as error:
         log.warning("run %d of blake3:%s can't be read: %s", run, layout.digest, error)
+        on_trouble(error)
         return Outcome.UNAVAILABLE
     return Outcome.DONE
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from p2pcache.core.layout import Layout
 from p2pcache.core.manifest import MAX_MANIFEST_BYTES, digest_of, encode
 from p2pcache.core.tags import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
-from p2pcache.errors import Conflict, InvalidManifest, NotFound, UsageError
+from p2pcache.errors import Conflict, InvalidManifest, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins.base import ABSENT, Body, NoContainer, Readable
 from p2pcache.io.origins.push import OpenBlob, PushResult, upload_blobs
@@ -49,11 +49,20 @@ class OriginRepo:
         """
         # Not by HEAD: its answers have no body, and a missing bucket looks like a missing object.
         try:
-            self.origin.get(NOWHERE, limit=0)
+            self.origin.prove(NOWHERE)
         except NoContainer:
             raise
         except NotFound:
             return
+
+    @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why the storage didn't do what it was asked for last; None: it did."""
+        return self.origin.trouble
+
+    def ask_again(self) -> None:
+        """If there is trouble, see with one small question whether it is over; `trouble` says so."""
+        self.origin.ask_again(NOWHERE)
 
     # -- tags -----------------------------------------------------------------------------------
 

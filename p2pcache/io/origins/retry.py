@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from p2pcache.core import backoff
-from p2pcache.errors import Conflict, NotFound, P2PCacheError
-from p2pcache.io.origins.base import Body, Expect, ObjectInfo, Origin, Readable
+from p2pcache.errors import Conflict, IntegrityError, NotFound, P2PCacheError
+from p2pcache.io.origins.base import (
+    Body,
+    Expect,
+    NoContainer,
+    ObjectInfo,
+    Origin,
+    Readable,
+    Renewed,
+)
 
 T = TypeVar("T")
 
@@ -30,38 +38,66 @@ def never() -> bool:
 
 
 class RetryPolicy:
-    """When to try again. One per origin; thread-safe (`random.Random` is)."""
+    """When to try again, and how it goes. One per origin; thread-safe (`random.Random` is)."""
 
     def __init__(self, retry_for_s: float, rng: random.Random | None = None) -> None:
         """Retry for `retry_for_s` seconds after the last progress; 0: never."""
         self.retry_for_s = retry_for_s
+        self.trouble: P2PCacheError | None = None  # why the last try failed; None: it was answered
+        self.troubled_key = ""  # of the object that it was about, if it was about one
         self._rng = rng if rng is not None else random.Random()
 
-    def call(self, action: Callable[[], T], cancelled: Callable[[], bool] = never) -> T:
+    def call(
+        self, action: Callable[[], T], cancelled: Callable[[], bool] = never, key: str = ""
+    ) -> T:
         """Call `action` until it succeeds, fails for good or the time is over.
+
+        Args:
+            action: one try.
+            cancelled: looked at between two tries.
+            key: of the object that it is about.
 
         Raises:
             Abandoned: `cancelled` turned true between two tries.
             P2PCacheError: what `action` raised last.
         """
-        attempt = Attempts(self, cancelled)
+        attempt = Attempts(self, cancelled, key)
         while True:
             try:
-                return action()
+                result = action()
             except P2PCacheError as error:
                 attempt.failed(error)
+            else:
+                self.answered()
+                return result
 
     def delay_s(self, attempt: int) -> float:
         """Seconds to wait after failure number `attempt` (from 0): full jitter."""
         return self._rng.uniform(0, backoff.pause_s(BASE_DELAY_S, MAX_DELAY_S, attempt))
 
+    def answered(self) -> None:
+        """The storage did what it was asked for."""
+        if self.trouble is not None:
+            self.trouble, self.troubled_key = None, ""
+
+    def failed(self, error: P2PCacheError, key: str) -> None:
+        """It didn't; that an object is missing, or other than expected, is an answer, too."""
+        about_one = isinstance(error, NotFound | Conflict | IntegrityError)
+        if about_one and not isinstance(error, NoContainer):
+            self.answered()
+        else:
+            self.trouble, self.troubled_key = type(error)(str(error)), key
+
 
 class Attempts:
     """The tries of one operation."""
 
-    def __init__(self, policy: RetryPolicy, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, policy: RetryPolicy, cancelled: Callable[[], bool] = never, key: str = ""
+    ) -> None:
         self._policy = policy
         self._cancelled = cancelled
+        self._key = key
         self.failures = 0  # since the last progress
         self._deadline = time.monotonic() + policy.retry_for_s
 
@@ -69,10 +105,14 @@ class Attempts:
         """Bytes came: a long transfer may fail as often as it goes on in between."""
         if self.failures:
             self.failures = 0
+        self._policy.answered()
         self._deadline = time.monotonic() + self._policy.retry_for_s
 
     def failed(self, error: P2PCacheError) -> None:
         """Sleep before the next try, or raise `error` when there is none."""
+        if isinstance(error, Renewed):  # the origin sees to it that this comes to an end
+            return
+        self._policy.failed(error, self._key)
         if not error.retryable:
             raise error
         wake = time.monotonic() + self._policy.delay_s(self.failures)
@@ -94,17 +134,44 @@ class Retrying(Origin):
         self._policy = policy
 
     @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why the last try of anything failed, also while it is tried again; None: it went well."""
+        return self._policy.trouble
+
+    def prove(self, key: str) -> None:
+        """See whether the storage answers; `trouble` stays as it is.
+
+        Raises:
+            P2PCacheError: as `get`.
+        """
+        RetryPolicy(self._policy.retry_for_s).call(lambda: self.inner.get(key, limit=0))
+
+    def ask_again(self, otherwise: str) -> None:
+        """If there is trouble, try once more what it came with, or to look for a key: is it over?"""
+        key = self._policy.troubled_key or otherwise
+        if self._policy.trouble is None:
+            return
+        try:
+            self.inner.stat(key)
+        except Renewed:
+            return  # next time
+        except P2PCacheError as error:
+            self._policy.failed(error, key)
+        else:
+            self._policy.answered()
+
+    @property
     def conditional_put(self) -> bool:
         """As the wrapped origin's."""
         return self._policy.call(lambda: self.inner.conditional_put)
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        return self._policy.call(lambda: self.inner.get(key, limit=limit))
+        return self._policy.call(lambda: self.inner.get(key, limit=limit), key=key)
 
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
-        return self._policy.call(lambda: self.inner.stat(key))
+        return self._policy.call(lambda: self.inner.stat(key), key=key)
 
     def open(
         self, key: str, start: int, length: int, cancelled: Callable[[], bool] = never
@@ -113,7 +180,8 @@ class Retrying(Origin):
 
         Nothing is sent before the first `readinto`, which therefore raises what `open` would.
         """
-        return _ResumingBody(self.inner, key, start, length, Attempts(self._policy, cancelled))
+        attempts = Attempts(self._policy, cancelled, key)
+        return _ResumingBody(self.inner, key, start, length, attempts)
 
     def put(self, key: str, data: bytes, *, expect: Expect = None) -> str:
         """As `Origin.put`.
@@ -121,19 +189,22 @@ class Retrying(Origin):
         A conditional put whose answer got lost may have happened: when a later try meets a
         conflict with exactly our own bytes, it was us.
         """
-        attempt = Attempts(self._policy, never)
+        attempt = Attempts(self._policy, key=key)
         while True:
             try:
-                return self.inner.put(key, data, expect=expect)
+                version = self.inner.put(key, data, expect=expect)
+                self._policy.answered()
             except Conflict:
                 if not attempt.failures:
                     raise
-                version = self._version_of(key, data)
-                if version is None:
+                found = self._version_of(key, data)
+                if found is None:
                     raise
-                return version
+                return found
             except P2PCacheError as error:
                 attempt.failed(error)
+            else:
+                return version
 
     def put_file(
         self,
@@ -148,7 +219,7 @@ class Retrying(Origin):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`; a listing that breaks starts again and leaves out what was seen."""
-        attempt = Attempts(self._policy, never)
+        attempt = Attempts(self._policy)
         seen: set[str] = set()
         while True:
             try:
@@ -163,7 +234,7 @@ class Retrying(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        self._policy.call(lambda: self.inner.delete(key))
+        self._policy.call(lambda: self.inner.delete(key), key=key)
 
     def rest(self) -> None:
         """As `Origin.rest`."""

@@ -7,16 +7,14 @@ caller's buffer (docs/lab/0001-s3-client.md has the figures).
 
 import contextlib
 import http.client
-import os
+import logging
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import botocore
-import botocore.session
-from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from p2pcache.errors import (
     Conflict,
@@ -36,12 +34,17 @@ from p2pcache.io.origins.base import (
     Origin,
     OriginSettings,
     Readable,
+    Renewed,
     check_key,
     check_prefix,
 )
+from p2pcache.io.origins.causes import causes
 from p2pcache.io.origins.multipart import Multipart, Uploader
 from p2pcache.io.origins.retry import RetryPolicy
-from p2pcache.io.origins.s3errors import FOREIGN, translate
+from p2pcache.io.origins.s3client import Clients
+from p2pcache.io.origins.s3errors import FOREIGN, says_why, translate
+
+log = logging.getLogger(__name__)
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")  # old and foreign buckets are lenient
 _PROBE = "p2pcache/v1/probe"
@@ -55,6 +58,7 @@ class S3Origin(Origin):
 
         Raises:
             UsageError: a URL, profile or endpoint that isn't understood.
+            NotAllowed: credentials that can't be right, or can't be had.
         """
         bucket, _, prefix = url.removeprefix("s3://").rstrip("/").partition("/")
         if not _BUCKET.fullmatch(bucket):
@@ -73,14 +77,22 @@ class S3Origin(Origin):
         self._probe_lock = threading.Lock()
         self._conditional: bool | None = None
         self._endpoint = "S3"
-        with self._errors(""):
-            self._client = _client(settings)
-        self._endpoint = str(self._client.meta.endpoint_url)
+        self._clients: Clients | None = None
+        try:
+            self._clients = Clients(settings)
+        except FOREIGN as error:
+            raise self.failure("", error) from None
+        self._endpoint = str(self._clients.client.meta.endpoint_url)
 
     @property
     def endpoint(self) -> str:
         """URL of the server that is asked."""
         return self._endpoint
+
+    @property
+    def _client(self) -> Any:
+        assert self._clients is not None
+        return self._clients.client
 
     @property
     def conditional_put(self) -> bool:
@@ -92,8 +104,8 @@ class S3Origin(Origin):
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        with self._errors(key):
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(key))
+        with self.asking(key) as client:
+            answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
             size = answer.get("ContentLength")
             with contextlib.closing(answer["Body"]) as stream:
                 if size is not None and size > limit:
@@ -110,16 +122,16 @@ class S3Origin(Origin):
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
         try:
-            with self._errors(key):
-                answer = self._client.head_object(Bucket=self._bucket, Key=self._key(key))
+            with self.asking(key) as client:
+                answer = self._head(client, key)
         except NotFound:
             return None
         return ObjectInfo(key, int(answer["ContentLength"]), str(answer.get("ETag", "")))
 
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
-        with self._errors(key):
-            answer = self._client.get_object(
+        with self.asking(key) as client:
+            answer = client.get_object(
                 Bucket=self._bucket,
                 Key=self._key(key),
                 Range=f"bytes={start}-{start + length - 1}",
@@ -140,14 +152,14 @@ class S3Origin(Origin):
         elif expect is not None:
             condition = {"IfMatch": expect}
         try:
-            with self._errors(key):
-                answer = self._client.put_object(
+            with self.asking(key) as client:
+                answer = client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=data, **condition
                 )
         except NoContainer:
             raise
-        except NotFound as error:  # how AWS refuses If-Match where nothing is
-            raise Conflict(f"{self.url}/{key} was deleted by somebody else") from error
+        except NotFound:  # how AWS refuses If-Match where nothing is
+            raise Conflict(f"{self.url}/{key} was deleted by somebody else") from None
         return str(answer.get("ETag", ""))
 
     def put_file(
@@ -160,7 +172,7 @@ class S3Origin(Origin):
     ) -> None:
         """As `Origin.put_file`: several parts at once, each retried by itself."""
         upload = Multipart(
-            _PartCalls(self, self._client, self._bucket, self._key(key), key),
+            _PartCalls(self, self._bucket, self._key(key), key),
             self._policy,
             progress,
         )
@@ -169,8 +181,8 @@ class S3Origin(Origin):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
         check_prefix(prefix)
-        pages = self._client.get_paginator("list_objects_v2")
-        with self._errors(prefix):
+        with self.asking(prefix) as client:
+            pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
                     key = str(entry["Key"]).removeprefix(self._prefix)
@@ -180,8 +192,8 @@ class S3Origin(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        with contextlib.suppress(NotFound), self._errors(key):
-            self._client.delete_object(Bucket=self._bucket, Key=self._key(key))
+        with contextlib.suppress(NotFound), self.asking(key) as client:
+            client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
     def rest(self) -> None:
         """As `Origin.rest`: one that answers at this moment is closed when its body has been read."""
@@ -192,17 +204,46 @@ class S3Origin(Origin):
         self._uploader.close()
         self.rest()
 
-    def failure(self, key: str, error: Exception) -> P2PCacheError:
-        """What a foreign error about `key` ("": the whole origin) means to a caller."""
+    def failure(self, key: str, error: Exception, client: Any = None) -> P2PCacheError:
+        """What a foreign error about `key` ("": the whole origin) means to a caller.
+
+        The foreign one must not become the cause of ours: it may quote keys, and traces show it.
+
+        Args:
+            key: of the object.
+            error: one of `FOREIGN`.
+            client: that was asked; its credentials may have been renewed meanwhile.
+        """
         what = f"{self.url}/{key}" if key else self.url
+        if self._clients is not None:
+            self._clients.hide()
+            if client is not None and self._clients.renewed(client, error):
+                return Renewed(f"{what}: the S3 credentials were renewed just now; ask again")
+        log.debug("%s: %s", what, " <- ".join(type(one).__name__ for one in causes(error)))
         return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
+    def asking(self, key: str) -> Iterator[Any]:
+        """The client, for the length of one question about `key`; its errors become ours."""
+        client = self._client
         try:
-            yield
+            yield client
         except FOREIGN as error:
-            raise self.failure(key, error) from error
+            raise self.failure(key, error, client) from None
+
+    def _head(self, client: Any, key: str) -> dict[str, Any]:
+        where = {"Bucket": self._bucket, "Key": self._key(key)}
+        answer: dict[str, Any]
+        try:
+            answer = client.head_object(**where)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status not in (400, 403) or says_why(error):
+                raise
+            # An answer to HEAD has no body, so it doesn't say why: one to GET does.
+            client.get_object(**where, Range="bytes=0-0")["Body"].close()
+            raise
+        return answer
 
     def _key(self, key: str) -> str:
         check_key(key)
@@ -264,7 +305,7 @@ class _S3Body(Body):
         try:
             count = _read_some(self._source, buffer[: self._left])
         except FOREIGN as error:
-            raise self._origin.failure(self._key, error) from error
+            raise self._origin.failure(self._key, error) from None
         if not count:
             raise OriginUnavailable(
                 f"{self._origin.url}/{self._key}: the body ended {self._left} bytes early"
@@ -300,9 +341,8 @@ def _read_some(source: Any, buffer: memoryview) -> int:
 class _PartCalls:
     """The five calls of a multipart upload of one key."""
 
-    def __init__(self, origin: S3Origin, client: Any, bucket: str, full_key: str, key: str) -> None:
+    def __init__(self, origin: S3Origin, bucket: str, full_key: str, key: str) -> None:
         self._origin = origin
-        self._client = client
         self._where = {"Bucket": bucket, "Key": full_key}
         self._key = key
 
@@ -328,34 +368,6 @@ class _PartCalls:
         return None if found is None else found.size
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = getattr(self._client, operation)(**self._where, **arguments)
-        except FOREIGN as error:
-            raise self._origin.failure(self._key, error) from error
+        with self._origin.asking(self._key) as client:
+            answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
         return answer
-
-
-def _client(settings: OriginSettings) -> Any:
-    session = botocore.session.Session()
-    s3: dict[str, object] = {
-        # Over TLS the channel proves the bytes; SHA-256 in front of it would cap a push at 0.36
-        # GB/s a core. Over plain HTTP botocore signs them all the same.
-        "payload_signing_enabled": False
-    }
-    if settings.s3_addressing != "auto":
-        s3["addressing_style"] = settings.s3_addressing
-    config = Config(
-        connect_timeout=settings.connect_timeout_s,
-        read_timeout=settings.read_timeout_s,
-        max_pool_connections=settings.pool,
-        tcp_keepalive=True,
-        retries={"total_max_attempts": 1, "mode": "standard"},  # `Retrying` does it
-        # CRC trailers are news to many compatible stores; chunks carry BLAKE3 digests anyway
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        s3=s3,
-        **({"signature_version": botocore.UNSIGNED} if settings.s3_unsigned else {}),
-    )
-    # Every SDK but botocore reads AWS_REGION, and Kubernetes webhooks set only that one.
-    region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
-    return session.create_client("s3", region_name=region, config=config)

@@ -18,6 +18,7 @@ from p2pcache.errors import (
 )
 from p2pcache.io.log import redact
 from p2pcache.io.origins.base import NoContainer
+from p2pcache.io.origins.causes import explain, misused, one_line
 
 FOREIGN: tuple[type[Exception], ...] = (
     boto.BotoCoreError,
@@ -30,26 +31,33 @@ FOREIGN: tuple[type[Exception], ...] = (
 )
 """Everything that a call of the client or a read of a body may raise."""
 
-_TRANSPORT = (
-    boto.ConnectionError,
-    boto.HTTPClientError,
-    boto.IncompleteReadError,
-    boto.ResponseStreamingError,
-    urllib3.exceptions.HTTPError,
-    http.client.HTTPException,
-    OSError,
-)
 _SKEW = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 # With status 400, as if the request were malformed.
-_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
-_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch")
-_BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError")
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+_WRONG_KEY = (
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId",
+    "InvalidIdentityToken", "UnrecognizedClientException", "IncompleteSignature", "AuthFailure",
+    "InvalidSecurity", "MissingSecurityHeader", "MissingAuthenticationToken", "NotSignedUp",
+)  # fmt: skip
+_BUSY = (
+    "SlowDown", "SlowDownRead", "SlowDownWrite", "ServiceUnavailable", "RequestTimeout", "InternalError",
+    "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled",
+    "RequestThrottledException", "RequestLimitExceeded", "BandwidthLimitExceeded", "TooManyRequests",
+    "TooManyRequestsException", "LimitExceededException", "PriorRequestNotComplete",
+    "IDPCommunicationError",
+)  # fmt: skip
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "InsufficientStorage")
 _MOVED = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+_GIVES_CREDENTIALS = (
+    "AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "GetRoleCredentials", "CreateToken",
+    "GetSessionToken", "CreateOAuth2Token",
+)  # fmt: skip
+_NO_CREDENTIALS = (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError)
+_SIGN_IN = (boto.SSOError, boto.TokenRetrievalError)
 
 
 def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCacheError:
-    """The error of our tree for a foreign one.
+    """The error of our tree for a foreign one. Its text quotes a server only through `one_line`.
 
     Args:
         error: one of `FOREIGN`.
@@ -60,29 +68,28 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
     endpoint = redact(endpoint)  # our messages reach everybody who may look at a daemon
     if isinstance(error, boto.ClientError):
         return _refused(error, what, bucket, endpoint)
-    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
+    if isinstance(error, _NO_CREDENTIALS):
         return NotAllowed(f"no S3 credentials found; looked at {looked_at()}")
     if isinstance(error, boto.CredentialRetrievalError):
-        return NotAllowed(f"S3 credentials can't be had ({_one_line(error)}); {looked_at()}")
-    if isinstance(
-        error, boto.ProfileNotFound | boto.ParamValidationError | boto.InvalidRegionError
-    ):
-        return UsageError(f"{what}: {_one_line(error)}")
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return NotAllowed(
-            f"the certificate of {endpoint} isn't trusted ({_one_line(error)}); "
-            "set AWS_CA_BUNDLE to the file of its CA"
-        )
-    if isinstance(
-        error, boto.ReadTimeoutError | TimeoutError | urllib3.exceptions.ReadTimeoutError
-    ):
-        return OriginUnavailable(f"{what}: {endpoint} stalled")
-    if isinstance(error, _TRANSPORT):
-        advice = f"check that {endpoint} is right and can be reached from here"
-        return OriginUnavailable(f"{what}: {_one_line(error)}; {advice}")
-    if isinstance(error, ValueError):
-        return UsageError(f"{what}: {_one_line(error)}; check AWS_ENDPOINT_URL")
-    return P2PCacheError(f"{what}: {_one_line(error)}")
+        provider = one_line(error.kwargs.get("provider", "their provider"))
+        return NotAllowed(f"S3 credentials can't be had from {provider}; {looked_at()}")
+    if isinstance(error, _SIGN_IN):
+        return NotAllowed(f"{what}: the sign-in has ended; run `aws sso login` again")
+    return explain(error, what, endpoint) or misused(error, what)
+
+
+def about_credentials(error: Exception) -> bool:
+    """Whether other credentials could make it go well."""
+    if isinstance(error, boto.ClientError):
+        # Answers to HEAD have no code, and an expired token comes with 400.
+        code, status = _code(error)
+        return code not in _SKEW + _BUSY and status in (400, 401, 403)
+    return isinstance(error, (*_NO_CREDENTIALS, boto.CredentialRetrievalError, *_SIGN_IN))
+
+
+def says_why(error: boto.ClientError) -> bool:
+    """Whether a refusal has a code: answers to HEAD have none."""
+    return not _code(error)[0].isdigit()
 
 
 def looked_at() -> str:
@@ -99,30 +106,60 @@ def looked_at() -> str:
     )
 
 
-def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> P2PCacheError:
-    """The server answered, with an error status."""
+def _code(error: boto.ClientError) -> tuple[str, int]:
     answer = error.response
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    code = str(answer.get("Error", {}).get("Code", status))
-    said = _one_line(f"{code}: {answer.get('Error', {}).get('Message', '')}")
-    if code == "NoSuchBucket":
-        return NoContainer(f"no bucket {bucket!r} at {endpoint}; create it, or check the URL")
+    return str(answer.get("Error", {}).get("Code", status)), status
+
+
+def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> P2PCacheError:
+    """The server answered, with an error status."""
+    code, status = _code(error)
+    said = one_line(f"{code}: {error.response.get('Error', {}).get('Message', '')}")
+    if code in _BUSY or status in (408, 429) or (status >= 500 and status not in (501, 507)):
+        given = error.operation_name in _GIVES_CREDENTIALS
+        who = (
+            f"the service that gives S3 credentials ({error.operation_name})" if given else endpoint
+        )
+        return OriginUnavailable(f"{what}: {who} answers {status} {said}")
+    if code in _FULL or status == 507:
+        return NoSpace(f"{endpoint} is full ({said})")
+    return _about_us(error, code, status, said, endpoint) or _about_it(
+        code, status, said, what=what, bucket=bucket, endpoint=endpoint
+    )
+
+
+def _about_us(
+    error: boto.ClientError, code: str, status: int, said: str, endpoint: str
+) -> P2PCacheError | None:
+    """It doesn't take who we are, whatever was asked for."""
     if code in _SKEW:
         return NotAllowed(
             f"this machine's clock is too far from that of {endpoint} ({said}); synchronise it (NTP)"
         )
     if code in _EXPIRED:
         return NotAllowed(f"the S3 credentials have expired ({said}): renew them; {_source()}")
+    if error.operation_name in _GIVES_CREDENTIALS:
+        return NotAllowed(
+            f"S3 credentials can't be had: {error.operation_name} is refused ({said}); {_source()}"
+        )
     if code in _WRONG_KEY:
         return NotAllowed(f"{endpoint} doesn't take the S3 credentials ({said}); {_source()}")
-    if code in _FULL or status == 507:
-        return NoSpace(f"{endpoint} is full ({said})")
+    return None
+
+
+def _about_it(
+    code: str, status: int, said: str, *, what: str, bucket: str, endpoint: str
+) -> P2PCacheError:
+    """It doesn't do what was asked for."""
+    if code == "NoSuchBucket":
+        return NoContainer(f"no bucket {bucket!r} at {endpoint}; create it, or check the URL")
+    if code == "InvalidObjectState":
+        return NotAllowed(f"{what} is archived ({said}); restore it, or push it again")
     if code in _MOVED or status in (301, 307):
         return UsageError(
             f"bucket {bucket!r} is in another region ({said}); set AWS_REGION to its region"
         )
-    if code in _BUSY or status in (408, 429) or (status >= 500 and status != 501):
-        return OriginUnavailable(f"{what}: {endpoint} answers {status} {said}")
     if status in (401, 403):
         return NotAllowed(_denied(what, said))
     if status == 404:
@@ -145,8 +182,3 @@ def _source() -> str:
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return "the credentials are AWS_ACCESS_KEY_ID of the environment"
     return f"the credentials are what {looked_at()} gave"
-
-
-def _one_line(text: object) -> str:
-    """Servers and libraries write these words: one line, no control characters, no password of a URL."""
-    return "".join(c for c in " ".join(redact(str(text)).split()) if c.isprintable())[:300]

@@ -1,0 +1,57 @@
+"""An S3 endpoint of a few lines."""
+
+import http.server
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+class Stub(http.server.BaseHTTPRequestHandler):
+    """An S3 endpoint of a few lines: `answers` maps a method to (status, headers, body)."""
+
+    protocol_version = "HTTP/1.1"
+    answers: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
+    seen: ClassVar[list[tuple[str, str, dict[str, str]]]] = []
+
+    def _any(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.seen.append((self.command, self.path, dict(self.headers)))
+        key = self.path.partition("?")[0]
+        status, headers, body = self.answers.get(key) or self.answers[self.command]
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = _any  # noqa: N815 - http.server calls them so
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def stub(
+    answers: dict[str, tuple[int, dict[str, str], bytes]], tls: tuple[Path, Path] | None = None
+) -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
+    """Run a stub; yields its URL and the requests it saw."""
+    handler: Any = type("Handler", (Stub,), {"answers": answers, "seen": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    scheme = "https" if tls else "http"
+    try:
+        yield f"{scheme}://127.0.0.1:{server.server_port}", handler.seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
