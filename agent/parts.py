@@ -78,6 +78,13 @@ class OriginReads:
         """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
         return self._wrong.get((digest, run), "")
 
+    def take_wrong(self, digest: str) -> str:
+        """Why a read of a model found other bytes than were pushed; "": none did since this was asked last."""
+        found = {key: why for key, why in self._wrong.items() if key[0] == digest}
+        for key in found:
+            del self._wrong[key]
+        return next(iter(found.values()), "")
+
     def _begin(self) -> None:
         self._reading += 1
         if self._at_rest is not None:

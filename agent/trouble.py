@@ -2,6 +2,7 @@
 
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.core.events import Outcome
+from p2pcache.core.messages import Stop
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
@@ -47,6 +48,26 @@ def wrong_at_origin(why: str) -> OriginChanged:
     why = why.removesuffix("; push it again")
     return OriginChanged(
         f"the origin doesn't hold this model as it was pushed ({why}); push it again with --repair"
+    )
+
+
+def stopped(said: Stop, seen: str) -> OriginChanged:
+    """What the tracker found of a model's bytes in storage; `seen`: why this node's own read was wrong, if it was."""
+    if not said.odd:
+        return wrong_at_origin(seen or said.reason)
+    why = seen.removesuffix("; push it again") or f"run {said.run} is gone there, or doesn't match"
+    return OriginChanged(
+        f"storage as this node reads it doesn't hold this model ({why}), but {said.reason}: look at the mount, the "
+        "origin's URL and the credentials of this node, then pull again"
+    )
+
+
+def odd_storage(model: str, why: str) -> str:
+    """A model is whole, though this node's own storage doesn't hold all of it."""
+    why = why.removesuffix("; push it again")
+    return (
+        f"storage as this node reads it doesn't hold {model} ({why}), but other nodes brought it: look at the mount, "
+        "the origin's URL and the credentials of this node"
     )
 
 

@@ -73,6 +73,7 @@ class TrackerApp:
                 members or MemberSettings(),
                 neighbours=settings.neighbours,
                 trees_from=settings.trees_from,
+                certified=self.tls is not None,
             ),
             leases=dataclasses.replace(
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
@@ -89,7 +90,7 @@ class TrackerApp:
         )
         self.members = Members(
             self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
-            tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
+            catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
         warming.tell = self.members.tell
         self._views.connected = lambda: len(self.members)

@@ -81,6 +81,8 @@ class MemberSettings:
     # Nodes of a swarm from which on each is told who supplies it (`core.forest`); 0: never. Below it neighbours alone
     # do as well or better: real connections share links unevenly, trees hold on to theirs (decision 0038).
     trees_from: int = 250
+    # Ids say whose certificate they are of (`core.identity`): who has several is one witness.
+    certified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
