@@ -283,7 +283,8 @@ class Downloads:
                 download.finish()
             await self._watch(download)
             if why := self._parts.origin.take_wrong(swarm.digest):
-                log.warning("%s", odd_storage(str(download.ref), why))
+                self._parts.origin.odd = odd_storage(str(download.ref), why)
+                log.warning("%s", self._parts.origin.odd)
         except P2PCacheError as error:
             download.fail(error)
         finally:

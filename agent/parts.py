@@ -46,6 +46,7 @@ class OriginReads:
         self._reading = 0
         self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
         self._wrong: dict[tuple[str, int], str] = {}
+        self.odd = ""  # what others have and our own storage doesn't; until it is read well again
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
@@ -69,7 +70,10 @@ class OriginReads:
 
         self._begin()
         try:
-            return await self._threads.run(read)
+            outcome = await self._threads.run(read)
+            if outcome is Outcome.DONE:
+                self.odd = ""
+            return outcome
         finally:
             self._end()
             self._note(layout.digest, run, wrong)

@@ -58,6 +58,8 @@ class Queries:
         """What an operator should look at, though all works."""
         tls = self._parts.tls
         doubts = [f"origin: {self.origin_doubt}"] if self.origin_doubt else []
+        if odd := self._parts.origin.odd:
+            doubts.append(odd)
         for download in self._downloads.running.values():
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:

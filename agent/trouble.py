@@ -57,8 +57,8 @@ def stopped(said: Stop, seen: str) -> OriginChanged:
         return wrong_at_origin(seen or said.reason)
     why = seen.removesuffix("; push it again") or f"run {said.run} is gone there, or doesn't match"
     return OriginChanged(
-        f"storage as this node reads it doesn't hold this model ({why}), but {said.reason}: look at the mount, the "
-        "origin's URL and the credentials of this node, then pull again"
+        f"storage as this node reads it doesn't hold this model ({why}), but {said.reason}: look at the mount "
+        "or bucket, the origin's URL and the credentials of this node, then pull again"
     )
 
 
@@ -66,8 +66,8 @@ def odd_storage(model: str, why: str) -> str:
     """A model is whole, though this node's own storage doesn't hold all of it."""
     why = why.removesuffix("; push it again")
     return (
-        f"storage as this node reads it doesn't hold {model} ({why}), but other nodes brought it: look at the mount, "
-        "the origin's URL and the credentials of this node"
+        f"storage as this node reads it doesn't hold {model} ({why}), but other nodes brought it: look at the mount "
+        "or bucket, the origin's URL and the credentials of this node"
     )
 
 

@@ -8,9 +8,9 @@ from p2pcache.core.roster import Roster
 from p2pcache.core.wrongbytes import Why, Word
 
 _FOUND = {
-    Word.NONE: "the tracker can't read that run itself",
-    Word.RIGHT: "the tracker reads that run right",
-    Word.WRONG: "the tracker reads that run wrong, too",
+    Word.NONE: "the tracker can't read run {run} itself",
+    Word.RIGHT: "the tracker reads run {run} right",
+    Word.WRONG: "the tracker reads run {run} wrong, too",
 }
 _ODD = {
     Why.OTHERS_READ_IT: "others read run {run} right",
@@ -27,13 +27,18 @@ class Doubts:
         self._roster = roster
         self._book = book
         self._wrong = book.wrong
+        self._named: set[int] = set()  # who read wrong, and people were told; until its pull ends
 
     def mismatched(self, node: int, runs: int, now: float, out: list[Output]) -> None:
         """A member read these runs (bits) wrong; only of its own leases does its word count."""
         for run in self._book.mismatched(node, runs, now):
-            if self._wrong.said(node, run, now):
+            fresh = self._wrong.said(node, run, now)
+            if node not in self._named:
+                self._named.add(node)
                 text = f"it says that storage has run {run} of the model not at all, or wrong"
-                out += [Spoken(node, self._digest, text), ReadRun(node, self._digest, run)]
+                out.append(Spoken(node, self._digest, text))
+            if fresh:
+                out.append(ReadRun(node, self._digest, run))
             self._judge(run, now, out)
 
     def claimed(self, node: int, runs: int, now: float, out: list[Output]) -> None:
@@ -46,18 +51,24 @@ class Doubts:
     def heard(self, node: int, run: int, word: Word, now: float, out: list[Output]) -> None:
         """The tracker has read a run itself, because of this node."""
         self._wrong.heard(run, word)
-        out.append(Spoken(node, self._digest, _FOUND[word]))
+        if node not in self._wrong.odd:
+            out.append(Spoken(node, self._digest, _FOUND[word].format(run=run)))
         self._judge(run, now, out)
 
     def credit(self, node: int, credit: int, wanted: int) -> int:
         """How many leases a node works on, who says so many; who is odd gets none until its pull is over."""
+        if credit <= 0:
+            self.over(node)
         odd = self._wrong.odd.get(node)
         if odd is None:
             return credit
-        if credit <= 0:
-            self._wrong.pardon(node)
         odd.wanted = wanted
         return 0
+
+    def over(self, node: int) -> None:
+        """Its pull is over, or it is another process: it may try again."""
+        self._wrong.pardon(node)
+        self._named.discard(node)
 
     def step(self, out: list[Output]) -> None:
         """Tell those that nobody brings what they lack, and that can't read it themselves."""
@@ -78,7 +89,7 @@ class Doubts:
         before = self._book.stopped
         for node in self._wrong.judge(run, self._book.readers, now):
             if not self._book.readers.credit(node):
-                self._wrong.pardon(node)  # its pull is over
+                self.over(node)
                 continue
             self._wrong.odd[node].wanted = self._book.readers.wanted(node)
             self._book.want(node, 0)

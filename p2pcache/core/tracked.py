@@ -76,7 +76,7 @@ class TrackedSwarm:
         """A member connected: what it lists is all there is."""
         node = member.node
         self._blames.pop(node, None)
-        self.book.wrong.pardon(node)
+        self.doubts.over(node)
         self.out_of_reach.announced(node)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
@@ -182,7 +182,7 @@ class TrackedSwarm:
         self.out_of_reach.left(node)
         self.planting.left(node)
         self.book.forget(node, now)
-        self.book.wrong.pardon(node)
+        self.doubts.over(node)
         self._blames.pop(node, None)
         self.audit.answered(node)
         self.audit.suspect(now)

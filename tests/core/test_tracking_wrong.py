@@ -278,5 +278,5 @@ def test_people_are_told_who_said_what() -> None:
     said = [(spoken.node, spoken.text) for spoken in world.spoken]
     assert [node for node, _ in said] == [1, 1, 1]
     assert f"run {run}" in said[0][1]
-    assert "the tracker reads that run right" in said[1][1]
+    assert "the tracker reads run" in said[1][1]
     assert "no leases" in said[2][1]
