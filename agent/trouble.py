@@ -3,6 +3,7 @@
 from p2pcache.agent.announce import TrackerLink
 from p2pcache.core.events import Outcome
 from p2pcache.core.messages import Stop
+from p2pcache.core.wrongbytes import Why
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
@@ -60,6 +61,15 @@ def stopped(said: Stop, seen: str) -> OriginChanged:
         f"storage as this node reads it doesn't hold this model ({why}), but {said.reason}: look at the mount "
         "or bucket, the origin's URL and the credentials of this node, then pull again"
     )
+
+
+def read_wrong(run: int, seen: str, link: TrackerLink | None) -> OriginChanged:
+    """What this node has read wrong twice without a lease; `link`: to a tracker that couldn't be asked."""
+    why = seen or f"run {run} doesn't match its digests"
+    if link is None:
+        return wrong_at_origin(why)
+    nobody = "neither the tracker nor another node could be asked"
+    return stopped(Stop("", run, nobody, Why.NOBODY_ELSE_READS), why)
 
 
 def odd_storage(model: str, why: str) -> str:
