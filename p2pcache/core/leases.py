@@ -113,8 +113,8 @@ class LeaseBook:
                 self._drop(run, now, "done")
                 self.readers.succeeded(lease, now, len(self.leases) + 1)
                 continue
-            lease.others += 1
-            if lease.others >= self._settings.enough_holders:
+            lease.others.add(self.wrong.bearer(node))
+            if len(lease.others) >= self._settings.enough_holders:
                 self._drop(run, now, "revoked")
                 revoked.setdefault(lease.node, []).append(run)
         return revoked

@@ -209,6 +209,17 @@ def test_revoked_when_enough_have_it() -> None:
     assert book.done == 1
 
 
+def test_one_bearer_that_has_it_twice_is_one() -> None:
+    book, have = make()
+    book.wrong.bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
+    book.want(A, 1)
+    book.grants(0.0)
+    for node in (B, C, D):
+        have[node] = 1
+        assert book.claim(node, 1, 1.0) == {}
+    assert book.leases[0].node == A
+
+
 def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:
     book, have = make()
     book.want(A, 1)
