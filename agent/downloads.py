@@ -11,6 +11,7 @@ from p2pcache.agent.journal import Journal
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.resolver import Resolver
 from p2pcache.agent.swarm import Swarm
+from p2pcache.agent.trouble import odd_storage
 from p2pcache.core import manifest as manifests
 from p2pcache.core.compilecache import permit_programs
 from p2pcache.core.events import Source
@@ -281,6 +282,9 @@ class Downloads:
             if swarm.complete:
                 download.finish()
             await self._watch(download)
+            if why := self._parts.origin.take_wrong(swarm.digest):
+                self._parts.origin.odd = odd_storage(str(download.ref), why)
+                log.warning("%s", self._parts.origin.odd)
         except P2PCacheError as error:
             download.fail(error)
         finally:

@@ -49,6 +49,7 @@ class OriginReads:
         self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
+        self.odd = ""  # what others have and our own storage doesn't; until it is read well again
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
@@ -74,7 +75,10 @@ class OriginReads:
 
         self._begin()
         try:
-            return await self._threads.run(read)
+            outcome = await self._threads.run(read)
+            if outcome is Outcome.DONE:
+                self.odd = ""
+            return outcome
         finally:
             self._end()
             self._note(layout.digest, run, wrong)
@@ -89,6 +93,13 @@ class OriginReads:
     def why(self, digest: str) -> P2PCacheError | None:
         """Why the last read of a model that ended brought nothing; None: it did, or none was."""
         return self._why.get(digest)
+
+    def take_wrong(self, digest: str) -> str:
+        """Why a read of a model found other bytes than were pushed; "": none did since this was asked last."""
+        found = {key: why for key, why in self._wrong.items() if key[0] == digest}
+        for key in found:
+            del self._wrong[key]
+        return next(iter(found.values()), "")
 
     def _begin(self) -> None:
         self._reading += 1

@@ -81,6 +81,8 @@ class Queries:
         doubts = [*dict.fromkeys(f"origin: {told(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
+        if odd := self._parts.origin.odd:
+            doubts.append(odd)
         for download in self._downloads.running.values():
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from p2pcache.agent.neighbours import Neighbours
 from p2pcache.agent.parts import Parts
 from p2pcache.agent.recorded import end_recording, make_scheduler
-from p2pcache.agent.trouble import CUT_OFF, disk_failed, hopeless, wrong_at_origin
+from p2pcache.agent.trouble import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
 from p2pcache.core import chunkset
 from p2pcache.core import commands as c
 from p2pcache.core import events as e
@@ -211,8 +211,8 @@ class Swarm:
             case m.Revoke():
                 self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
-                why = self._parts.origin.wrong(self.digest, message.run) or message.reason
-                self.on_failed(wrong_at_origin(why))
+                seen = self._parts.origin.wrong(self.digest, message.run)
+                self.on_failed(stopped(message, seen))
             case m.Poll():
                 self.tell_tracker()
             case _:
@@ -356,8 +356,8 @@ class Swarm:
             case c.CutOff():
                 log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):
-                why = self._parts.origin.wrong(self.digest, run)
-                self.on_failed(wrong_at_origin(why or f"run {run} doesn't match its digests"))
+                seen = self._parts.origin.wrong(self.digest, run)
+                self.on_failed(read_wrong(run, seen, self._parts.link))
         link, count = self._parts.link, self.layout.run_count
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)

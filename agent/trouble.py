@@ -1,6 +1,8 @@
 """Why a pull will not end, in words."""
 
 from p2pcache.agent.announce import TrackerLink
+from p2pcache.core.messages import Stop
+from p2pcache.core.wrongbytes import Why
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
@@ -53,6 +55,35 @@ def wrong_at_origin(why: str) -> OriginChanged:
     why = why.removesuffix("; push it again")
     return OriginChanged(
         f"the origin doesn't hold this model as it was pushed ({why}); push it again with --repair"
+    )
+
+
+def stopped(said: Stop, seen: str) -> OriginChanged:
+    """What the tracker found of a model's bytes in storage; `seen`: why this node's own read was wrong, if it was."""
+    if not said.odd:
+        return wrong_at_origin(seen or said.reason)
+    why = seen.removesuffix("; push it again") or f"run {said.run} is gone there, or doesn't match"
+    return OriginChanged(
+        f"storage as this node reads it doesn't hold this model ({why}), but {said.reason}: look at the mount "
+        "or bucket, the origin's URL and the credentials of this node, then pull again"
+    )
+
+
+def read_wrong(run: int, seen: str, link: TrackerLink | None) -> OriginChanged:
+    """What this node has read wrong twice without a lease; `link`: to a tracker that couldn't be asked."""
+    why = seen or f"run {run} doesn't match its digests"
+    if link is None:
+        return wrong_at_origin(why)
+    nobody = "neither the tracker nor another node could be asked"
+    return stopped(Stop("", run, nobody, Why.NOBODY_ELSE_READS), why)
+
+
+def odd_storage(model: str, why: str) -> str:
+    """A model is whole, though this node's own storage doesn't hold all of it."""
+    why = why.removesuffix("; push it again")
+    return (
+        f"storage as this node reads it doesn't hold {model} ({why}), but other nodes brought it: look at the mount "
+        "or bucket, the origin's URL and the credentials of this node"
     )
 
 

@@ -71,6 +71,7 @@ class TrackerApp:
             members=dataclasses.replace(
                 members or MemberSettings(expiry_s=SILENCE_S),
                 neighbours=settings.neighbours,
+                certified=self.tls is not None,
             ),
             leases=dataclasses.replace(
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
@@ -85,7 +86,7 @@ class TrackerApp:
         )
         self.members = Members(
             self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
-            tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
+            catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
         warming.tell = self.members.tell
         self._views.connected = lambda: len(self.members)

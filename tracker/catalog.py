@@ -155,6 +155,15 @@ class Catalog:
             except P2PCacheError as error:
                 self.trouble = error
 
+    async def look(self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float) -> T:
+        """What `work` finds at the origin, on a thread; `key` names it.
+
+        Raises:
+            OriginUnavailable: it took longer than so many seconds.
+            P2PCacheError: of `work`, or there is no origin.
+        """
+        return await self._once(key, lambda: work(self._get_repo()), wait_s)
+
     # -- on worker threads -------------------------------------------------------------------------
 
     def _read_tag(self, ref: Ref) -> TagRecord | P2PCacheError:

@@ -19,10 +19,11 @@ from p2pcache.core.announced import unfit
 from p2pcache.core.dialback import Dial
 from p2pcache.core.handshake import Secret
 from p2pcache.core.identity import Member
-from p2pcache.core.outputs import DialBack, Output, Send, Unreached
+from p2pcache.core.outputs import DialBack, Output, ReadRun, Send, Spoken, Unreached
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.core.tracking import Tracking
 from p2pcache.core.twins import Twins
+from p2pcache.core.wrongbytes import Word
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
@@ -30,8 +31,10 @@ from p2pcache.io.door import trust
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
+from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
 from p2pcache.tracker.dialling import Dialling
+from p2pcache.tracker.witness import Witness
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class Members:
         node: int,
         secret: Secret,
         asks: Asks,
+        catalog: Catalog,
         tasks: Tasks,
         clock: Clock,
         certified: bool = False,
@@ -91,6 +95,7 @@ class Members:
         )  # these and who waits for one, by address; no zeros
         self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
         self._dialling = Dialling(self._dialled)
+        self._witness = Witness(catalog, self._witnessed)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
@@ -305,8 +310,15 @@ class Members:
             if isinstance(output, Unreached):
                 self._warn_of(output)
                 continue
+            if isinstance(output, Spoken):
+                self._tell_of(output)
+                continue
             if isinstance(output, DialBack):
                 self._dialling.dial(output.dial)
+                continue
+            if isinstance(output, ReadRun):
+                reading = self._witness.read(output)
+                self._tasks.spawn_contained(reading, name=f"witness-{output.digest:.12}")
                 continue
             connection = self._live.get(output.node)
             if connection is None:
@@ -356,6 +368,15 @@ class Members:
             "and the address its own? (p2pcache doctor there; --advertise)",
             format_node(node), record.member.address, what,
         )  # fmt: skip
+
+    def _tell_of(self, spoken: Spoken) -> None:
+        level = logging.WARNING if self._has_a_line(spoken.node) else logging.DEBUG
+        who = format_node(spoken.node)
+        _log.log(level, "model %.12s, node %s: %s", spoken.digest, who, spoken.text)
+
+    def _witnessed(self, asked: ReadRun, word: Word) -> None:
+        if not self._closing:
+            self._perform(self._tracking.witnessed(asked, word, self._clock.now()))
 
     def _has_a_line(self, node: int) -> bool:
         """Whether a warning about this member finds room: one that comes and goes, or moves, would fill the log."""

@@ -100,7 +100,7 @@ class CutOff:
 
 @dataclass(slots=True)
 class OriginCorrupt:
-    """Our own reads of this run from the origin mismatched twice (only said without a tracker)."""
+    """Our own reads of this run from the origin mismatched twice (only said of what is read without leases)."""
 
     run: int
 

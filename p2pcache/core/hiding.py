@@ -1,4 +1,4 @@
-"""Whom others can't dial, so far as is known. Pure."""
+"""Whom others can't dial, so far as is known, or don't believe. Pure."""
 
 from collections.abc import Set as AbstractSet
 
@@ -13,10 +13,14 @@ class Hiding:
         self.doubted = doubted
         self.hidden: dict[int, float] = {}  # until when
         self.pardoned: dict[int, float] = {}
+        self.shunned: set[int] = (
+            set()
+        )  # nobody would believe what they read: they read for themselves
 
     def is_reached(self, node: int) -> bool:
         """Whether others can dial it, or it reads whoever gets at that."""
-        return not (node in self.hidden or node in self.doubted) or node in self.pardoned
+        out = node in self.hidden or node in self.doubted or node in self.shunned
+        return not out or node in self.pardoned
 
     def hide(self, node: int, now: float) -> None:
         """Others can't get from the node what it has: let somebody else read."""
@@ -30,6 +34,7 @@ class Hiding:
         """It is gone."""
         self.hidden.pop(node, None)
         self.pardoned.pop(node, None)
+        self.shunned.discard(node)
 
     def hidden_at(self, now: float) -> set[int]:
         """Who is hidden, for people: nobody wakes us while nobody wants a lease."""

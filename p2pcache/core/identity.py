@@ -48,6 +48,11 @@ class Member(NamedTuple):
         return self.role == "agent" and node >> OWN_BITS == _name_bits(self.name)
 
 
+def bearer_of(node: int) -> int:
+    """Whose node id this is, where certificates name their bearers: all of one certificate have this in common."""
+    return node >> OWN_BITS
+
+
 def is_name(text: str) -> bool:
     """Whether a member can be called that."""
     return _NAME.fullmatch(text) is not None

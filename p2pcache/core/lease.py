@@ -1,7 +1,7 @@
 """One grant: a node may read one run from the origin; and what was granted and ended lately."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 STORY_ENTRIES = 2000  # the last few minutes of a storm, at about 100 bytes each
 
@@ -14,7 +14,7 @@ class Lease:
     since: float
     expires: float
     adopted: bool = False  # the read began before it
-    others: int = 0  # other nodes that came to have the run meanwhile
+    others: set[int] = field(default_factory=set)  # bearers that came to have the run meanwhile
 
 
 class Story:

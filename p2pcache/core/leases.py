@@ -68,7 +68,7 @@ class LeaseBook:
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
-        self._wrong = WrongBytes(settings.mismatches_to_stop)
+        self.wrong = WrongBytes(settings.mismatches_to_stop)  # its owner tells it who read what
         self._story = Story()
 
     @property
@@ -79,7 +79,7 @@ class LeaseBook:
     @property
     def stopped(self) -> int | None:
         """The run whose origin bytes are wrong, so that no leases are given out."""
-        return self._wrong.stopped
+        return self.wrong.stopped
 
     def runs_of(self, node: int) -> set[int]:
         """The runs that a node reads now."""
@@ -110,8 +110,8 @@ class LeaseBook:
                 self._drop(run, now, "done")
                 self.readers.succeeded(lease, now, len(self.leases) + 1)
                 continue
-            lease.others += 1
-            if lease.others >= self._settings.enough_holders:
+            lease.others.add(self.wrong.bearer(node))
+            if len(lease.others) >= self._settings.enough_holders:
                 self._drop(run, now, "revoked")
                 revoked.setdefault(lease.node, []).append(run)
         return revoked
@@ -157,18 +157,18 @@ class LeaseBook:
             self._drop(run, now, "returned")
         return bool(mine)
 
-    def mismatched(self, node: int, runs: int, now: float) -> int | None:
-        """The origin's bytes didn't match the manifest.
-
-        Returns:
-            The run for which leases just stopped, when enough nodes agree (or the only one that
-            reads saw it twice); None otherwise.
-        """
+    def mismatched(self, node: int, runs: int, now: float) -> list[int]:
+        """The origin's bytes didn't match the manifest; returns the runs of which the node had the lease."""
+        mine = self._mine(node, runs)
         self.failed(node, runs, now)
-        run = self._wrong.seen(node, runs, now, alone=not self.readers.any_but(node))
-        if run is not None:
-            self._story.note(now, run, "stopped: wrong bytes at the origin", node)
-        return run
+        return mine
+
+    def kept(self, node: int, runs: int, now: float) -> None:
+        """The node has runs for itself alone, as nobody believes it: it needs no leases of them, but others do."""
+        for run in self._mine(node, runs):
+            self._give_up(run, now, "kept")
+        if self.readers.credit(node):
+            self.readers.set_wanted(node, self.readers.wanted(node) & ~runs)
 
     def forget(self, node: int, now: float) -> None:
         """The node is gone. Its runs count as done until it is known that nobody has them."""
@@ -243,7 +243,7 @@ class LeaseBook:
 
     def resume(self, now: float) -> bool:
         """Whether leases flow (again): a stop ends once nobody wants and a while has passed."""
-        return self._wrong.resume(now, wanted=bool(len(self.readers)))
+        return self.wrong.resume(now, wanted=bool(len(self.readers)))
 
     def expire(self, now: float) -> bool:
         """Drop leases that weren't renewed; returns whether there were any. Ends rests, too."""

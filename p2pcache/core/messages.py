@@ -203,11 +203,12 @@ class Revoke(_Message, tag=35, frozen=True):
 
 
 class Stop(_Message, tag=36, frozen=True):
-    """No more leases for this model: the origin's bytes are wrong (exit 6 everywhere)."""
+    """No more leases for this model: the origin's bytes are wrong (exit 6 everywhere), or those that you read."""
 
     digest: str
     run: int
     reason: str
+    odd: int = 0  # 1: others read it right; 2: nobody else reads it that could be asked (`core.wrongbytes`)
 
 
 class Poll(_Message, tag=37, frozen=True):

@@ -372,6 +372,8 @@ class OriginSide:
         self._report.mismatched |= 1 << run
         self._diary.counters.mismatched += 1
         count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
-        if count == _CORRUPT_AFTER and not self._by_itself.up:
+        if (
+            count == _CORRUPT_AFTER and self._by_itself.governs
+        ):  # nobody else judges reads without a lease
             self._rotten |= 1 << run
             out.append(OriginCorrupt(run))

@@ -4,6 +4,7 @@ Who is stuck is introduced to holders. A holder that didn't help two of them, or
 out of the others' reach: it gets no lease while they work on some, and what it alone has is read again.
 """
 
+from collections.abc import Callable
 from math import inf
 
 from p2pcache.core import chunkset
@@ -12,6 +13,7 @@ from p2pcache.core.dialback import DialBacks
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.outputs import Output, Send, Unreached
 from p2pcache.core.roster import Roster
+from p2pcache.core.wrongbytes import by_id, witnesses_but
 
 MAX_STUCK_RUNS = 32  # per message: a window; more is told again later
 INTRODUCED = 4  # holders named per stuck run
@@ -32,8 +34,14 @@ LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some mi
 class OutOfReach:
     """One swarm's."""
 
-    def __init__(self, roster: Roster, book: LeaseBook, dials: DialBacks) -> None:
-        """Nobody is stuck yet; the swarm's roster and leases, and whom the tracker could dial."""
+    def __init__(
+        self,
+        roster: Roster,
+        book: LeaseBook,
+        dials: DialBacks,
+        bearer: Callable[[int], int] = by_id,
+    ) -> None:
+        """Nobody is stuck yet; the swarm's roster and leases, whom the tracker could dial, and whose a node id is."""
         self._roster = roster
         self._book = book
         self._unreached = dials.unreached
@@ -41,7 +49,8 @@ class OutOfReach:
         self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
         # Node -> when it was introduced in vain last, and how many runs were to be read again for it then.
         self._cut_off: dict[int, tuple[float, int]] = {}
-        self._in_vain: dict[int, set[int]] = {}  # holder -> who doesn't reach it
+        self._bearer = bearer
+        self._in_vain: dict[int, set[int]] = {}  # holder -> bearers that don't reach it
         # Of those that we can't dial: they have something new, or others want it only now.
         self._perhaps_lost: set[int] = set()
         self._look_at = -inf  # at those again
@@ -176,9 +185,10 @@ class OutOfReach:
         for holder in holders:
             if holder in self._roster and holder not in self._book.readers.hiding.hidden:
                 accusers = self._in_vain.setdefault(holder, set())
-                accusers.add(node)
+                accusers.add(self._bearer(node))
                 needed = ACCUSERS_TO_HIDE - (holder in self._unreached)
-                if len(accusers) >= min(needed, len(self._roster) - 1):
+                there_are = witnesses_but(holder, self._roster, self._bearer, needed)
+                if len(accusers) >= max(1, there_are):
                     self._hide(holder, now, out)
 
     def _hide(self, holder: int, now: float, out: list[Output]) -> None:

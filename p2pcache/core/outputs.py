@@ -38,4 +38,22 @@ class Unreached:
     digest: str  # empty: of no model, it could not be dialled
 
 
-Output = Send | Close | DialBack | Unreached
+@dataclass(slots=True)
+class Spoken:
+    """People should know who said what of a model's bytes in storage, and what became of it."""
+
+    node: int
+    digest: str
+    text: str
+
+
+@dataclass(slots=True)
+class ReadRun:
+    """Read a run from the origin and prove it, as a witness; `Tracking.witnessed` is told how it ends, always."""
+
+    node: int  # because of whose word
+    digest: str
+    run: int
+
+
+Output = Send | Close | DialBack | Unreached | Spoken | ReadRun

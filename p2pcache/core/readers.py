@@ -144,6 +144,10 @@ class Readers:
         else:
             self._wanted[node] = wanted
 
+    def wanted(self, node: int) -> int:
+        """The runs (bits, or ALL) that the node has use for."""
+        return self._wanted.get(node, ALL)
+
     @property
     def choosy(self) -> bool:
         """Whether any node has use for some runs only."""

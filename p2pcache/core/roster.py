@@ -39,7 +39,7 @@ class Roster:
         self.rack_changes = 0  # how often one got its first member or lost its last
         self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
         self._degree: dict[int, int] = {}
-        self._shunned: set[int] = set()
+        self._shunned: dict[int, int] = {}  # -> bits that it says it has: no use to others
         self._joined: dict[int, Member] = {}  # since the last flush
         self._left: set[int] = set()
         self._list: Swarm | None = None  # the full list of `version`, until the next change
@@ -83,7 +83,7 @@ class Roster:
             return
         self._take_out(member)
         self._degree.pop(node, None)
-        self._shunned.discard(node)
+        self._shunned.pop(node, None)
         self.pulling.discard(node)
         del self.have[node]
         if self._joined.pop(node, None) is None:
@@ -93,12 +93,13 @@ class Roster:
         """It serves wrong bytes: nobody is sent to it, and what it has doesn't count."""
         if node in self._members:
             self._take_out(self._members[node])
-            self._shunned.add(node)
+            self._shunned[node] = self.have[node]
             self.have[node] = 0
 
     def update(self, node: int, have: int) -> int:
         """A member said what it has; returns the bits that it didn't have before."""
         if node in self._shunned:
+            self._shunned[node] = have
             return 0
         fresh = have & ~self.have[node]
         self.have[node] = have
@@ -114,6 +115,10 @@ class Roster:
             self.pulling.add(node)
         else:
             self.pulling.discard(node)
+
+    def has(self, node: int) -> int:
+        """Bits that a member says it has, whether or not it is believed."""
+        return self._shunned.get(node, 0) | self.have[node]
 
     def is_shunned(self, node: int) -> bool:
         """Whether the node was caught sending wrong bytes."""
@@ -228,8 +233,8 @@ class Roster:
         """Assert the invariants."""
         members = set(self._members)
         assert set(self.have) == members
-        assert set(self._everyone) == members - self._shunned
-        assert self._shunned <= members
+        assert set(self._everyone) == members - self._shunned.keys()
+        assert self._shunned.keys() <= members
         assert self.pulling <= members
         assert all(self.have[n] == 0 for n in self._shunned)
         assert set(self.complete) == {n for n in members if self.have[n] == self._full_set}

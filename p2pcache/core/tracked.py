@@ -9,13 +9,16 @@ from p2pcache.core.audit import Audit
 from p2pcache.core.commands import ALL
 from p2pcache.core.dealing import Dealer
 from p2pcache.core.dialback import DialBacks
+from p2pcache.core.doubts import Doubts
 from p2pcache.core.hold import Hold
+from p2pcache.core.identity import bearer_of
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.ledger import Ledger
 from p2pcache.core.outofreach import OutOfReach
 from p2pcache.core.outputs import Output, Send
 from p2pcache.core.roster import Roster
 from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.core.wrongbytes import Word, by_id, witnesses_but
 
 MAX_LISTED_LEASES = 256  # per message; nodes work on a handful
 MAX_DEMANDED = 256  # runs per message; more is told when these are here
@@ -39,6 +42,7 @@ class TrackedSwarm:
     ) -> None:
         """A swarm's first member came; `remembered`: its members before the tracker restarted."""
         seed = int(digest[:16], 16) ^ epoch
+        self._bearer = bearer_of if members.certified else by_id
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
@@ -50,7 +54,9 @@ class TrackedSwarm:
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self.out_of_reach = OutOfReach(self.roster, self.book, dials)
+        self.out_of_reach = OutOfReach(self.roster, self.book, dials, self._bearer)
+        self.book.wrong.bearer = self._bearer
+        self.doubts = Doubts(self.roster, self.book)
         self._epoch = epoch
         self._neighbours = members.neighbours
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
@@ -68,9 +74,11 @@ class TrackedSwarm:
         """A member connected: what it lists is all there is."""
         node = member.node
         self._blames.pop(node, None)
+        self.doubts.over(node)
         self.out_of_reach.announced(node)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
+            self.book.readers.hiding.shunned.discard(node)
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         self._state(member, said, present, now, out)
         if self.book.keep_only(node, reading, now):
@@ -118,29 +126,38 @@ class TrackedSwarm:
         returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
         demanded = self._runs(said.demanded[:MAX_DEMANDED])
         wanted = self._bits(said.wanted)
-        self._claim(node, self.roster.have[node] | done, now, out)
+        self._claim(node, self.roster.has(node) | done, now, out)
         if said.epoch == self._epoch:
             book.failed(node, failed, now)
             if book.returned(node, returned, now):
                 self.audit.suspect(now)
         if mismatched:
-            self._mismatched(node, mismatched, now, out)
+            self.doubts.mismatched(node, mismatched, now, out)
         if said.credit >= 0:
             self._want(node, said.credit, wanted, out, now)
         book.demand(demanded)
 
     def blamed(self, accuser: int, node: int, now: float) -> None:
         """A member got bytes from another that don't match."""
-        if accuser == node or accuser not in self.roster or node not in self.roster:
+        if accuser not in self.roster or node not in self.roster:
+            return
+        bearer = self._bearer(accuser)
+        if bearer == self._bearer(node):
             return
         self.blames += 1
         accusers = self._blames.setdefault(node, set())
-        accusers.add(accuser)
-        enough = min(BLAMES_TO_SHUN, len(self.roster) - 1)  # of two members only one can accuse
+        accusers.add(bearer)
+        # Of two members only one can accuse.
+        enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_SHUN)
         if len(accusers) >= enough and not self.roster.is_shunned(node):
             self.roster.shun(node)
             self.book.forget(node, now)
+            self.book.readers.hiding.shunned.add(node)  # what it reads is of use to nobody else
             self.audit.suspect(now)
+
+    def witnessed(self, node: int, run: int, word: Word, now: float, out: list[Output]) -> None:
+        """The tracker has read a run from the origin, because of what this node said of it."""
+        self.doubts.heard(node, run, word, now, out)
 
     def paused(self, node: int) -> None:
         """Its connection broke: what it reads goes on, but it gets nothing new."""
@@ -156,6 +173,7 @@ class TrackedSwarm:
         self.roster.leave(node)
         self.out_of_reach.left(node)
         self.book.forget(node, now)
+        self.doubts.over(node)
         self._blames.pop(node, None)
         self.audit.answered(node)
         self.audit.suspect(now)
@@ -172,6 +190,7 @@ class TrackedSwarm:
         poll = m.Poll(self.digest)
         out.extend(Send(node, poll) for node in self.audit.step(self.roster, self.book, now))
         if not self.hold.holds(now):
+            self.doubts.step(out)
             for node, runs in self.book.grants(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
         delta = self.roster.flush(now)
@@ -192,6 +211,7 @@ class TrackedSwarm:
         """Assert every invariant of the parts."""
         self.roster.check()
         self.book.check()
+        self.book.wrong.check()
         self.audit.check()
         covered = self.roster.covered()
         assert not covered & self.book.free or self.book.rescues, "a held run is free"
@@ -220,15 +240,18 @@ class TrackedSwarm:
         if roster.have[node] & ~have:
             self.audit.suspect(now)
         self._claim(node, have, now, out)
-        if not roster.is_shunned(node):
-            self.book.renew(node, reading, now)
+        self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._want(node, credit, self._bits(said.wanted), out, now)
         self.audit.answered(node)
 
     def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
         fresh = self.roster.update(node, have)
+        if self.roster.is_shunned(node):
+            self.book.kept(node, have, now)
         if fresh:
+            if self.book.wrong.doubted:
+                self.doubts.claimed(node, fresh, now, out)
             self.out_of_reach.has_news(node)
             for reader, runs in self.book.claim(node, fresh, now).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
@@ -241,19 +264,12 @@ class TrackedSwarm:
 
     def _want(self, node: int, credit: int, wanted: int, out: list[Output], now: float) -> None:
         if credit > 0 and not self.book.resume(now):
-            out.append(Send(node, self._stop()))
+            out.append(Send(node, self.doubts.stop()))
             return
-        self.out_of_reach.want(node, 0 if self.roster.is_shunned(node) else credit, wanted)
-
-    def _mismatched(self, node: int, runs: int, now: float, out: list[Output]) -> None:
-        if self.book.mismatched(node, runs, now) is not None:
-            stop = self._stop()
-            out.extend(Send(other, stop) for other in self.roster.needy())
-
-    def _stop(self) -> m.Stop:
-        run = self.book.stopped if self.book.stopped is not None else -1
-        reason = f"run {run} is gone there, or doesn't match the manifest"
-        return m.Stop(self.digest, run, reason)
+        credit = self.doubts.credit(node, credit, wanted)
+        if self.roster.is_shunned(node):
+            wanted &= ~self.roster.has(node)
+        self.out_of_reach.want(node, credit, wanted)
 
     def _welcome(self, node: int, out: list[Output]) -> None:
         """The list as of its version, then whom to dial (who joined since comes with the next delta)."""

@@ -16,11 +16,12 @@ from p2pcache.core import announced, ledger
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial, DialBacks
 from p2pcache.core.manifest import MAX_CHUNKS
-from p2pcache.core.outputs import Close, DialBack, Output, Send, Unreached
+from p2pcache.core.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
 from p2pcache.core.registry import Node, Registry
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracked import TrackedSwarm
 from p2pcache.core.warming import Spread
+from p2pcache.core.wrongbytes import Word
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import is_digest
 
@@ -130,6 +131,15 @@ class Tracking:
         out: list[Output] = []
         self.dials.answered(dial, reached=reached, now=now)
         self._dial(now, out)
+        return out
+
+    def witnessed(self, asked: ReadRun, word: Word, now: float) -> list[Output]:
+        """A `ReadRun` has ended."""
+        out: list[Output] = []
+        swarm = self.swarms.get(asked.digest)
+        if swarm is not None:
+            swarm.witnessed(asked.node, asked.run, word, now, out)
+            self._settle(swarm, now, out)
         return out
 
     def tick(self, now: float) -> list[Output]:

@@ -51,7 +51,7 @@ def _storm(args: argparse.Namespace) -> Storm:
         origin_stream=args.origin_stream, queue_s=args.queue, resolution=args.resolution,
         seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
-        hidden=args.hidden, racks=args.racks, oversubscribed=args.oversubscribed,
+        hidden=args.hidden, odd=args.odd, racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
         tracker_restart=args.tracker_restart, notes=args.notes,
         parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
@@ -118,6 +118,7 @@ def _fault_flags(storm: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--late", type=_share, default=0.0, help="share of nodes that join at 50 %%")
     add("--liars", type=_natural, default=0, help="nodes that serve garbage")
+    add("--odd", type=_natural, default=0, help="nodes whose own storage is empty")
     add("--hidden", type=_natural, default=0, help="nodes that nobody can dial")
     add("--racks", type=_natural, default=0, help="nodes are dealt to so many [none]")
     add("--oversubscribed", type=_rate, default=_PLAIN.oversubscribed,

@@ -29,6 +29,7 @@ class OriginReads:
     """The reads of one node."""
 
     def __init__(self, node: "SimNode") -> None:
+        self.odd = False  # this node's storage isn't what the others read
         self._node = node
         self._reads: dict[int, Read] = {}
         self._streams: list[Link] = []
@@ -77,6 +78,8 @@ class OriginReads:
             return
         if node.cluster.refusing_until > node.world.now:
             self._ended(fetch, Outcome.UNAVAILABLE)
+        elif self.odd:
+            self._ended(fetch, Outcome.MISMATCH)
         elif node.cluster.frozen_until > node.world.now:
             self._hang(fetch, read)
         else:

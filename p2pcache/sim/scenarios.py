@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from p2pcache.core import chunkset, events
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
+from p2pcache.core.wrongbytes import Word
 from p2pcache.sim.cluster import RESOLUTION, Cluster
 from p2pcache.sim.network import Link
 from p2pcache.sim.node import SimNode
@@ -45,6 +46,10 @@ class Storm:
     late: float = 0.0  # share of nodes that start at 50 %
     liars: int = 0  # nodes that claim everything and serve garbage
     hidden: int = 0  # nodes that nobody can dial
+    odd: int = (
+        0  # nodes whose own storage isn't what the others read: an empty mount, another bucket
+    )
+    witness: bool = True  # the tracker can read storage itself
     racks: int = 0  # nodes are dealt to so many; 0: one flat network
     oversubscribed: float = 4.0  # a rack's uplink carries the nodes' rates over this
     tracker: bool = True
@@ -91,6 +96,7 @@ class Run:
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []
         self._to_come = 0
+        self.cluster.tracker.word = Word.RIGHT if storm.witness else Word.NONE
         self._ways = self._rack_links()
         self._people()
         self._faults()
@@ -143,6 +149,7 @@ class Run:
             rate=storm.rate * (SLOW if slow else 1.0), hidden=hidden,
             place=Place(rack, way_out, way_in, net.link(SLOW_DISK * storm.rate) if bad_disk else None),
         )  # fmt: skip
+        node.reads.odd = number < storm.odd
         if storm.parts:
             node.post(events.Wanted(self._part(number)))
         if late:

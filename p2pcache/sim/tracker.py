@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import DIAL_S, Dial
-from p2pcache.core.outputs import Close, DialBack, Output, Send
+from p2pcache.core.outputs import Close, DialBack, Output, ReadRun, Send
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.tracking import Tracking
+from p2pcache.core.wrongbytes import Word
 from p2pcache.sim.agentlink import AgentLink
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class SimTracker:
         self._links: dict[int, AgentLink] = {}
         self._timer = float("inf")
         self.side = 0  # of a partition
+        self.word = Word.RIGHT  # what it finds when it reads a run itself
         self.heard = 0  # messages
 
     def start(self, notes: dict[str, list[int]] | None = None) -> None:
@@ -71,6 +73,9 @@ class SimTracker:
             if isinstance(output, DialBack):
                 self._dial(output.dial)
                 continue
+            if isinstance(output, ReadRun):
+                cluster.world.after(cluster.first_byte_s(), self._witness, mind, output)
+                continue
             link = self._links.get(output.node)
             if link is None:
                 continue
@@ -86,6 +91,10 @@ class SimTracker:
         if wake is not None and wake < self._timer:
             self._timer = wake
             cluster.world.at(wake, self._tick, wake)
+
+    def _witness(self, mind: Tracking | None, asked: ReadRun) -> None:
+        if mind is not None and mind is self._mind:
+            self._perform(mind.witnessed(asked, self.word, self._cluster.world.now))
 
     def _dial(self, dial: Dial) -> None:
         cluster, world, mind = self._cluster, self._cluster.world, self._mind

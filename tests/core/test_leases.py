@@ -6,7 +6,6 @@ from p2pcache.core import chunkset
 from p2pcache.core.hiding import HIDDEN_S
 from p2pcache.core.leases import LeaseBook
 from p2pcache.core.messages import run_bits
-from p2pcache.core.wrongbytes import STOP_S
 from p2pcache.errors import RemoteProtocolError
 from tests.core.leases_kit import SETTINGS, A, B, C, D, finish, make
 
@@ -187,31 +186,16 @@ def test_what_was_waited_for_in_vain_is_read_by_the_few_whom_the_tracker_could_d
         assert (given.get(7) == [0, 1]) is most
 
 
-def test_two_nodes_mismatches_stop() -> None:
+def test_only_who_holds_a_lease_says_that_it_was_read_wrong() -> None:
     book, _ = make()
     book.want(A, 1)
     book.want(B, 1)
-    run = book.grants(0.0)[A][0]
-    assert book.mismatched(A, 1 << run, 1.0) is None
-    assert book.mismatched(A, 1 << run, 1.1) is None  # the same node again proves nothing
-    assert book.mismatched(B, 1 << run, 2.0) == run
+    given = book.grants(0.0)
+    run = given[A][0]
+    assert book.mismatched(B, 1 << run, 1.0) == []
+    assert book.leases[run].node == A
+    assert book.mismatched(A, 1 << run | 1 << given[B][0], 1.0) == [run]
     book.check()
-    assert book.grants(100.0) == {}
-    assert not book.resume(100.0)
-    book.want(A, 0)
-    book.want(B, 0)
-    assert not book.resume(2.0 + STOP_S / 2)
-    assert book.resume(2.0 + STOP_S)
-
-
-def test_a_lone_node_stops_after_it_saw_it_twice() -> None:
-    book, _ = make()
-    book.want(A, 1)
-    assert book.grants(0.0) == {A: [0]}
-    assert book.mismatched(A, 1, 1.0) is None
-    now = book.next_wakeup() or 0.0
-    assert book.grants(now) == {A: [0]}
-    assert book.mismatched(A, 1, now) == 0
 
 
 def test_revoked_when_enough_have_it() -> None:
@@ -223,6 +207,17 @@ def test_revoked_when_enough_have_it() -> None:
     assert book.claim(C, 1, 1.0) == {A: [0]}
     book.check()
     assert book.done == 1
+
+
+def test_one_bearer_that_has_it_twice_is_one() -> None:
+    book, have = make()
+    book.wrong.bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
+    book.want(A, 1)
+    book.grants(0.0)
+    for node in (B, C, D):
+        have[node] = 1
+        assert book.claim(node, 1, 1.0) == {}
+    assert book.leases[0].node == A
 
 
 def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:

@@ -1,7 +1,7 @@
 """A node that reaches no other one reads storage itself, though the tracker is there."""
 
 from p2pcache.core import chunkset
-from p2pcache.core.commands import Blame, Command, Dial, Fetch, LeaseReport
+from p2pcache.core.commands import Blame, Command, Dial, Fetch, LeaseReport, OriginCorrupt
 from p2pcache.core.events import (
     Demanded,
     DialFailed,
@@ -81,6 +81,19 @@ def test_a_neighbour_ends_the_reading_of_one_that_was_cut_off() -> None:
     for node in (2, 3):
         desk.do(DialFailed(node))
     assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+
+
+def test_what_one_that_is_cut_off_reads_wrong_twice_it_says_itself() -> None:
+    """No lease, so the tracker doesn't count its word."""
+    desk = cut_off()
+    wait_s = SETTINGS.owner_patience_s + SETTINGS.stuck_after_s
+    fetches = of(Fetch, desk.sleep(wait_s))
+    run = fetches[0].run
+    for _ in range(3):
+        for fetch in fetches:
+            desk.do(FetchEnded(fetch.fetch, Outcome.MISMATCH))
+        fetches = of(Fetch, desk.sleep(wait_s))
+    assert run in {corrupt.run for corrupt in of(OriginCorrupt, desk.out)}
 
 
 def test_a_neighbour_that_went_a_moment_ago_is_no_cut_off() -> None:

@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
-from p2pcache.core.outputs import Close, DialBack, Output, Unreached
+from p2pcache.core.outputs import Close, DialBack, Output, ReadRun, Spoken, Unreached
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracking import Tracking
+from p2pcache.core.wrongbytes import Word
 
 RUNS = 12
 X = "ab" * 32
@@ -68,7 +69,10 @@ class TrackerMachine(RuleBasedStateMachine):
                 agent.connected = False
                 todo += self.tracking.disconnected(output.node, self.now)
                 continue
-            if isinstance(output, Unreached):
+            if isinstance(output, Unreached | Spoken):
+                continue
+            if isinstance(output, ReadRun):
+                todo += self.tracking.witnessed(output, Word.NONE, self.now)
                 continue
             todo += self.deliver(agent, output.message)
 

@@ -128,39 +128,6 @@ def test_a_lease_that_drags_on_is_moved_unasked() -> None:
     assert run in world.granted(2)
 
 
-def test_two_mismatches_stop_everybody_and_newcomers() -> None:
-    world = World()
-    for node in (1, 2, 3):
-        world.join(node, credit=1)
-    run = world.granted(1)[0]
-    world.say(1, m.LeaseReport(X, EPOCH, mismatched=(run,)))
-    assert not world.got(1, m.Stop)
-    world.say(2, m.LeaseReport(X, EPOCH, mismatched=(run,)))
-    for node in (1, 2, 3):
-        (stop,) = world.got(node, m.Stop)
-        assert stop.run == run
-    world.forget_mail()
-    world.join(4, credit=1)
-    assert world.got(4, m.Stop)
-    assert not world.granted(4)
-
-
-def test_after_a_stop_a_later_pull_may_try_again() -> None:
-    world = World()
-    for node in (1, 2):
-        world.join(node, credit=1)
-    run = world.granted(1)[0]
-    for node in (1, 2):
-        world.say(node, m.LeaseReport(X, EPOCH, mismatched=(run,)))
-    for node in (1, 2):
-        world.say(node, m.Heartbeat(swarms=(state(),)))
-    world.wait(31.0, alive=(1, 2))
-    world.forget_mail()
-    world.say(1, m.Enter(state(credit=2)))
-    assert not world.got(1, m.Stop)
-    assert world.granted(1)
-
-
 def test_a_peer_blamed_by_two_is_shunned() -> None:
     world = World()
     for node in (1, 2, 3):

@@ -6,9 +6,10 @@ from typing import TypeVar
 from p2pcache.core import chunkset
 from p2pcache.core import messages as m
 from p2pcache.core.dialback import Dial
-from p2pcache.core.outputs import Close, DialBack, Output, Send
+from p2pcache.core.outputs import Close, DialBack, Output, ReadRun, Send, Spoken
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.tracking import Tracking
+from p2pcache.core.wrongbytes import Word
 
 RUNS = 32
 X, Y = "ab" * 32, "cd" * 32
@@ -30,6 +31,11 @@ class World:
         self.sent: list[tuple[int, m.ToAgent]] = []
         self.closed: list[int] = []
         self.dials: dict[int, Dial] = {}  # the last of each node
+        self.word: Word | None = (
+            Word.NONE
+        )  # what the tracker finds when it reads itself; None: it reads yet
+        self.reads: list[ReadRun] = []  # that it was asked for
+        self.spoken: list[Spoken] = []
 
     def take(self, out: list[Output]) -> None:
         for output in out:
@@ -40,7 +46,17 @@ class World:
                     self.closed.append(node)
                 case DialBack(node, dial):
                     self.dials[node] = dial
+                case Spoken():
+                    self.spoken.append(output)
+                case ReadRun():
+                    self.reads.append(output)
+                    if self.word is not None:
+                        self.witness(output, self.word)
         self.tracking.check()
+
+    def witness(self, asked: ReadRun, word: Word) -> None:
+        """The tracker has read a run itself."""
+        self.take(self.tracking.witnessed(asked, word, self.now))
 
     def say(self, node: int, message: m.ToTracker) -> None:
         self.take(self.tracking.handle(node, message, self.now))

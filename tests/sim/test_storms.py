@@ -266,6 +266,21 @@ def test_a_liar_is_found_out_by_everybody_and_nothing_false_is_kept() -> None:
     assert 0 < report.mismatched <= 8 * report.nodes  # a few are in flight when it is found out
 
 
+@pytest.mark.parametrize(("odd", "witness"), [(1, True), (1, False), (12, True)])
+def test_nodes_with_an_empty_mount_get_the_model_from_the_others(
+    odd: int, *, witness: bool
+) -> None:
+    """Without a tracker that reads storage two that agree would stop all."""
+    calm = run(SMALL)
+    storm = Run(replace(SMALL, odd=odd, witness=witness))
+    report = storm.go()
+    all_complete(report)
+    assert not any(node.corrupt for node in storm.cluster.nodes.values())
+    assert 0 < report.mismatched <= odd * SMALL.settings.origin_fetches
+    assert report.alpha <= 1.05
+    assert report.eta >= 0.85 * calm.eta
+
+
 def test_an_outage_of_the_origin_is_survived() -> None:
     report = run(SMALL, outage=1.0 / SMALL.scale_s, outage_s=5.0)
     all_complete(report)

@@ -1,6 +1,7 @@
 """The tracker in mTLS mode: who becomes a member, under which node id, and who may look."""
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -166,3 +167,25 @@ async def test_the_wrong_role_or_half_the_settings_do_not_start(
 async def test_a_certificate_is_enough_to_listen_for_others(files: Files) -> None:
     async with tracker(listen="0.0.0.0:0", **files._asdict()) as app:
         assert app.address.startswith("0.0.0.0:")
+
+
+async def test_all_node_ids_of_one_certificate_are_one_witness(
+    authority: Authority, files: Files
+) -> None:
+    """Two of them say that storage's bytes are wrong, and the honest node reads on."""
+    evil, good = authority.tls("evil"), authority.tls("good")
+    liars = [agent(evil, own) for own in (5, 6)]
+    honest = agent(good)
+    async with tracker(**files._asdict()) as app:
+        async with contextlib.AsyncExitStack() as stack:
+            for liar in liars:
+                liar.read_s = -1.0
+                await stack.enter_async_context(liar.member(app.address, tls=evil))
+                await liar.enter(X, 1)
+                grant = await liar.wait_for(m.Grant)
+                await liar.send(m.LeaseReport(X, grant.epoch, mismatched=grant.runs))
+            await stack.enter_async_context(honest.member(app.address, tls=good))
+            await honest.enter(X, 1)
+            assert (await honest.wait_for(m.Grant)).runs == (0,)
+            assert app.tracking.swarms[X].book.stopped is None
+            assert not [mail for mail in honest.mail if isinstance(mail, m.Stop)]
