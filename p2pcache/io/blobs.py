@@ -6,6 +6,7 @@ one place that knows what is proved of them.
 """
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -357,7 +358,7 @@ class Blobs:
 
     def remove(self, blob_id: str) -> int:
         """Delete a blob's files; returns the bytes of disk that this frees."""
-        freed = 0
+        freed, unseen = 0, list[str]()
         with self.lock:
             self.files.drop(blob_id)
             for folder in (self.folders.blobs, self.folders.partial):
@@ -365,13 +366,25 @@ class Blobs:
                     info = os.stat(blob_id, dir_fd=folder, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                self.disk.unlink(folder, blob_id)
+                unseen += self._put_away(folder, blob_id)
                 freed += info.st_blocks * 512 if info.st_nlink == 1 else 0
             self.disk.unlink(self.folders.partial, f"{blob_id}.have")
             self._published.pop(blob_id, None)
             self._partial.pop(blob_id, None)
             self.proofs.pop(blob_id, None)
+        for name in unseen:  # without the lock: a large file takes the kernel a second or two
+            self.disk.unlink(self.folders.tmp, name)
         return freed
+
+    def _put_away(self, folder: int, blob_id: str) -> list[str]:
+        """Take a blob's name away; what is left to delete in `tmp/`."""
+        name = f"removed-{secrets.token_hex(8)}"
+        try:
+            self.disk.rename(folder, blob_id, self.folders.tmp, name)
+        except OSError:  # a disk may be too full for one more name
+            self.disk.unlink(folder, blob_id)
+            return []
+        return [name]
 
 
 def _blobs_in(folder: int) -> list[tuple[str, int, int]]:

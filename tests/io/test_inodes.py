@@ -5,11 +5,13 @@ import os
 import random
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from p2pcache.io.disk import Disk
 from p2pcache.io.store import Store
 from tests.io.store_kit import REF, Model, model, open_store
 
@@ -204,4 +206,31 @@ def test_a_bad_file_of_another_size_is_never_cut_under_its_readers(
         one.fill(here)
         one.assert_tree(tmp_path / "cache/models" / here.publish(REF, 1))
         assert len(read()) >= size
+    store.close()
+
+
+def test_a_file_is_deleted_while_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes a second or two for a large one: nobody waits for the pool's lock meanwhile."""
+    store, one = open_store(tmp_path), model()
+    published(store, one, tmp_path)
+    lock = store._blobs.lock
+    seen: list[bool] = []
+    unlink = Disk.unlink
+
+    def watched(disk: Disk, parent: int, name: str) -> None:
+        if name.startswith("removed-"):
+            with ThreadPoolExecutor(1) as pool:
+                seen.append(pool.submit(lock.acquire, timeout=5).result())
+                if seen[-1]:
+                    pool.submit(lock.release).result()
+        unlink(disk, parent, name)
+
+    monkeypatch.setattr(Disk, "unlink", watched)
+    store.remove_model(one.digest)
+    assert seen
+    assert all(seen)
+    assert list((tmp_path / "cache/tmp").iterdir()) == []
+    assert list((tmp_path / "cache/blobs").iterdir()) == []
     store.close()
