@@ -76,8 +76,11 @@ class AgentApp:
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
         self.doors = Doors(settings, limits)
-        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes,
-                                recycle_bytes=settings.recycle_bytes)  # fmt: skip
+        self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
+        if settings.recycle_bytes:
+            log.warning(
+                "recycle_bytes does nothing any more and goes with the next release; leave it out"
+            )
         own = self.store.node_id
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()

@@ -10,7 +10,7 @@ from p2pcache.errors import P2PCacheError
 
 log = logging.getLogger(__name__)
 
-RECYCLE_LOOK_S = 60.0  # kept disk space is given back within a minute of its time
+SPARE_LOOK_S = 60.0  # at what is kept back for a full disk
 LOOK_S = 5.0  # at the cache dir itself
 ARRIVING_LOOK_S = 60.0  # at what loaders read while a model arrives ...
 ARRIVING_S = (
@@ -34,14 +34,14 @@ class Janitor:
         self._parts.tasks.every(LOOK_S, self._look, name="cache-dir")
         if self._parts.settings.scrub_interval_s > 0:
             self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
-        self._parts.tasks.every(RECYCLE_LOOK_S, self._recycle, name="recycle")
+        self._parts.tasks.every(SPARE_LOOK_S, self._keep_spare, name="spare")
         self._parts.tasks.every(ARRIVING_LOOK_S, self._hide_unread, name="arriving")
 
-    async def _recycle(self) -> None:
+    async def _keep_spare(self) -> None:
         try:
-            await asyncio.to_thread(self._parts.store.expire_recycled)
+            await asyncio.to_thread(self._parts.store.keep_spare)
         except P2PCacheError as error:
-            log.warning("giving back disk space: %s", error)
+            log.warning("keeping disk space back: %s", error)
 
     async def _hide_unread(self) -> None:
         """A load leaves a directory behind, and whoever looks in there thinks of a load.

@@ -85,8 +85,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Peers served at once where the uplink is quick, two at first; others hear BUSY, and when there is room again."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""
-    recycle_bytes: int = 8 << 30
-    """Disk space of removed models kept ten minutes, for the next pull to write over: quicker than fresh pages."""
+    recycle_bytes: int = 0
+    """Does nothing any more, and goes with the next release: a removed model's files are deleted at once."""
     abandon_after_s: float = 30.0
     """A pull that no client waits for any more goes on for so long."""
     shutdown_s: float = 10.0

@@ -65,11 +65,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _pulled(found: dict[str, Any]) -> str:
-    """One agent to another, into fresh files and over recycled ones."""
+    """One agent to another, into an empty cache, and into one that has just removed a model."""
     told = [
-        f"{format_bytes(found[name]['gb_per_s'] * 1e9)}/s into {name} files at "
+        f"{format_bytes(found[name]['gb_per_s'] * 1e9)}/s ({name}) at "
         f"{found[name]['cpu_s_per_gb']:.2f} CPU-s per GB"
-        for name in ("fresh", "recycled") if name in found
+        for name in ("fresh", "again") if name in found
     ]  # fmt: skip
     return "; ".join(told) + ", one agent to another over loopback"
 

@@ -5,9 +5,9 @@ have: by sendfile, BLAKE3, written to cache files.
 
 raw       the same files by plain sendfile into one reused buffer: no hash, no file, no protocol
 fresh     p2pcache into an empty cache: every page of the page cache is new
-recycled  p2pcache into the cache of an agent that has just removed a model: its files are written
-          over, as a reused ring is (docs/lab/0009-recycled-files.md)
-bare      recv_into, BLAKE3 and pwrite over such a file, without a protocol: what recycled could reach at most
+again     p2pcache into the cache of an agent that has just removed a model: its pages are free again, and
+          some are still warm (docs/lab/0043-no-recycled-files.md)
+bare      recv_into, BLAKE3 and pwrite over an existing file, without a protocol: more than "again" could reach
 write     one thread that writes as many bytes into a fresh file: neither network nor hash
 
 They run in turns, so that all meet the same machine; ratios are those of one turn, and the median
@@ -36,7 +36,7 @@ from loadtest.models import make_model
 
 GB = 1e9
 # (ratio to raw, CPU-s per GB of both ends) that the data plane has to reach on two cores
-ASKED = {"fresh": (0.45, 1.3), "recycled": (0.65, 1.0)}
+ASKED = {"fresh": (0.45, 1.3), "again": (0.45, 1.3)}
 
 
 class Turn(NamedTuple):
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
     raw: Run
     fresh: Run
-    recycled: Run
+    again: Run
     bare: Run
     write: Run
 
@@ -62,7 +62,7 @@ def certificates(folder: Path) -> Path:
 def between_agents(
     stack: contextlib.ExitStack, root: Path, model: Path
 ) -> tuple[Callable[[], Run], Callable[[], Run]]:
-    """What pulls into a fresh cache, and what into recycled files, through real agents."""
+    """What pulls into a fresh cache, and what into one that has just removed it, through real agents."""
     cluster = stack.enter_context(runs.seeded(root, model))
     again = stack.enter_context(runs.newcomer(cluster))
     runs.agents_run(cluster, again)
@@ -71,11 +71,11 @@ def between_agents(
         with runs.newcomer(cluster) as agent:
             return runs.agents_run(cluster, agent)
 
-    def recycled() -> Run:
+    def once_more() -> Run:
         runs.forget(again)
         return runs.agents_run(cluster, again)
 
-    return fresh, recycled
+    return fresh, once_more
 
 
 def between_peers(
@@ -119,9 +119,7 @@ def report(turns: list[Turn], size: int, blake3_s: float) -> dict[str, Any]:
         python = [(r.user_s - blake3_s) / (r.sender_cpu_s + r.receiver_cpu_s) for _, r in pairs]
         rows[name]["ratio"] = statistics.median(raw.seconds / r.seconds for raw, r in pairs)
         rows[name]["python_share"] = statistics.median(python)
-    rows["recycled"]["of_bare"] = statistics.median(
-        t.bare.seconds / t.recycled.seconds for t in turns
-    )
+    rows["again"]["of_bare"] = statistics.median(t.bare.seconds / t.again.seconds for t in turns)
     rows["bare"]["ratio"] = statistics.median(t.raw.seconds / t.bare.seconds for t in turns)
     rounded = {n: {k: round(v, 3) for k, v in row.items()} for n, row in rows.items()}
     return {"bytes": size, "turns": len(turns), "blake3_cpu_s_per_gb": round(blake3_s / gb, 3),
@@ -140,7 +138,7 @@ def show(figures: dict[str, Any]) -> None:
         print(f"{name}: {row['ratio']:.2f} of raw (asked: {ratio}), {row['cpu_s_per_gb']:.2f} CPU-s per GB "
               f"(asked: {cpu}), Python {row['python_share']:.0%} of it")  # fmt: skip
     print(
-        f"bare: {figures['bare']['ratio']:.2f} of raw; recycled: {figures['recycled']['of_bare']:.2f} of bare"
+        f"bare: {figures['bare']['ratio']:.2f} of raw; again: {figures['again']['of_bare']:.2f} of bare"
     )
     print(f"medians of {figures['turns']} turns; load average {figures['load_average']} at the end")
 
@@ -173,7 +171,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
             os.environ["P2PCACHE_BENCH_TLS"] = str(certificates(root / "ca"))
         server = Node(root, "server", model)
         stack.callback(server.stop)
-        fresh, recycled = (
+        fresh, again = (
             between_agents(stack, root, model)
             if arguments.through == "agents"
             else between_peers(stack, root, server)
@@ -189,7 +187,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
         runs.bare_run(server, reused)
         blake3_s = runs.once("hash", str(server.bytes))["cpu_s"]
         turns = [
-            Turn(runs.raw_run(server), warmed(fresh), recycled(), runs.bare_run(server, reused),
+            Turn(runs.raw_run(server), warmed(fresh), again(), runs.bare_run(server, reused),
                  warmed(lambda: runs.write_run(server.bytes, root)))
             for _ in range(arguments.pairs)
         ]  # fmt: skip

@@ -7,8 +7,7 @@
     hash BYTES                    what BLAKE3 alone costs, a slice of a megabyte at a time
 
 Every line on stdout is one JSON object. Commands of a node, a line of JSON each: `{"do": "cpu"}`, and
-`{"do": "pull", "manifest": FILE, "from": {NAME: ADDRESS}}`, which removes the model again (its files
-are recycled by the next pull).
+`{"do": "pull", "manifest": FILE, "from": {NAME: ADDRESS}}`, which removes the model again.
 """
 
 import asyncio
@@ -40,7 +39,6 @@ from p2pcache.io.store import Store
 from p2pcache.io.tls import Tls
 
 NAMES = ("server", "client")  # of one to one; with --tls these have certificates
-RECYCLE_BYTES = 8 << 30  # as AgentSettings.recycle_bytes
 SECRET = Secret(b"benchmark" * 4)
 OUTSTANDING = 6  # as SwarmSettings.outstanding_few_peers
 RAW_SLICE = 1 << 20
@@ -179,7 +177,7 @@ class Node:
     """One node: a cache and the data plane, without agent, tracker or origin."""
 
     def __init__(self, name: str, cache: Path) -> None:
-        self.store = Store.open(cache, min_free_bytes=0, recycle_bytes=RECYCLE_BYTES)
+        self.store = Store.open(cache, min_free_bytes=0)
         self.net = peer_net(name)
 
     def serve(self, model: Path) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def write_run(size: int, root: Path) -> Run:
 
 
 def peers_run(server: Node, client: Node) -> Run:
-    """One node fetches all from one other; the second time into recycled files."""
+    """One node fetches all from one other, and removes it again."""
     before = server.cpu()
     client.start_pull(server)
     facts = client.answer()
@@ -176,7 +176,7 @@ def agents_run(cluster: Cluster, agent: Agent) -> Run:
 
 
 def forget(agent: Agent) -> None:
-    """Remove the model from an agent, which keeps the files for the next pull."""
+    """Remove the model from an agent."""
 
     def removed() -> bool:
         try:

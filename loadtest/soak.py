@@ -27,7 +27,7 @@ from pathlib import Path
 
 from loadtest.daemons import exit_on_signals, wait_until
 from loadtest.soak_plan import AGENTS, LIAR, STEADY, Action, actions
-from loadtest.soak_scene import RECYCLE_BYTES, Job, Model, Scene
+from loadtest.soak_scene import Job, Model, Scene
 from loadtest.soak_watch import Rest, disk_bytes, growth, held_deleted, leaks, quiet, sample
 from p2pcache.io.spare import SPARE_BYTES
 from p2pcache.io.tasks import THREAD_IDLE_S
@@ -214,11 +214,10 @@ class Soak:
     def _returned(self, number: int, name: str) -> None:
         """A prune gives the disk back."""
         agent = self.scene.agents[number]
-        allowed = METADATA_BYTES + RECYCLE_BYTES * (number % 2)
 
         def empty() -> bool:
             agent.client.prune(dry_run=False, everything=True)
-            return quiet(agent) and disk_bytes(agent.cache_dir) <= allowed
+            return quiet(agent) and disk_bytes(agent.cache_dir) <= METADATA_BYTES
 
         try:
             wait_until(empty, PRUNED_S, 0.5)

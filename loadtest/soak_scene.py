@@ -35,7 +35,6 @@ from p2pcache.errors import (
 ORIGIN_RATE = (
     16_000_000  # bytes/s of each agent: a pull takes a second or two, so faults hit its middle
 )
-RECYCLE_BYTES = 16 << 20  # half of the agents keep files of removed models, the others none
 RECORD_BYTES = 64 << 20  # of an agent: its last few hundred pulls
 # A pull is given up after 90 s without a byte. No fault of a soak lasts for so long, and each is got over.
 STUCK = "no byte came"
@@ -108,8 +107,7 @@ class Scene:
             self.records.mkdir()
             self.cluster = Cluster(self.storage.url(), agents=AGENTS, environ=environ)
             stack.callback(self.cluster.stop)
-            for number, agent in enumerate(self.cluster.agents):
-                agent.command += ["--recycle-bytes", str(RECYCLE_BYTES * (number % 2))]
+            for agent in self.cluster.agents:
                 agent.command += ["--record-dir", str(self.records / agent.name)]
                 agent.command += ["--record-bytes", str(RECORD_BYTES)]
             if os.geteuid() == 0:

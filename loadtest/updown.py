@@ -1,7 +1,7 @@
 """One node up and down at once, beside one way: part of `make bench`.
 
 A node fetches one model from two peers while two others fetch another model from it: five processes
-of the data plane (no agents) on one machine, every byte proved and written into recycled files. In
+of the data plane (no agents) on one machine, every byte proved and written into files of its own. In
 turns with it, one node fetches from one other. The aggregate counts what the node in the middle
 receives and sends. All five share this machine's cores, so the bound is what the cores can move;
 `cpu_busy` says how near that was.
@@ -110,7 +110,7 @@ def main() -> None:
     try:
         with contextlib.ExitStack() as stack:
             stage = Stage(root, arguments.size_mib << 20, stack)
-            stage.both()  # makes the files that are recycled from now on
+            stage.both()  # the very first pages of all count for nobody
             turns = [
                 (peers_run(stage.middle, stage.sinks[0]).seconds, stage.both())
                 for _ in range(arguments.turns)

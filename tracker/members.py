@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections import deque
+from functools import partial
 from math import inf
 
 import aiohttp
@@ -27,26 +27,24 @@ from p2pcache.core.wrongbytes import Word
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
-from p2pcache.io.door import trust
+from p2pcache.io.door import trust, turn_out, unknown
 from p2pcache.io.tasks import Tasks
 from p2pcache.io.tls import check_role
 from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.connection import CLOSE_S, Connection, greet, receive
 from p2pcache.tracker.dialling import Dialling
+from p2pcache.tracker.places import Places
 from p2pcache.tracker.witness import Witness
 
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md; the announcement included
-MAX_STRANGERS = 256  # handshakes at once: each costs some 100 KiB ...
-STRANGERS_EACH = 64  # ... and one address (a rack behind NAT, a test) must not have every place
 LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # in the log, of an address or node and of all
 TWIN_S = (
     60.0  # agents that are refused for their id are told of for so long; they try again within ten
 )
 MOST_TWINS = 16  # of them, for people
-PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 MAX_ASKS = 16  # unanswered questions of one member; agents ask one or two at a time
 ROUSED = 32  # connections that send in one turn of the loop, if more were told: some 2 ms
 RECENT = 8  # messages whose bytes are kept: between two nodes that enter come a few to others
@@ -89,11 +87,7 @@ class Members:
         self._seen_twins: dict[int, tuple[float, str]] = {}  # node -> when, and what to tell people
         self._lines = RateLimit(LINES_EACH, LINES)
         self._warnings = RateLimit(LINES_EACH, LINES)  # strangers mustn't take those of members
-        self._shaking = 0  # handshakes under way
-        self._strangers: Counter[str] = (
-            Counter()
-        )  # these and who waits for one, by address; no zeros
-        self._places: dict[str, asyncio.Semaphore] = {}  # of the same addresses
+        self._places = Places()
         self._dialling = Dialling(self._dialled)
         self._witness = Witness(catalog, self._witnessed)
         self._timer: asyncio.TimerHandle | None = None
@@ -115,9 +109,12 @@ class Members:
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
-        async with self._place(str(request.remote)):
+        unknown(request)
+        async with self._places.one(str(request.remote), partial(turn_out, request)):
+            if self._closing:
+                raise Unreachable("the tracker is stopping")
+            await socket.prepare(request)
             try:
-                await socket.prepare(request)
                 async with asyncio.timeout(HANDSHAKE_S):
                     node = await greet(socket, self._secret, self._node, bearer)
                     trust(request)
@@ -154,32 +151,6 @@ class Members:
                     await self._empty.wait()
 
     # -- one member --------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _place(self, address: str) -> AsyncIterator[None]:
-        """A place for a handshake. Who comes from an address that has its share waits a little."""
-        places = self._places.setdefault(address, asyncio.Semaphore(STRANGERS_EACH))
-        self._strangers[address] += 1
-        try:
-            try:
-                async with asyncio.timeout(PLACE_S):
-                    await places.acquire()
-            except TimeoutError:
-                raise Unreachable("the tracker is busy; try again in a moment") from None
-            try:
-                if self._shaking >= MAX_STRANGERS or self._closing:
-                    raise Unreachable("the tracker is busy; try again in a moment")
-                self._shaking += 1
-                try:
-                    yield
-                finally:
-                    self._shaking -= 1
-            finally:
-                places.release()
-        finally:
-            self._strangers[address] -= 1
-            if not self._strangers[address]:
-                del self._strangers[address], self._places[address]
 
     def warnings(self) -> list[str]:
         """What an operator should look at: agents that have one id, seen lately."""

@@ -13,6 +13,10 @@ from p2pcache.ids import is_digest
 
 MAX_TAG_BYTES = 4096  # a record has about 200
 MAX_GENERATION = 2**53  # what every JSON reader holds exactly
+_REMEDY = (
+    "somebody wrote it by hand; push another tag, or delete this one's record in the storage, "
+    "push again and pull with --force-generation"
+)
 
 
 class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +27,15 @@ class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: str = ""  # the digest before this one, "" if none
 
     def followed_by(self, digest: str) -> "TagRecord":
-        """The record that replaces this one."""
+        """The record that replaces this one.
+
+        Raises:
+            IntegrityError: no generation follows; nobody could read the record.
+        """
+        if self.generation >= MAX_GENERATION:
+            raise IntegrityError(
+                f"the tag is at the last generation ({MAX_GENERATION}), which no pushes reach: {_REMEDY}"
+            )
         return TagRecord(digest, self.generation + 1, self.digest)
 
 
@@ -55,7 +67,7 @@ def decode_tag(data: bytes) -> TagRecord:
         raise _unreadable(data, error) from None
     digests = all(d == "" or is_digest(d) for d in (record.digest, record.previous))
     if not digests or not 1 <= record.generation <= MAX_GENERATION:
-        raise IntegrityError("not a tag record: a digest or generation is out of range")
+        raise IntegrityError(f"not a tag record: a digest or generation is out of range; {_REMEDY}")
     return record
 
 

@@ -64,7 +64,7 @@ class BlobFile:
 
     __slots__ = (
         "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths",
-        "made", "offsets", "on_disk", "owners", "published", "reserved", "size", "suspect",
+        "made", "offsets", "on_disk", "owners", "published", "reserved", "shown", "size", "suspect",
     )  # fmt: skip
 
     def __init__(self, blob_id: str, file: File) -> None:
@@ -79,6 +79,7 @@ class BlobFile:
         self.published = False
         self.on_disk = False
         self.made = 0  # how often the partial file was created: another file each time
+        self.shown = False  # others may have this partial file open, and don't know what is proved
         self.allocated = 0  # bytes of disk that the file holds already
         self.reserved = False  # promised: its missing space counts against other models
         self.suspect: bytearray | None = None

@@ -6,6 +6,7 @@ one place that knows what is proved of them.
 """
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,9 +21,10 @@ from p2pcache.io.blobfile import BlobFile, FileCache, OpenFile
 from p2pcache.io.cachedir import Folders, cache_errors
 from p2pcache.io.disk import Disk, read_small
 from p2pcache.io.records import Proof, Records
-from p2pcache.io.recycler import Recycler
 from p2pcache.io.regions import hash_region
 from p2pcache.io.syscalls import is_hole
+
+_OTHERS_READ = 0o004  # a partial file has no such bit unless it was visible under `models/`
 
 
 class Blobs:
@@ -32,14 +34,11 @@ class Blobs:
     then `lock` (short: bookkeeping, opens and renames, no data).
     """
 
-    def __init__(
-        self, root: Path, folders: Folders, disk: Disk, records: Records, recycler: Recycler
-    ) -> None:
+    def __init__(self, root: Path, folders: Folders, disk: Disk, records: Records) -> None:
         self.root = root
         self.folders = folders
         self.disk = disk
         self.records = records
-        self.recycler = recycler
         self.maintenance = threading.RLock()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -149,6 +148,7 @@ class Blobs:
             return
         blob.on_disk = True
         blob.allocated = info.st_blocks * 512
+        blob.shown = bool(info.st_mode & _OTHERS_READ)
         found = bitmap.decode(
             read_small(self.folders.partial, f"{blob.id}.have", bitmap.MAX_BITMAP_BYTES)
         )
@@ -200,14 +200,10 @@ class Blobs:
             return file
 
     def _open_partial(self, blob: BlobFile) -> int:
-        fresh = not blob.on_disk
-        if fresh and self.recycler.take(blob.size, self.folders.partial, blob.id):
-            fresh = False
-        return self.disk.open_write(self.folders.partial, blob.id, create=fresh)
+        return self.disk.open_write(self.folders.partial, blob.id, create=not blob.on_disk)
 
     def _create(self, blob: BlobFile, file: OpenFile) -> None:
         try:
-            self.recycler.make_room(blob.size - os.fstat(file.fd).st_blocks * 512)
             if blob.reserved and self.disk.allocate(file.fd, blob.size):
                 blob.allocated = blob.size
             else:
@@ -217,6 +213,7 @@ class Blobs:
             self.disk.unlink(self.folders.partial, blob.id)
             raise
         blob.on_disk, blob.dirty, blob.made = True, True, blob.made + 1
+        blob.shown = False
 
     def reserve(self, blob: BlobFile) -> None:
         """Give a partial blob its disk space now.
@@ -292,7 +289,7 @@ class Blobs:
         with self.maintenance, self.lock:
             info = os.fstat(self.reader(blob, check=False).fd)
             if info.st_size != blob.size:
-                blob.doubt()
+                self.demote(blob)
                 return
             proof = Proof(info.st_size, info.st_mtime_ns)
             self.records.add_proofs([(blob.id, proof)])
@@ -312,7 +309,8 @@ class Blobs:
         """Make a published blob partial again, so that its bad chunks can be mended in place.
 
         Trees that show it are removed first: a model's path is complete or absent. The proof
-        record goes before the file moves, so a crash in between believes nothing.
+        record goes before the file moves, so a crash in between believes nothing. Engines may go
+        on reading it: only proved bytes are written into it from here on, and it is never cut.
         """
         with self.maintenance, cache_errors(self, f"{self.root}/blobs/{blob.id}"):
             self.before_demote(blob.id)
@@ -321,19 +319,28 @@ class Blobs:
                     return
                 self.proofs.pop(blob.id, None)
                 self.records.remove_proofs([blob.id])
-                self.write_bitmap(blob, blob.bits, blob.done_bytes)
                 file = self.reader(blob, check=False)
+                if os.fstat(file.fd).st_size > blob.size:
+                    self._start_over(blob)
+                    return
+                self.write_bitmap(blob, blob.bits, blob.done_bytes)
                 self.disk.chmod(file.fd, 0o644)  # loaders may have it in an arriving directory
                 self.disk.rename(self.folders.blobs, blob.id, self.folders.partial, blob.id)
                 self.files.drop(blob.id)
                 self._published.pop(blob.id, None)
                 self._partial[blob.id] = blob.size
-                blob.published = False
+                blob.published, blob.shown = False, True
                 blob.allocated = os.fstat(file.fd).st_blocks * 512
                 self.disk.truncate(self.writer(blob).fd, blob.size)
                 blob.dirty = True
             self.disk.sync(self.folders.partial)
             self.disk.sync(self.folders.blobs)
+
+    def _start_over(self, blob: BlobFile) -> None:
+        """Give up a published file that somebody made longer: who has it mapped would miss what is cut off."""
+        self.files.drop(blob.id)
+        self.disk.unlink(self.folders.blobs, blob.id)
+        self._gone(blob)
 
     def write_bitmap(self, blob: BlobFile, bits: bytearray, done_bytes: int) -> None:
         """Replace a blob's bitmap file."""
@@ -351,7 +358,7 @@ class Blobs:
 
     def remove(self, blob_id: str) -> int:
         """Delete a blob's files; returns the bytes of disk that this frees."""
-        freed = 0
+        freed, unseen = 0, list[str]()
         with self.lock:
             self.files.drop(blob_id)
             for folder in (self.folders.blobs, self.folders.partial):
@@ -359,22 +366,25 @@ class Blobs:
                     info = os.stat(blob_id, dir_fd=folder, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                if not self.recycler.keep(folder, blob_id):
-                    self.disk.unlink(folder, blob_id)
+                unseen += self._put_away(folder, blob_id)
                 freed += info.st_blocks * 512 if info.st_nlink == 1 else 0
             self.disk.unlink(self.folders.partial, f"{blob_id}.have")
             self._published.pop(blob_id, None)
             self._partial.pop(blob_id, None)
             self.proofs.pop(blob_id, None)
+        for name in unseen:  # without the lock: a large file takes the kernel a second or two
+            self.disk.unlink(self.folders.tmp, name)
         return freed
 
-    def settle_removed(self) -> None:
-        """Make removals durable; their files may then be written over. Under `maintenance`."""
-        if self.recycler.unsettled:
-            self.disk.sync(self.folders.partial)
-            self.disk.sync(self.folders.blobs)
-            with self.lock:
-                self.recycler.settle()
+    def _put_away(self, folder: int, blob_id: str) -> list[str]:
+        """Take a blob's name away; what is left to delete in `tmp/`."""
+        name = f"removed-{secrets.token_hex(8)}"
+        try:
+            self.disk.rename(folder, blob_id, self.folders.tmp, name)
+        except OSError:  # a disk may be too full for one more name
+            self.disk.unlink(folder, blob_id)
+            return []
+        return [name]
 
 
 def _blobs_in(folder: int) -> list[tuple[str, int, int]]:

@@ -10,12 +10,12 @@ import contextlib
 import itertools
 import resource
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 from aiohttp import web
 
+from p2pcache.core.crowd import crowd_of, oldest_of_the_crowd
 from p2pcache.core.ratelimit import RateLimit
 from p2pcache.errors import Busy
 
@@ -139,11 +139,10 @@ class Door:
             return False
         self._next_sweep = now + SWEEP_S
         idle = [guest for guest in self._guests.values() if guest.idle_s(now) > IDLE_S]
-        crowd = Counter(guest.address for guest in idle).most_common(1)
-        if not crowd:
+        first = oldest_of_the_crowd(idle, lambda guest: guest.address)
+        if first is None:
             return False
-        address, _ = crowd[0]
-        longest = (guest for guest in idle if guest.address == address)
+        longest = (guest for guest in idle if guest.address == first.address)
         for guest in itertools.islice(longest, max(1, self._most // SWEEP_PARTS)):
             guest.turn_out()
         return True
@@ -157,7 +156,7 @@ class _Guest(asyncio.Protocol):
     ) -> None:
         """`gone` is called when the connection has ended."""
         self.heard = False  # it has asked something
-        self.address = ""  # of TCP; "" on a unix socket
+        self.address = ""  # what counts as one, of TCP; "" on a unix socket
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._request_bytes = request_bytes
@@ -177,9 +176,14 @@ class _Guest(asyncio.Protocol):
         self._asking = False
         self._since = asyncio.get_running_loop().time()
 
+    def doubt(self) -> None:
+        """It is asking, but may go on doing so for as long as it likes: it counts as idle until `trust`."""
+        self.end()
+
     def trust(self) -> None:
         """From here on it may send as much as its own protocol allows."""
         self._request_bytes = 0
+        self._asking = True
 
     def idle_s(self, now: float) -> float:
         """How long nothing was asked, seconds. A TLS handshake has a limit of its own."""
@@ -197,7 +201,7 @@ class _Guest(asyncio.Protocol):
         if self._turned_out:
             self._transport.abort()
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.address = crowd_of(str(peer[0])) if isinstance(peer, tuple) else ""
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -224,9 +228,25 @@ class _Guest(asyncio.Protocol):
 
 def trust(request: web.Request) -> None:
     """The request's sender has shown who it is: lift the limit of `request_bytes`."""
-    guest = request.transport.get_protocol() if request.transport is not None else None
-    if isinstance(guest, _Guest):
+    if (guest := _guest_of(request)) is not None:
         guest.trust()
+
+
+def unknown(request: web.Request) -> None:
+    """The request's sender has yet to show who it is: in a full house it may have to make room."""
+    if (guest := _guest_of(request)) is not None:
+        guest.doubt()
+
+
+def turn_out(request: web.Request) -> None:
+    """End the request's connection at once."""
+    if (guest := _guest_of(request)) is not None:
+        guest.turn_out()
+
+
+def _guest_of(request: web.Request) -> _Guest | None:
+    found = request.transport.get_protocol() if request.transport is not None else None
+    return found if isinstance(found, _Guest) else None
 
 
 class _Refusal(asyncio.Protocol):

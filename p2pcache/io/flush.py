@@ -39,7 +39,6 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
         try:
             with cache_errors(blobs, f"flush of {blobs.root}"):
                 _sync(blobs, [s.blob for s in taken])
-                blobs.recycler.flush()
                 done = []
                 for snapshot in taken:
                     if 0 not in snapshot.bits:

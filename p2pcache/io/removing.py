@@ -4,9 +4,7 @@ from collections.abc import Collection
 
 from p2pcache.io.blobs import Blobs
 from p2pcache.io.records import Records
-from p2pcache.io.spare import SPARE_BYTES, Spare
-
-FORGET_BYTES = 64 << 20  # SQLite's log of a removal: 10 MB for a model of 20,000 files (measured)
+from p2pcache.io.spare import Spare
 
 
 class Removal:
@@ -28,7 +26,6 @@ class Removal:
         """
         own = self._records.own_blobs(digest)
         freed = sum(self._blobs.remove(blob) for blob in own)
-        self._blobs.recycler.make_room(FORGET_BYTES)
         self._records.remove_model(digest)
         self._forget(own)
         return freed
@@ -42,10 +39,8 @@ class Removal:
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if there is any."""
         with self._blobs.lock:
-            self._blobs.recycler.make_room(SPARE_BYTES)
             self._spare.keep()
 
     def _forget(self, gone: Collection[str]) -> None:
         self._records.remove_proofs(gone)
-        self._blobs.settle_removed()
         self.keep_spare()

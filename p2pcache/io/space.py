@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobfile import BlobFile
 from p2pcache.io.blobs import Blobs
+from p2pcache.io.disk import free_bytes
 
 # Files above this are given their blocks at once; of ten thousand small ones only the sum is
 # promised, and each is allocated when its first byte comes.
@@ -28,7 +29,6 @@ def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
                         made.append(blob)
                     blobs.reserve(blob)
                 blob.reserved = True
-            blobs.recycler.make_room(sum(b.promise() for b in blobs.known() if b.reserved))
         except P2PCacheError:
             _undo(blobs, fresh, made)
             raise
@@ -41,7 +41,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
         NoSpace: it doesn't fit.
     """
     promised = sum(b.promise() for b in blobs.known() if b.reserved)
-    free = blobs.recycler.free_bytes
+    free = free_bytes(blobs.root)
     if needed_bytes and needed_bytes + promised + min_free_bytes > free:
         kept = f", {human(min_free_bytes)} are kept free (min_free_bytes)" if min_free_bytes else ""
         others = f", {human(promised)} are promised to other pulls" if promised else ""

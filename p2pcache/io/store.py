@@ -25,11 +25,10 @@ from p2pcache.ids import Ref
 from p2pcache.io import cachedir, recover, space
 from p2pcache.io.blobs import Blobs
 from p2pcache.io.cachedir import Folders, cache_errors
-from p2pcache.io.disk import Disk, disk_errors, read_small
+from p2pcache.io.disk import Disk, disk_errors, free_bytes, read_small
 from p2pcache.io.facts import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.modelstore import ModelStore
 from p2pcache.io.records import HistoryRow, ModelRow, Records
-from p2pcache.io.recycler import Recycler
 from p2pcache.io.removing import Removal
 from p2pcache.io.showing import label, show_files, tree_files
 from p2pcache.io.spare import Spare
@@ -43,7 +42,7 @@ class Store:
     """A cache dir. Thread-safe; every call may block for disk."""
 
     def __init__(self, root: Path, folders: Folders, disk: Disk, lock_fd: int,
-                 min_free_bytes: int, recycle_bytes: int) -> None:  # fmt: skip
+                 min_free_bytes: int) -> None:  # fmt: skip
         """Use `Store.open`."""
         self.root = root
         self.min_free_bytes = min_free_bytes
@@ -54,9 +53,7 @@ class Store:
         self._records = Records(root / "agent.db", self._spare)
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
-        recycler = Recycler(root, folders.tmp, disk, limit_bytes=recycle_bytes,
-                            min_free_bytes=min_free_bytes)  # fmt: skip
-        self._blobs = Blobs(root, folders, disk, self._records, recycler)
+        self._blobs = Blobs(root, folders, disk, self._records)
         self._blobs.before_demote = self._hide
         self._removal = Removal(self._blobs, self._records, self._spare)
         self._writers = Writers(self._blobs)
@@ -66,15 +63,13 @@ class Store:
 
     @classmethod
     def open(
-        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, recycle_bytes: int = 0,
-        disk: Disk | None = None,
-    ) -> Self:  # fmt: skip
+        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, disk: Disk | None = None
+    ) -> Self:
         """Open or create a cache dir and put it in order after whatever happened to it.
 
         Args:
             cache_dir: the directory.
             min_free_bytes: free space of the disk that reservations leave alone.
-            recycle_bytes: disk space of removed blobs that is kept a while for the next ones.
             disk: how to touch the disk (tests).
 
         Raises:
@@ -89,7 +84,7 @@ class Store:
             try:
                 folders = cachedir.open_folders(disk, root)
                 try:
-                    return cls(root, folders, disk, lock_fd, min_free_bytes, recycle_bytes)
+                    return cls(root, folders, disk, lock_fd, min_free_bytes)
                 except BaseException:
                     cachedir.close_all(folders)
                     raise
@@ -111,7 +106,6 @@ class Store:
                     model.close()
                 self._models.clear()
                 self._blobs.files.clear()
-                self._blobs.recycler.clear()
                 self._records.close()
                 self._spare.keep()
                 cachedir.close_all(self._folders)
@@ -214,12 +208,11 @@ class Store:
         """Bytes of models on this disk, and bytes free. Unreachable: the directory is gone."""
         with cache_errors(self._blobs, f"cache dir {self.root}"):
             cachedir.check_present(self.root, self._folders.root)
-            return Usage(self._blobs.cached_bytes(), self._blobs.recycler.free_bytes)
+            return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
 
-    def expire_recycled(self) -> None:
-        """Give back kept disk space that nobody needed for long, or that the disk lacks now."""
-        with self._blobs.lock, cache_errors(self._blobs, f"cache dir {self.root}"):
-            self._blobs.recycler.expire()
+    def keep_spare(self) -> None:
+        """Keep a little disk space back again, if a removal on a full disk took it."""
+        with cache_errors(self._blobs, f"cache dir {self.root}"):
             self._removal.keep_spare()
 
     # Tags and trees

@@ -12,19 +12,23 @@ import os
 import socket
 import ssl
 import stat
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from p2pcache.core.address import join
+from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.auth import is_loopback
 from p2pcache.io.browsers import no_strange_pages
 from p2pcache.io.door import Door, connection_limit
+from p2pcache.io.plainly import refusal
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,6 +41,9 @@ STALL_S = (
 KEEPALIVE_S = 30.0  # an open connection that asks nothing more; our own client opens one a call
 TLS_HANDSHAKE_S = 10.0  # as long as the members' own
 GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
+TRACES = Rate(1 / 60, 20)  # in the log: whoever finds a bug may ask a thousand times a second
+_traces = RateLimit(TRACES, TRACES)
+_BROKEN_BODY = (web.RequestPayloadError, HttpProcessingError)
 _STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
 _CODE = {
     401: 4,
@@ -68,7 +75,7 @@ async def read_body(request: web.Request, *, limit_bytes: int) -> bytearray:
     """The request's body.
 
     Raises:
-        UsageError: larger than `limit_bytes`.
+        UsageError: larger than `limit_bytes`, or broken.
         TimedOut: nothing came for `STALL_S`.
     """
     body = bytearray()
@@ -83,6 +90,7 @@ async def next_part(content: StreamReader, most: int = -1) -> bytes:
     """What has come of a body (up to `most` bytes); b"" at its end.
 
     Raises:
+        UsageError: what came isn't a body (its chunks are malformed).
         TimedOut: nothing came for `STALL_S`: a slow sender may not hold a connection for ever.
     """
     try:
@@ -90,6 +98,8 @@ async def next_part(content: StreamReader, most: int = -1) -> bytes:
             return await (content.read(most) if most > 0 else content.readany())
     except TimeoutError:
         raise TimedOut(f"no byte of the request's body came for {STALL_S:.0f} s") from None
+    except _BROKEN_BODY as error:
+        raise UsageError(f"the request's body is broken: {type(error).__name__}") from None
 
 
 async def read_json(
@@ -131,7 +141,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         return answer
     except P2PCacheError as error:
         if error.exit_code == 1:
-            _log.exception("%s %s failed", request.method, request.path)
+            _log_trace(request)
         return error_response(error.exit_code, str(error), status=status_of(error))
     except web.HTTPException as error:
         if error.status < 400:
@@ -143,12 +153,21 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         return error_response(code, text, status=error.status)
     except ConnectionError:
         raise  # the client went away: nobody to tell
+    except _BROKEN_BODY as error:
+        text = f"the request's body is broken: {type(error).__name__}"
+        return error_response(UsageError.exit_code, text, status=400)
     except Exception:  # noqa: BLE001 - the edge: a bug must not leave as a trace
-        _log.exception("%s %s failed", request.method, request.path)
+        _log_trace(request)
         message = (
             "internal error; the daemon's log has the details, or P2PCACHE_DEBUG=1 without one"
         )
         return error_response(1, message, status=500)
+
+
+def _log_trace(request: web.Request) -> None:
+    """Log the exception at hand with its trace, unless callers fill the log with such."""
+    if not _traces.take("", time.monotonic(), patience_s=0):
+        _log.exception("%s %s failed", request.method, request.path)
 
 
 def make_app(*middlewares: Any) -> web.Application:
@@ -205,10 +224,12 @@ async def serving(
     if loopback:  # no browser opens unix sockets
         app.middlewares.append(no_strange_pages(loopback=all(loopback)))
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=KEEPALIVE_S
-    )
+        app, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=KEEPALIVE_S,
+        auto_decompress=False,  # 60 KB unpack to 60 MB, on the loop, before anybody knows the sender
+    )  # fmt: skip
     await runner.setup()
     assert runner.server is not None
+    runner.server.request_handler = _looked_at(runner.server.request_handler)
     door = Door(runner.server, connections or connection_limit(), request_bytes=request_bytes)
     loop = asyncio.get_running_loop()
     try:
@@ -224,6 +245,17 @@ async def serving(
         await runner.cleanup()
         for sock in sockets:
             sock.close()
+
+
+def _looked_at(answer: Callable[[Any], Awaitable[web.StreamResponse]]) -> Any:
+    """`answer`, for requests that aren't refused by their head. Before `Expect` is read and a body asked for."""
+
+    async def look(request: web.BaseRequest) -> web.StreamResponse:
+        if why_not := refusal(request.raw_path, request.raw_headers):
+            return error_response(UsageError.exit_code, why_not.text, status=why_not.status)
+        return await answer(request)
+
+    return look
 
 
 def listen_tcp(listen: str) -> socket.socket:

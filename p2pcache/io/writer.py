@@ -1,7 +1,8 @@
 """One incoming stream of one chunk, and the fence between streams of the same chunk.
 
 The first writer of a chunk (the *primary*) writes straight into the partial blob; writers that
-begin while it's at work write into nameless scratch files. Whoever proves first fences the
+begin while it's at work write into nameless scratch files, and so do all of a blob that engines
+may still read since it was published once. Whoever proves first fences the
 others: their later puts do nothing and their running ones are waited for. Only then is the
 region filled (from the scratch file, if a second writer won), copied to the chunk's other
 places, and marked. So a proved region is never written again, and no byte of an unproved
@@ -69,7 +70,7 @@ class Writers:
                 return None
             slot = self._slots.get(key) or Slot(key)
             blob, position = places[0]
-            if slot.primary is None and not slot.proving:
+            if slot.primary is None and not slot.proving and not blob.shown:
                 writer = ChunkWriter(self, slot, model, chunk, blobs.writer(blob),
                                      blob.offsets[position])  # fmt: skip
                 slot.primary = writer

@@ -13,7 +13,6 @@ import pytest
 from p2pcache.core import chunkset
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.io import recycler
 from p2pcache.io.disk import Disk
 from p2pcache.io.store import Store
 from tests.io.crash_kit import DyingDisk, Op, RecordingDisk, in_child, rebuild
@@ -63,9 +62,9 @@ def life(path: Path, disk: Disk) -> None:
     store.close()
 
 
-def life_of_recycled_files(path: Path, disk: Disk) -> None:
-    """One model is written over another's files, twice."""
-    store = Store.open(path / "cache", min_free_bytes=0, recycle_bytes=1 << 20, disk=disk)
+def life_of_changes(path: Path, disk: Disk) -> None:
+    """One model takes another's place, twice."""
+    store = open_store(path, disk)
     partial = OLD_MODEL.add(store)
     OLD_MODEL.fill(partial, range(9))
     partial.flush()
@@ -84,12 +83,7 @@ def life_of_recycled_files(path: Path, disk: Disk) -> None:
     store.close()
 
 
-LIVES = pytest.mark.parametrize("life", [life, life_of_recycled_files])
-
-
-@pytest.fixture(autouse=True)
-def _small_files_are_recycled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycler, "LEAST_BYTES", 1)
+LIVES = pytest.mark.parametrize("life", [life, life_of_changes])
 
 
 def check(path: Path) -> int:

@@ -198,6 +198,41 @@ async def test_who_holds_every_place_idly_makes_room(monkeypatch: pytest.MonkeyP
             each.writer.close()
 
 
+async def test_who_has_yet_to_show_who_it_is_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake that goes on and on keeps no place of a full house; one that is over does."""
+    monkeypatch.setattr(door, "IDLE_S", 0.0)
+    monkeypatch.setattr(door, "SWEEP_S", 0.0)
+    asking, over = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(request: aio.Request) -> aio.Response:
+        door.unknown(request)
+        if request.query:
+            door.trust(request)
+        asking.release()
+        await over.wait()
+        return web.json_response({})
+
+    app = web.make_app()
+    app.add_routes([aio.get("/", wait)])
+    sock = web.listen_tcp("127.0.0.1:0")
+    async with web.serving(app, [sock], connections=2):
+        readers, writers = [], []
+        for path in (b"/?known", b"/", b"/"):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+            async with asyncio.timeout(20):
+                await asking.acquire()
+            readers.append(reader)
+            writers.append(writer)
+        with contextlib.suppress(ConnectionError):
+            assert await readers[1].read() == b""
+        over.set()
+        for reader, writer in ((readers[0], writers[0]), (readers[2], writers[2])):
+            assert b" 200 " in await reader.readline()
+            writer.close()
+        writers[1].close()
+
+
 async def test_a_stranger_sends_no_more_than_a_request_has() -> None:
     async with tcp_server(request_bytes=10_000) as port:
         client = Client("127.0.0.1")

@@ -186,9 +186,8 @@ def published(store: Store, model: Model, *refs: Ref) -> None:
         here.publish(ref, 1)
 
 
-@pytest.mark.parametrize("recycle_bytes", [0, 1 << 30])
-def test_a_whole_model_is_removed_from_a_full_disk(small_disk: Path, recycle_bytes: int) -> None:
-    store = Store.open(small_disk / "cache", min_free_bytes=0, recycle_bytes=recycle_bytes)
+def test_a_whole_model_is_removed_from_a_full_disk(small_disk: Path) -> None:
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
     model = megabytes(8)
     published(store, model, REF)
     fill(small_disk)
@@ -206,7 +205,7 @@ def test_a_tag_is_forgotten_on_a_full_disk_again_and_again(small_disk: Path) -> 
     store.remove_tag(OTHER)
     assert store.tags_of(model.digest) == [REF]
     filler.unlink()
-    store.expire_recycled()  # as the agent does every minute
+    store.keep_spare()  # as the agent does every minute
     published(store, model, OTHER)
     fill(small_disk)
     store.remove_tag(OTHER)
@@ -215,7 +214,7 @@ def test_a_tag_is_forgotten_on_a_full_disk_again_and_again(small_disk: Path) -> 
 
 def test_a_model_of_many_files_is_forgotten_on_a_full_disk(small_disk: Path) -> None:
     """Its rows are more than what is kept back: its files go first."""
-    store = Store.open(small_disk / "cache", min_free_bytes=0, recycle_bytes=1 << 30)
+    store = Store.open(small_disk / "cache", min_free_bytes=0)
     many = Model({f"f{i:04}": b"%d" % i * 600 for i in range(2000)} | {"large": bytes(4 * MB)})
     published(store, many, REF)
     fill(small_disk)

@@ -48,7 +48,7 @@ def test_ratios_are_of_pairs_and_python_is_what_blake3_leaves() -> None:
     found = report([turn(0.4, 1.0), turn(0.5, 1.0), turn(3.0, 3.0)], 10**9, 0.2)
     assert found["fresh"]["ratio"] == 0.5
     assert found["fresh"]["cpu_s_per_gb"] == 1.0
-    assert found["recycled"]["python_share"] == pytest.approx(0.2)
+    assert found["again"]["python_share"] == pytest.approx(0.2)
     assert found["raw"]["gb_per_s"] == 2.0
-    assert found["recycled"]["of_bare"] == 0.5
+    assert found["again"]["of_bare"] == 0.5
     assert found["bare"]["ratio"] == 1.0

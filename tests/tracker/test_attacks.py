@@ -24,8 +24,10 @@ from p2pcache.core.handshake import (
     accept,
     hello,
 )
+from p2pcache.errors import Unreachable
 from p2pcache.io.tasks import Tasks
-from p2pcache.tracker import members
+from p2pcache.tracker import places
+from tests.io import strangers_kit
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
 
@@ -41,8 +43,11 @@ def key_file(tmp_path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def dialled(address: str) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, Challenge]]:
-    async with aiohttp.ClientSession() as http:
+async def dialled(
+    address: str, origin: str = "127.0.0.1"
+) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, Challenge]]:
+    connector = aiohttp.TCPConnector(local_addr=(origin, 0))
+    async with aiohttp.ClientSession(connector=connector) as http:
         async with http.ws_connect(f"http://{address}/v1/member") as socket:
             yield socket, msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
 
@@ -240,20 +245,96 @@ async def test_a_stranger_can_t_make_the_tracker_hold_megabytes(key_file: str) -
 async def test_one_address_can_t_take_every_place_of_the_handshake(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "STRANGERS_EACH", 3)
-    monkeypatch.setattr(members, "PLACE_S", 0.2)
+    monkeypatch.setattr(places, "EACH", 3)
+    monkeypatch.setattr(places, "PLACE_S", 0.2)
+    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
+        held = [(await stack.enter_async_context(dialled(app.address)))[0] for _ in range(3)]
+        await enters(app.address, "127.0.0.2")
+        assert not await ended(held)
+        await enters(app.address, "127.0.0.1")  # after a while, instead of the oldest of its own
+        assert await ended(held) == held[:1]
+
+
+async def test_who_comes_in_quick_succession_takes_no_place_of_its_neighbours(
+    key_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "EACH", 3)
+    monkeypatch.setattr(places, "MOST", 3)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(dialled(app.address))
+        monkeypatch.setattr(places, "PLACE_S", 600.0)
+        with pytest.raises(Unreachable):
+            app.members._places._make_room("127.0.0.1")
+
+
+async def test_strangers_of_many_addresses_make_room_the_most_crowded_first(
+    key_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MOST", 6)
+    monkeypatch.setattr(places, "CROWDED", 1)
+    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
+        held = [
+            (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
+            for host in (3, 4, 4, 4, 5, 5)
+        ]
+        await enters(app.address, "127.0.0.2")
+        assert await ended(held) == held[1:2]
+        assert len(app.members._places) == 5  # of those who hold theirs
+
+
+async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
+    key_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MOST", 3)
+    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
+        held = [
+            (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
+            for host in (3, 4, 5)
+        ]
         with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
-            await stack.enter_async_context(dialled(app.address))
+            await enters(app.address, "127.0.0.2")
         assert refusal.value.status == 503
-        other = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
-        async with aiohttp.ClientSession(connector=other) as http:
-            async with http.ws_connect(f"http://{app.address}/v1/member") as socket:
-                challenge = msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
-                await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
-                msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
+        monkeypatch.setattr(places, "PLACE_S", 0.0)
+        await enters(app.address, "127.0.0.2")
+        assert await ended(held) == held[:1]
+
+
+async def test_who_leaves_before_its_turn_is_no_bug(
+    key_file: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(places, "EACH", 1)
+    monkeypatch.setattr(places, "PLACE_S", 0.3)
+    async with tracker(cluster_key_file=key_file) as app, dialled(app.address):
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(*app.address.split(":"))
+            writer.write(strangers_kit.UPGRADE + b"\r\n")
+            await writer.drain()
+            writer.transport.abort()
+        async with asyncio.timeout(20):
+            while sum(app.members._places._present.values()) > 1:
+                await asyncio.sleep(0.05)
+    ours = [record for record in caplog.records if record.name != "aiohttp.server"]  # as io.log
+    assert [record.message for record in ours if record.exc_info] == []
+
+
+async def enters(address: str, origin: str) -> None:
+    """Somebody with the key becomes known."""
+    async with dialled(address, origin) as (socket, challenge):
+        await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
+        msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
+
+
+async def ended(
+    held: list[aiohttp.ClientWebSocketResponse],
+) -> list[aiohttp.ClientWebSocketResponse]:
+    """Those whose connection is over."""
+    over = []
+    for socket in held:
+        with contextlib.suppress(TimeoutError):
+            if (await socket.receive(timeout=0.1)).type is not aiohttp.WSMsgType.BINARY:
+                over.append(socket)
+    return over
 
 
 async def test_a_storm_behind_one_address_waits_for_its_turn() -> None:
@@ -262,7 +343,7 @@ async def test_a_storm_behind_one_address_waits_for_its_turn() -> None:
         entering = (stack.enter_async_context(one.member(app.address)) for one in agents)
         await asyncio.gather(*entering)  # nobody is refused
         assert len(app.members) == 150
-        assert app.members._places == {}
+        assert not app.members._places._present
 
 
 async def test_wrong_keys_do_not_fill_the_log(

@@ -15,7 +15,7 @@ from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import MemberSettings
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.clock import MOST_S
-from p2pcache.tracker import connection, members
+from p2pcache.tracker import connection, members, places
 from p2pcache.tracker.app import SILENCE_S, TrackerApp
 from p2pcache.tracker.settings import TrackerSettings
 from tests.tracker.fake_agent import FakeAgent
@@ -95,7 +95,7 @@ async def test_the_handshake_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_strangers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(places, "MOST", 1)
     async with tracker() as app, aiohttp.ClientSession() as http:
         url = f"http://{app.address}/v1/member"
         async with http.ws_connect(url) as first:

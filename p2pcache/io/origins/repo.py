@@ -99,6 +99,7 @@ class OriginRepo:
 
         Raises:
             Conflict: another generation is there.
+            IntegrityError: no generation can follow the one that is there.
             UsageError: the storage can't put conditionally, and the caller may be one of many.
         """
         if not sole_writer and not self.origin.conditional_put:

@@ -66,7 +66,9 @@ class Hub:
         self.swarms: dict[str, SwarmPort] = {}
         self.requesters: dict[int, Requester] = {}  # by node: where we request
         self.serving: dict[int, Serving] = {}  # by node, after the handshake: whom we serve
-        self.half_open: dict[Serving, None] = {}  # before the handshake, oldest first
+        self.half_open: dict[
+            Serving, str
+        ] = {}  # before the handshake, with their crowds; oldest first
         self.totals = Totals()
         self._banned: dict[int, float] = {}  # node -> until
 

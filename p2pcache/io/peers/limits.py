@@ -20,7 +20,9 @@ class PeerLimits:
     request_s: float = 30.0  # a request without a byte of DATA: a server's queue of 4 is long over
     ban_s: float = 60.0  # who broke a rule is neither dialled nor let in for so long
     connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods
-    half_open: int = 128  # inbound without a handshake; above it the oldest one goes
+    half_open: int = (
+        128  # inbound without a handshake; above it the oldest of the most crowded address goes
+    )
     streams: int = 256  # models per connection
     requests: int = 64  # waiting per connection
     frames_per_s: float = 200.0  # control ones, on average; a neighbour sends 50 HAVEs, 100 calls

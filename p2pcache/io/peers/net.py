@@ -16,6 +16,7 @@ from collections import deque
 from typing import NamedTuple
 
 from p2pcache.core.address import join
+from p2pcache.core.crowd import oldest_of_the_crowd
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import Secret
 from p2pcache.core.settings import UploadSettings
@@ -326,7 +327,8 @@ class PeerNet:
     def _admit(self, channel: Channel) -> None:
         hub = self._live
         if len(hub.half_open) >= self._limits.half_open:
-            oldest = next(iter(hub.half_open))
+            oldest = oldest_of_the_crowd(hub.half_open, hub.half_open.__getitem__)
+            assert oldest is not None
             oldest.connection.close(Outcome.LOST, "too many connections without a handshake")
         connection = Connection(
             channel, hub.loop, hub.inbox, self._limits,

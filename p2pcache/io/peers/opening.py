@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from p2pcache.core.crowd import crowd_of, oldest_of_the_crowd
 from p2pcache.errors import NotAllowed
 from p2pcache.io.peers import wire
 from p2pcache.io.peers.limits import FrameRate, PeerLimits
@@ -108,17 +109,18 @@ class Door:
         self._loop = loop
         self._limits = limits
         self._admit = admit
-        self._openings: dict[int, Opening] = {}  # oldest first
+        self._openings: dict[int, tuple[str, Opening]] = {}  # with their crowds, oldest first
         self._next = 0
         self._lines = FrameRate(LINES_PER_S, LINES_BURST)
 
     def knock(self, sock: socket.socket) -> None:
         """Somebody has connected."""
         if len(self._openings) >= self._limits.half_open:
-            oldest = next(iter(self._openings.values()))
-            oldest.cancel("too many connections without a handshake")
+            oldest = oldest_of_the_crowd(self._openings, lambda one: self._openings[one][0])
+            if oldest is not None:
+                self._openings[oldest][1].cancel("too many connections without a handshake")
         number, self._next = self._next, self._next + 1
-        where = _where(sock)
+        address = where(sock)
         sock.settimeout(0.0)
         channel = Secure(sock, self._tls.now.server, server_side=True)
 
@@ -129,24 +131,24 @@ class Door:
         def failed(text: str) -> None:
             del self._openings[number]
             if channel.knocked:
-                _log.debug("%s looked whether this port is open", where)
+                _log.debug("%s looked whether this port is open", address)
                 return
             self.refused += 1
             if self._lines.allow():
-                _log.warning("refused a peer from %s: %s", where, text)
+                _log.warning("refused a peer from %s: %s", address, text)
 
-        self._openings[number] = Opening(
-            self._loop, channel, self._limits.handshake_s, opened, failed
-        )
+        opening = Opening(self._loop, channel, self._limits.handshake_s, opened, failed)
+        self._openings[number] = crowd_of(address), opening
 
     def close(self) -> None:
         """End those under way."""
-        for opening in self._openings.values():
+        for _, opening in self._openings.values():
             opening.cancel()
         self._openings.clear()
 
 
-def _where(sock: socket.socket) -> str:
+def where(sock: socket.socket) -> str:
+    """The address of who is at the other end."""
     try:
         return str(sock.getpeername()[0])
     except OSError:  # gone already

@@ -27,7 +27,7 @@ TURN_BYTES = 8 << 20  # then the next connection has its turn
 # is paid for by the time its bytes take (1,200 a second at 1 MiB and 1.2 GB/s); `serving` counts
 # those that are not.
 UNCOUNTED = frozenset({Kind.BUSY, Kind.REFUSED, Kind.REQUEST})
-# Inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78. 2 MiB are no quicker into recycled
+# Inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78. 2 MiB are no quicker into warm
 # files (a tenth slower into fresh, cold ones), and on a slow link every connection would hold them in the kernel.
 LOWAT_BYTES = 512 << 10
 # ... but on a long way for this part of the kernel's buffer at most. The buffer grows with what is read in a

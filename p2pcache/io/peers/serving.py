@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from p2pcache.core.crowd import crowd_of
 from p2pcache.core.events import Outcome
 from p2pcache.core.handshake import NONCE_BYTES, VERSIONS, Challenge, Hello, accept, is_node
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
@@ -13,6 +14,7 @@ from p2pcache.io.peers import wire
 from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.limits import FrameRate
+from p2pcache.io.peers.opening import where
 from p2pcache.io.peers.ports import SwarmPort
 from p2pcache.io.peers.uploads import Upload
 from p2pcache.io.peers.wire import Frame, Kind
@@ -50,7 +52,7 @@ class Serving:
             Kind.LEAVE: self._on_leave, Kind.PING: self._on_ping, Kind.BYE: self._on_bye,
         }  # fmt: skip
         connection.owner = self
-        hub.half_open[self] = None
+        hub.half_open[self] = crowd_of(where(connection.sock))
         connection.send(wire.greeting(Kind.CHALLENGE, self._challenge))
 
     # -- what the facade asks --------------------------------------------------------------------

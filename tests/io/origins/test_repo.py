@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.tags import TagRecord, decode_tag, encode_tag
+from p2pcache.core.tags import MAX_GENERATION, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import Conflict, IntegrityError, InvalidManifest, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.origins import Retrying
@@ -112,6 +112,16 @@ def test_hostile_tag_records(repo: OriginRepo, data: bytes) -> None:
     repo.origin.put(tag_key(REF), data)
     with pytest.raises(IntegrityError):
         repo.get_tag(REF)
+
+
+def test_a_tag_at_the_last_generation_stays_readable(repo: OriginRepo) -> None:
+    last = TagRecord(A, MAX_GENERATION)
+    repo.origin.put(tag_key(REF), encode_tag(last))
+    for change in (lambda: repo.put_tag(REF, B), lambda: repo.delete_tag(REF)):
+        with pytest.raises(IntegrityError, match="delete this one's record in the storage"):
+            change()
+        assert repo.get_tag(REF) == last
+    assert repo.put_tag(REF, A) == last  # it means that already
 
 
 def test_tag_bytes_are_stable() -> None:

@@ -250,6 +250,23 @@ async def test_a_chunk_that_vanishes_is_refused(server: Node) -> None:
 # -- floods ---------------------------------------------------------------------------------------
 
 
+async def test_strangers_of_one_address_end_no_handshake_of_another() -> None:
+    async with node(1, limits=PeerLimits(half_open=6)) as server:
+        server.swarm(MODEL, full=True)
+        async with await raw.challenged(server) as slow:
+            crowd = []
+            for _ in range(30):
+                crowd.append(
+                    socket.create_connection(server.where, source_address=("127.0.0.9", 0))
+                )
+                await asyncio.sleep(0.01)
+            await slow.send(raw.hello(slow.challenge, 7))
+            await slow.frame(Kind.WELCOME)
+            for one in crowd:
+                one.close()
+        await still_serves(server)
+
+
 async def test_a_flood_of_haves(server: Node) -> None:
     async with await raw.joined(server, MODEL, 7) as peer:
         await peer.send(wire.have(0, 1, LAYOUT.run_count, 0) * 3000)

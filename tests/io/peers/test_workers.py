@@ -16,7 +16,7 @@ class Job:
 
 
 def test_an_idle_worker_holds_nothing_of_its_last_job() -> None:
-    """It would keep the last file of a pull open: its space after `rm`, and from being recycled."""
+    """It would keep the last file of a pull open, and so its space after `rm`."""
     workers = Workers(1, "test")
     job = Job()
     gone = threading.Event()

@@ -1,0 +1,29 @@
+"""What strangers send to each of an agent's listeners."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.agent.kit import agent
+from tests.io import strangers_kit
+
+
+@pytest.mark.parametrize("door", ["operator", "client", "api", "health"])
+async def test_each_listener_refuses_what_strangers_send(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, door: str
+) -> None:
+    async with agent(
+        tmp_path, client_socket=str(tmp_path / "c.sock"), health_listen="127.0.0.1:0",
+        api_listen="127.0.0.1:0", insecure=True,
+    ) as app:  # fmt: skip
+        tcp = {"api": app.doors.api_address, "health": app.doors.health_address}
+        paths = {"operator": app.settings.socket, "client": app.settings.client_socket}
+
+        async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            if door in tcp:
+                host, port = tcp[door].split(":")
+                return await asyncio.open_connection(host, int(port))
+            return await asyncio.open_unix_connection(paths[door])
+
+        await strangers_kit.check(dial, lambda: caplog.records)
