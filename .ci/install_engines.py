@@ -1,4 +1,4 @@
-"""The Python source of the engines that tests/loader/test_engines.py holds us to, into .engines/.
+"""The Python source of the engines that tests/loader/integrations/test_engines.py holds us to, into .engines/.
 
 Their wheels need CUDA and hundreds of packages; their source alone says what our plugins stand on.
 Offline nothing is written, and those tests skip and say why; never a failure.

@@ -8,49 +8,49 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import p2pcache
-from p2pcache.agent import place
-from p2pcache.agent.announce import TrackerLink
-from p2pcache.agent.api import Api
-from p2pcache.agent.doors import Doors
-from p2pcache.agent.downloads import Downloads
-from p2pcache.agent.explain import Explainer
-from p2pcache.agent.gate import ApiLimits
-from p2pcache.agent.janitor import Janitor
+from p2pcache.agent.api.gate import ApiLimits
+from p2pcache.agent.api.handlers import Api
+from p2pcache.agent.api.listeners import Doors
+from p2pcache.agent.api.queries import Queries
+from p2pcache.agent.context import OriginReads, Parts
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
+from p2pcache.agent.downloads.lost_tracker import Stranded
+from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.loads import Loads
+from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.agent.jobs.pushes import Pushes
+from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
+from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.agent.labeller import Labeller
-from p2pcache.agent.loads import Loads
-from p2pcache.agent.metrics import AgentMetrics
-from p2pcache.agent.order import Order
-from p2pcache.agent.parts import OriginReads, Parts
-from p2pcache.agent.pulls import Pulls
-from p2pcache.agent.pushes import Pushes
-from p2pcache.agent.queries import Queries
-from p2pcache.agent.resolver import Resolver
-from p2pcache.agent.serving import Serving
+from p2pcache.agent.node import location
+from p2pcache.agent.node.explain import Explainer
+from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.janitor import Janitor
+from p2pcache.agent.node.labeller import Labeller
+from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.agent.stranded import FILE as MEMBERS_FILE
-from p2pcache.agent.stranded import Stranded
-from p2pcache.agent.warms import FILE as WARMS_FILE
-from p2pcache.agent.warms import Warms
-from p2pcache.core import messages as m
-from p2pcache.core.address import join
+from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
-from p2pcache.io import web
-from p2pcache.io.auth import check_exposure, is_loopback, read_cluster_key
-from p2pcache.io.host import address_for_peers, first_address, is_wildcard
-from p2pcache.io.kube import in_cluster
-from p2pcache.io.looplag import LoopLag
-from p2pcache.io.memberbook import MemberBook
+from p2pcache.io.host.host_facts import address_for_peers, first_address, is_wildcard
+from p2pcache.io.host.kube import in_cluster
+from p2pcache.io.http import server
+from p2pcache.io.loop_lag import LoopLag
+from p2pcache.io.models.store import Store
+from p2pcache.io.notes.known_members import MemberBook
+from p2pcache.io.notes.pending_warms import WarmBook
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
-from p2pcache.io.peers.limits import TokenBucket
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.store import Store
+from p2pcache.io.peers.protocol.limits import TokenBucket
+from p2pcache.io.security.cluster_key import check_exposure, is_loopback, read_cluster_key
+from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks, Threads
-from p2pcache.io.tls import WATCH_S, open_tls
-from p2pcache.io.warmbook import WarmBook
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +68,10 @@ class AgentApp:
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
         """
-        place.check(settings)
+        location.check(settings)
         self.settings = settings
         secret = read_cluster_key(settings.cluster_key_file)
-        host, self._port = web.parse_listen(settings.listen)
+        host, self._port = server.parse_listen(settings.listen)
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
@@ -85,7 +85,7 @@ class AgentApp:
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
-        self.advertise = place.advertised(settings.advertise) or _own_address(
+        self.advertise = location.advertised(settings.advertise) or _own_address(
             settings, host, self._port
         )
         disk = TokenBucket(settings.disk_bytes_per_s)
@@ -132,7 +132,7 @@ class AgentApp:
         self.janitor = Janitor(self.parts, self.downloads, self.serving)
         members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
         self.stranded = Stranded(self.parts, self.downloads, members)
-        self._name = place.own_name(settings)
+        self._name = location.own_name(settings)
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
         )

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import msgspec
 
 from p2pcache.errors import P2PCacheError
-from p2pcache.io.records import HistoryRow
-from p2pcache.io.store import Store
+from p2pcache.io.disk.agent_db import HistoryRow
+from p2pcache.io.models.store import Store
 from p2pcache.io.tasks import Tasks
 
 log = logging.getLogger(__name__)

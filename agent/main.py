@@ -5,12 +5,12 @@ import faulthandler
 import uvloop
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.place import settled
+from p2pcache.agent.node.location import settled
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
-from p2pcache.io.door import raise_file_limit
-from p2pcache.io.notify import Notifier
-from p2pcache.io.syscalls import give_back_blocks_of
+from p2pcache.io.disk.syscalls import give_back_blocks_of
+from p2pcache.io.http.connection_limits import raise_file_limit
+from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
 
 # Parts of an upload have 8 MiB: after 14 pushes of 24 MiB an agent kept 65 to 110 MiB of them, now 4. What comes

@@ -26,37 +26,56 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, dict[str, Entry]] = {
     "Models": {
-        "pull": Entry("pull", "Fetch a model and print its directory."),
-        "warm": Entry("warming", "Fetch a model before anybody asks for it, here or on K nodes."),
-        "push": Entry("push", "Store a directory as a model."),
-        "ls": Entry("inventory", "List the models in the cache."),
-        "show": Entry("inventory", "Show a model's files, sizes and digest."),
-        "verify": Entry("pull", "Prove every byte of a model again."),
-        "rm": Entry("inventory", "Remove a model's tag here, and the model with its last tag."),
-        "prune": Entry("inventory", "Free the space of what nothing names any more."),
-        "compile-cache": Entry("compilecache", "Restore and save what an engine has compiled."),
+        "pull": Entry("commands.models.pull", "Fetch a model and print its directory."),
+        "warm": Entry(
+            "commands.models.warm", "Fetch a model before anybody asks for it, here or on K nodes."
+        ),
+        "push": Entry("commands.models.push", "Store a directory as a model."),
+        "ls": Entry("commands.models.inventory", "List the models in the cache."),
+        "show": Entry("commands.models.inventory", "Show a model's files, sizes and digest."),
+        "verify": Entry("commands.models.pull", "Prove every byte of a model again."),
+        "rm": Entry(
+            "commands.models.inventory",
+            "Remove a model's tag here, and the model with its last tag.",
+        ),
+        "prune": Entry(
+            "commands.models.inventory", "Free the space of what nothing names any more."
+        ),
+        "compile-cache": Entry(
+            "commands.models.compile_cache", "Restore and save what an engine has compiled."
+        ),
     },
     "Cluster": {
-        "ps": Entry("inventory", "Show the pulls that run now."),
-        "nodes": Entry("fleet", "List the cluster's nodes."),
-        "locate": Entry("fleet", "List the nodes that have a model."),
-        "status": Entry("fleet", "Show the agent, its tracker, origin and cache."),
-        "stats": Entry("stats", "Watch this node: rates, pulls, what ended lately."),
-        "history": Entry("history", "List what ended: pulls, pushes, removals."),
-        "explain": Entry("explain", "Say what a pull waits for, or where its time went."),
-        "bench": Entry("bench", "Measure this node: disk, hash, loopback, storage."),
-        "doctor": Entry("doctor", "Examine this node, with or without a running agent."),
+        "ps": Entry("commands.models.inventory", "Show the pulls that run now."),
+        "nodes": Entry("commands.cluster.fleet", "List the cluster's nodes."),
+        "locate": Entry("commands.cluster.fleet", "List the nodes that have a model."),
+        "status": Entry("commands.cluster.fleet", "Show the agent, its tracker, origin and cache."),
+        "stats": Entry(
+            "commands.cluster.stats", "Watch this node: rates, pulls, what ended lately."
+        ),
+        "history": Entry("commands.cluster.history", "List what ended: pulls, pushes, removals."),
+        "explain": Entry(
+            "commands.cluster.explain", "Say what a pull waits for, or where its time went."
+        ),
+        "bench": Entry(
+            "commands.cluster.bench", "Measure this node: disk, hash, loopback, storage."
+        ),
+        "doctor": Entry(
+            "commands.cluster.doctor", "Examine this node, with or without a running agent."
+        ),
     },
     "Daemons": {
-        "agent": Entry("serve", "Run this node's agent in the foreground."),
-        "tracker": Entry("serve", "Run the cluster's tracker in the foreground."),
-        "token": Entry("token", "Make and read tokens: what a client without a socket may do."),
-        "ca": Entry("ca", "Make certificates for a cluster in mTLS mode."),
+        "agent": Entry("commands.daemons.serve", "Run this node's agent in the foreground."),
+        "tracker": Entry("commands.daemons.serve", "Run the cluster's tracker in the foreground."),
+        "token": Entry(
+            "commands.daemons.token", "Make and read tokens: what a client without a socket may do."
+        ),
+        "ca": Entry("commands.daemons.ca", "Make certificates for a cluster in mTLS mode."),
     },
     "This program": {
-        "config": Entry("settingscmd", "Show or check the settings."),
-        "completion": Entry("completion", "Print a shell's completion script."),
-        "version": Entry("fleet", "Print the version of this program."),
+        "config": Entry("commands.program.config", "Show or check the settings."),
+        "completion": Entry("commands.program.completion", "Print a shell's completion script."),
+        "version": Entry("commands.cluster.fleet", "Print the version of this program."),
     },
 }
 
@@ -138,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     if "_P2PCACHE_COMPLETE" in os.environ:  # a shell asks: it needs our kind of bash
-        importlib.import_module("p2pcache.cli.completion")
+        importlib.import_module("p2pcache.cli.commands.program.completion")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -187,7 +206,7 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _fail(args: list[str], code: int, message: str) -> int:
-    from p2pcache.cli.output import clean, emit_json
+    from p2pcache.cli.support.output import clean, emit_json
 
     line = clean(" ".join(message.split()))  # it may quote what a stranger sent
     if "--json" in args:

@@ -1,7 +1,7 @@
 """`python -m loadtest.bench [--origin URL]`: disk, loopback, origin and hash in one report.
 
 The parts are `p2pcache bench`'s, so that both say the same of one machine. With `--pulls` two real agents
-move a model over loopback as well (`loadtest.loopback`), and its rate stands beside what its slowest part
+move a model over loopback as well (`loadtest.loopback.__main__`), and its rate stands beside what its slowest part
 could do: the rest is what p2pcache itself costs.
 """
 
@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from loadtest.flags import out_file
-from p2pcache.cli.bench import lines, measure
+from loadtest.kit.flags import out_file
+from p2pcache.cli.commands.cluster.bench import lines, measure
 from p2pcache.core.units import format_bytes
 
 PULL_MIB = 512

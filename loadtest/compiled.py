@@ -19,12 +19,44 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "compiled"
 CORE = (
-    "allowance", "asked", "audit", "bag", "boundaries", "chunkset", "commands", "depth", "dialled", "diary",
-    "events", "leases", "lookout", "originside", "owners", "paces", "peers", "peerside",
-    "rarity", "readers", "roster", "runbook", "scheduler", "selection", "tempo",
-    "timing", "trackerless", "uploads", "way",
-)  # fmt: skip
-SIM = ("cluster", "network", "node", "reading", "serving", "world")
+    "bitset",
+    "download/bridge_timer",
+    "download/in_flight",
+    "download/piece_picker",
+    "download/request_limits",
+    "download/requester",
+    "leases/lease_book",
+    "leases/lost_runs",
+    "leases/reachable_reader",
+    "leases/reader_choice",
+    "leases/slow_readers",
+    "membership/roster",
+    "origin/origin_reader",
+    "origin/owners",
+    "origin/read_concurrency",
+    "origin/without_tracker",
+    "peers/bdp",
+    "peers/peer_book",
+    "peers/rarity",
+    "peers/request_timing",
+    "peers/swarm_pace",
+    "racks/bridges",
+    "sampled_set",
+    "scheduler/scheduler",
+    "swarm/commands",
+    "swarm/events",
+    "swarm/run_states",
+    "swarm/story",
+    "upload/upload_queue",
+)
+SIM = (
+    "cluster/cluster",
+    "cluster/network",
+    "cluster/node",
+    "cluster/node_reads",
+    "cluster/node_uploads",
+    "cluster/world",
+)
 SAMPLE = ("storm", "--nodes", "40", "--chunks", "64", "--slow", "0.1", "--crash", "0.1")
 
 

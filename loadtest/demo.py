@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loadtest.cluster import Cluster, last_event
-from loadtest.daemons import StartError, exit_on_signals
-from loadtest.models import check_tree, files_of, make_model
-from loadtest.seaweed import Seaweed
+from loadtest.kit.cluster import Cluster, last_event
+from loadtest.kit.daemons import StartError, exit_on_signals
+from loadtest.kit.models import check_tree, files_of, make_model
+from loadtest.kit.seaweed import Seaweed
 from p2pcache.core.units import format_bytes, parse_size
 
 REF = "demo/llama:v1"

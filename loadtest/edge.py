@@ -15,12 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from loadtest.cluster import Agent
-from loadtest.daemons import StartError, exit_on_signals
-from loadtest.flags import count, out_file, rate, size
-from loadtest.goodput import WARM_UP_S, goodput
-from loadtest.models import check_tree, total_bytes
-from loadtest.netns import FabricError
+from loadtest.kit.cluster import Agent
+from loadtest.kit.daemons import StartError, exit_on_signals
+from loadtest.kit.flags import count, out_file, rate, size
+from loadtest.kit.goodput import WARM_UP_S, goodput
+from loadtest.kit.models import check_tree, total_bytes
+from loadtest.kit.netns import FabricError
 from loadtest.storm.arena import Arena, say
 from loadtest.storm.plan import VOID_BUSY, Plan
 from loadtest.storm.race import busy_share

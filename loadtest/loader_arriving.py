@@ -23,13 +23,13 @@ from typing import Any
 import safetensors
 
 import p2pcache
-from loadtest import flags
-from loadtest.models import check_tree, make_model, total_bytes
-from loadtest.netns import FabricError
+from loadtest.kit import flags
+from loadtest.kit.models import check_tree, make_model, total_bytes
+from loadtest.kit.netns import FabricError
 from loadtest.storm.arena import Arena, say
 from loadtest.storm.plan import Plan
 from p2pcache.core.units import parse_rate, parse_size
-from p2pcache.io.client import AgentClient
+from p2pcache.io.http.client import AgentClient
 
 PROCESSES = 8
 STAGES = 4

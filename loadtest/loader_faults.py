@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import p2pcache
-from loadtest.cluster import Agent, Cluster
-from loadtest.daemons import wait_until
-from loadtest.flags import count
+from loadtest.kit.cluster import Agent, Cluster
+from loadtest.kit.daemons import wait_until
+from loadtest.kit.flags import count
 from p2pcache.errors import NoSpace, P2PCacheError, Unreachable
-from p2pcache.io.arriving import FOLDER
-from p2pcache.loader import attach
+from p2pcache.io.models.arriving_dir import FOLDER
+from p2pcache.loader.source import attach
 
 KINDS = ("calm", "killed", "gone", "liar", "slow", "full")
 REF = "faults/m:v1"
@@ -132,7 +132,7 @@ class Scene:
             flags = ["--upload-bytes-per-s", str(SLOW_RATE)] if self.kind == "slow" else []
             peer = cluster.add_agent(*flags)
             if self.kind == "liar":
-                peer.command[peer.command.index("p2pcache.cli.main")] = "loadtest.liar"
+                peer.command[peer.command.index("p2pcache.cli.main")] = "loadtest.kit.liar"
             peer.start()
             wait_until(peer.ready, FORGET_S)
             list(peer.client.pull(REF))

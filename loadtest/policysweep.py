@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from loadtest.flags import count
+from loadtest.kit.flags import count
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.calibrate import QUEUE_S
 from p2pcache.sim.scenarios import Storm, run

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2pcache import __version__
-from p2pcache.core import commands as c
-from p2pcache.core import events as e
-from p2pcache.core import recording
-from p2pcache.core.scheduler import Scheduler
+from p2pcache.core.scheduler import recording
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.swarm import commands as c
+from p2pcache.core.swarm import events as e
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import LocalProtocolError, UsageError
 

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadtest.flags import count, out_file
-from loadtest.loopback_runs import Node, peers_run
-from loadtest.models import make_model
+from loadtest.kit.flags import count, out_file
+from loadtest.kit.models import make_model
+from loadtest.loopback.runs import Node, peers_run
 
 GB = 1e9
 ASKED = 1.5  # times one way, or the limit of the cores

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.core.identity import Role
-from p2pcache.io import ca
-from p2pcache.io.tls import Tls
+from p2pcache.core.protocol.certificate_identity import Role
+from p2pcache.io.security import ca
+from p2pcache.io.security.tls import Tls
 
 
 class Files(NamedTuple):

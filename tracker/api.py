@@ -13,12 +13,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
-from p2pcache.io.door import admit, rated
+from p2pcache.io.http.connection_limits import admit, rated
+from p2pcache.io.http.server import json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
-from p2pcache.io.origins.openly import openly
-from p2pcache.io.web import json_response, make_app, wanted_ref
+from p2pcache.io.origins.public_words import openly
 from p2pcache.tracker import page
-from p2pcache.tracker.members import Members
+from p2pcache.tracker.members.hub import Members
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
 

@@ -8,24 +8,24 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.core.tracking import Tracking
 from p2pcache.errors import UsageError
-from p2pcache.io import web
-from p2pcache.io.auth import check_exposure, read_cluster_key
 from p2pcache.io.clock import LOOK_S, AwakeClock
-from p2pcache.io.door import connection_limit
-from p2pcache.io.garbage import Garbage
-from p2pcache.io.looplag import LoopLag
+from p2pcache.io.gc_pacing import Garbage
+from p2pcache.io.http import server
+from p2pcache.io.http.connection_limits import connection_limit
+from p2pcache.io.loop_lag import LoopLag
+from p2pcache.io.security.cluster_key import check_exposure, read_cluster_key
+from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks
-from p2pcache.io.tls import WATCH_S, open_tls
 from p2pcache.tracker.api import Api
-from p2pcache.tracker.asks import Asks
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members import Members
-from p2pcache.tracker.memory import Memory
+from p2pcache.tracker.members.hub import Members
 from p2pcache.tracker.metrics import TrackerMetrics
+from p2pcache.tracker.questions import Asks
 from p2pcache.tracker.settings import TrackerSettings
+from p2pcache.tracker.state_notes import Memory
 from p2pcache.tracker.views import Views
 from p2pcache.tracker.warming import Warming
 
@@ -57,7 +57,7 @@ class TrackerApp:
             if getattr(settings, name) < 1:
                 raise UsageError(f"{name} must be at least 1")
         self._secret = read_cluster_key(settings.cluster_key_file)
-        host, _ = web.parse_listen(settings.listen)
+        host, _ = server.parse_listen(settings.listen)
         self.tls = open_tls(settings, "tracker")
         check_exposure(host, self._secret, insecure=settings.insecure, tls=self.tls is not None)
         self.settings = settings
@@ -105,15 +105,15 @@ class TrackerApp:
         Raises:
             UsageError, NotAllowed: the address can't be listened on.
         """
-        sock = web.listen_tcp(self.settings.listen)
-        self.address = web.bound_address(sock)
+        sock = server.listen_tcp(self.settings.listen)
+        self.address = server.bound_address(sock)
         try:
             tls = None if self.tls is None else self.tls.visitors
             room = connection_limit(MOST_MEMBERS, share=0.9)
             app = self._api.application()
             async with (
                 self._tasks,
-                web.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
+                server.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
             ):
                 self._lag.start(self._tasks)
                 self._tasks.every(LOOK_S, self._clock.look, name="clock")

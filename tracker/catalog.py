@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from p2pcache.core.tags import TagRecord
+from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import (
     IntegrityError,
     NotFound,

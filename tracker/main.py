@@ -5,8 +5,8 @@ import faulthandler
 import uvloop
 
 from p2pcache.io import log
-from p2pcache.io.door import raise_file_limit
-from p2pcache.io.notify import Notifier
+from p2pcache.io.http.connection_limits import raise_file_limit
+from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
 from p2pcache.tracker.app import TrackerApp
 from p2pcache.tracker.settings import TrackerSettings

@@ -9,14 +9,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
-from p2pcache.core.tracked import TrackedSwarm
-from p2pcache.core.tracking import Tracking
+from p2pcache.core.coordinator.swarm_state import TrackedSwarm
+from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.io.clock import Clock
-from p2pcache.io.looplag import LoopLag
-from p2pcache.io.tls import Tls, certificate_metrics
-from p2pcache.tracker.asks import Asks
+from p2pcache.io.loop_lag import LoopLag
+from p2pcache.io.security.tls import Tls, certificate_metrics
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members import Members
+from p2pcache.tracker.members.hub import Members
+from p2pcache.tracker.questions import Asks
 
 MAX_SWARMS = 500  # with series of their own: ten each; those that most nodes want come first
 

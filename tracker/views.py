@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import p2pcache
-from p2pcache.core.kubelabels import VALUE_DIGITS, label_key
-from p2pcache.core.tracked import TrackedSwarm
-from p2pcache.core.tracking import Tracking
+from p2pcache.core.coordinator.swarm_state import TrackedSwarm
+from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.clock import Clock
-from p2pcache.io.origins.openly import openly
+from p2pcache.io.origins.public_words import openly
 from p2pcache.tracker.catalog import Catalog
 
 MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from p2pcache.core import manifest as manifests
-from p2pcache.core import messages as m
-from p2pcache.core.registry import Node
-from p2pcache.core.tracking import Tracking
-from p2pcache.core.warming import choose
+from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.format import manifest as manifests
+from p2pcache.core.membership.registry import Node
+from p2pcache.core.membership.replica_placement import choose
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import Ref, format_node
 from p2pcache.io.clock import Clock

@@ -5,10 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-from loadtest.daemons import StartError, exit_on_signals
-from loadtest.flags import count, duration, out_file, rate, size
-from loadtest.models import check_tree, total_bytes
-from loadtest.netns import FabricError
+from loadtest.kit.daemons import StartError, exit_on_signals
+from loadtest.kit.flags import count, duration, out_file, rate, size
+from loadtest.kit.models import check_tree, total_bytes
+from loadtest.kit.netns import FabricError
 from loadtest.storm.arena import Arena, say
 from loadtest.storm.faults import FAULTS, Trouble
 from loadtest.storm.fleet import Calm, FleetReport, read_hosts

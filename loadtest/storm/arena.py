@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from loadtest.cluster import Agent, clean_environ, healthy, run_command, write_key
-from loadtest.daemons import P2PCACHE, Daemon, stop_all, wait_until
-from loadtest.goodput import goodput
-from loadtest.models import make_model
-from loadtest.netns import Fabric, Host, in_namespace, mount_small_disk
+from loadtest.kit.cluster import Agent, clean_environ, healthy, run_command, write_key
+from loadtest.kit.daemons import P2PCACHE, Daemon, stop_all, wait_until
+from loadtest.kit.goodput import goodput
+from loadtest.kit.models import make_model
+from loadtest.kit.netns import Fabric, Host, in_namespace, mount_small_disk
 from loadtest.storm.origin import OriginServer
 from loadtest.storm.plan import Links, Plan
 
@@ -102,7 +102,7 @@ class Arena:
         agent = Agent(name, self.work / name, flags, environ=self.environ, prefix=host.prefix)
         if number in self._liars:
             place = agent.command.index("p2pcache.cli.main")
-            agent.command[place] = "loadtest.liar"
+            agent.command[place] = "loadtest.kit.liar"
         return agent
 
     def _label(self, node: int) -> list[str]:

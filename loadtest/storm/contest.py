@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import psutil
 
-from loadtest.daemons import strap
-from loadtest.models import check_tree, total_bytes
-from loadtest.netns import Host
+from loadtest.kit.daemons import strap
+from loadtest.kit.models import check_tree, total_bytes
+from loadtest.kit.netns import Host
 from loadtest.storm.arena import Arena
 from loadtest.storm.plan import VOID_BUSY, Links, bound_s
 from loadtest.storm.race import busy_share

@@ -7,7 +7,7 @@ from pathlib import Path
 from loadtest.storm.arena import AGENT_PORT, LEFT, RIGHT, Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
-from p2pcache.io.hashing import index_directory
+from p2pcache.io.files.indexing import index_directory
 
 SPLIT_S = 10.0
 SLOW_FACTOR = 10

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from loadtest.storm.plan import lower_bound_s
 from loadtest.storm.race import Outcome, note_event
-from p2pcache.core.chunking import nominal_chunk_bytes
+from p2pcache.core.format.chunking import nominal_chunk_bytes
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from loadtest.daemons import P2PCACHE
+from loadtest.kit.daemons import P2PCACHE
 from loadtest.storm.arena import Arena
 from loadtest.storm.contest import Racer, Score, contest
 from loadtest.storm.plan import Links

@@ -7,9 +7,9 @@ from typing import Self
 
 import psutil
 
-from loadtest.faultproxy import FaultProxy
-from loadtest.netns import Host
-from loadtest.seaweed import Seaweed
+from loadtest.kit.faultproxy import FaultProxy
+from loadtest.kit.netns import Host
+from loadtest.kit.seaweed import Seaweed
 
 BUCKET = "models"
 PORTS = range(12_000, 21_000, 6)  # of the S3 endpoint; its neighbours serve the rest
@@ -66,7 +66,7 @@ class OriginServer:
     def fault(
         self, kind: str, *, seconds: float | None = None, key: str = "", delay: float = 0.0
     ) -> None:
-        """Begin to fail (see loadtest/faultproxy.py for the kinds)."""
+        """Begin to fail (see loadtest/kit/faultproxy.py for the kinds)."""
         assert self._proxy is not None, "this origin has no fault proxy"
         self._proxy.fault(kind, seconds=seconds, key=key, delay=delay)
 

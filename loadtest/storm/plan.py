@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2pcache.core.chunking import nominal_chunk_bytes
+from p2pcache.core.format.chunking import nominal_chunk_bytes
 
 VOID_BUSY = 0.80  # above it the CPU, not the protocol, was measured
 NAIVE_S = 30.0  # how long the naive rival may take: its size is chosen so

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from loadtest.cluster import Agent
+from loadtest.kit.cluster import Agent
 from loadtest.storm.arena import REF
 from p2pcache.errors import P2PCacheError
 

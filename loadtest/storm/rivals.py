@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from loadtest.models import files_of, make_model
-from loadtest.netns import Host
+from loadtest.kit.models import files_of, make_model
+from loadtest.kit.netns import Host
 from loadtest.storm.arena import Arena
 from loadtest.storm.contest import Racer, Score, contest
 from loadtest.storm.naive import run_naive

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from p2pcache.core.chunking import MiB
+from p2pcache.core.format.chunking import MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class MemberSettings:
     expiry_s: float = 15.0  # three heartbeats
     reconnect_grace_s: float = 3.0  # a broken connection gives leases back only after this
     neighbours: int = 24  # rarest-first reaches 0.97 of the bound with 24-40
-    # Ids say whose certificate they are of (`core.identity`): who has several is one witness.
+    # Ids say whose certificate they are of (`core.protocol.certificate_identity`): who has several is one witness.
     certified: bool = False
 
 

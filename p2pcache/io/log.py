@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from p2pcache.io import hidden
+from p2pcache.io import redaction
 
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -56,14 +56,14 @@ def setup(level: str = "info", log_format: Format = "text", stream: TextIO | Non
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # other people's libraries: only what matters
-    # A trace for each malformed request: strangers could fill the disk. Our own bugs `io.web` logs.
+    # A trace for each malformed request: strangers could fill the disk. Our own bugs `io.http.server` logs.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("p2pcache").setLevel(level.upper())
 
 
 def redact(text: str) -> str:
     """Blank out credentials and escape control characters; a tab and a newline stay."""
-    text = _CREDENTIALS.sub(hidden.MARK, hidden.hide(text))
+    text = _CREDENTIALS.sub(redaction.MARK, redaction.hide(text))
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
 
@@ -76,7 +76,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     assert record.exc_info
     if record.name.partition(".")[0] in _CLIENTS:
         return getattr(record.exc_info[0], "__name__", "")
-    return redact(hidden.hide_in_quotes(formatter.formatException(record.exc_info)))
+    return redact(redaction.hide_in_quotes(formatter.formatException(record.exc_info)))
 
 
 class _Text(logging.Formatter):
@@ -104,7 +104,7 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        fields = getattr(record, "audit", None)  # see io/audit.py
+        fields = getattr(record, "audit", None)  # see io/http/audit_log.py
         if isinstance(fields, dict):
             entry["audit"] = {
                 key: redact(value) if isinstance(value, str) else value

@@ -29,10 +29,10 @@ class Release(NamedTuple):
 
 def this_release() -> Release:
     """What runs here. Reads files and asks git; takes some milliseconds."""
-    from p2pcache.core.handshake import VERSIONS
-    from p2pcache.core.manifest import FORMAT
+    from p2pcache.core.format.manifest import FORMAT
+    from p2pcache.core.protocol.handshake import VERSIONS
+    from p2pcache.io.disk.agent_db import SCHEMA_VERSION
     from p2pcache.io.origins.repo import ROOT
-    from p2pcache.io.records import SCHEMA_VERSION
 
     return Release(
         p2pcache.__version__,

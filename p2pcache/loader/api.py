@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import UsageError
-from p2pcache.loader.backend import cuda_device
-from p2pcache.loader.catalog import Deadline, open_catalog
-from p2pcache.loader.dtypes import Framework
-from p2pcache.loader.into import prepare
-from p2pcache.loader.openmodel import OpenModel
-from p2pcache.loader.plan import Filter, ParallelAxis, choose
-from p2pcache.loader.report import LoadReport
+from p2pcache.loader.format.dtypes import Framework
+from p2pcache.loader.memory.backend import cuda_device
+from p2pcache.loader.open_model import OpenModel
+from p2pcache.loader.plan.placement import prepare
+from p2pcache.loader.plan.plan import Filter, ParallelAxis, choose
+from p2pcache.loader.plan.report import LoadReport
 from p2pcache.loader.resolve import Fetch, named, open_source
+from p2pcache.loader.source.catalog import Deadline, open_catalog
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
     Session,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.core import compilecache as cc
+from p2pcache.core.format import compile_cache_key as cc
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
@@ -27,12 +27,12 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.ids import Ref
-from p2pcache.io import machine
-from p2pcache.io.client import AgentClient
-from p2pcache.io.disk import disk_errors
-from p2pcache.io.materialise import marked, materialise, unfinished
-from p2pcache.io.sending import Sending, indexed
-from p2pcache.io.steadycopy import steady_copy
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.files.materialise import marked, materialise, unfinished
+from p2pcache.io.files.push_upload import Sending, indexed
+from p2pcache.io.files.stable_copy import steady_copy
+from p2pcache.io.host import compile_target
+from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.resolve import Here, connect
 from p2pcache.loader.snapshot import fetched
 
@@ -219,9 +219,9 @@ def _at(directory: str | os.PathLike[str]) -> Path:
 def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
     """The fields that nobody said."""
     found = {
-        "engine_version": machine.version_of(engine), "torch": machine.version_of("torch"),
-        "triton": machine.version_of("triton"), "python": machine.python_abi(),
-        "host": machine.processor(), "libc": machine.libc(), "cuda": machine.torch_cuda(),
+        "engine_version": compile_target.version_of(engine), "torch": compile_target.version_of("torch"),
+        "triton": compile_target.version_of("triton"), "python": compile_target.python_abi(),
+        "host": compile_target.processor(), "libc": compile_target.libc(), "cuda": compile_target.torch_cuda(),
     }  # fmt: skip
     for field, package in (("engine_version", engine), ("torch", "torch")):
         if not found[field] and field not in said:
@@ -232,7 +232,7 @@ def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
             )
     if "device" in said:
         return found | {"device": "", "capability": "", "driver": ""}
-    device, capability, driver = machine.gpu()
+    device, capability, driver = compile_target.gpu()
     return found | {"device": device, "capability": capability, "driver": driver}
 
 

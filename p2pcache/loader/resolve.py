@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 from p2pcache.errors import NotFound, Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
-from p2pcache.io.client import AgentClient, read_token
-from p2pcache.io.disk import disk_errors
-from p2pcache.loader.catalog import Deadline
-from p2pcache.loader.source import DirectorySource, Source
-from p2pcache.loader.swarm import SwarmSource
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.http.client import AgentClient, read_token
+from p2pcache.loader.source.agent_source import SwarmSource
+from p2pcache.loader.source.catalog import Deadline
+from p2pcache.loader.source.source import DirectorySource, Source
 
 # The operators' socket, then the one that containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.backend import Backend, CudaBackend, known_device
-from p2pcache.loader.catalog import Catalog, Deadline
 from p2pcache.loader.closing import Closing
-from p2pcache.loader.dtypes import FRAMEWORKS, Framework, import_numpy
-from p2pcache.loader.into import Placement
-from p2pcache.loader.memory import Budget, HostPool
-from p2pcache.loader.pipeline import Pipeline, Staging
-from p2pcache.loader.plan import (
+from p2pcache.loader.format.dtypes import FRAMEWORKS, Framework, import_numpy
+from p2pcache.loader.memory.backend import Backend, CudaBackend, known_device
+from p2pcache.loader.memory.memory import Budget, HostPool
+from p2pcache.loader.memory.ring import Ring
+from p2pcache.loader.plan.placement import Placement
+from p2pcache.loader.plan.plan import (
     ALIGN_BYTES,
     BATCH_BYTES,
     MAX_ITEMS,
@@ -26,10 +25,11 @@ from p2pcache.loader.plan import (
     Want,
     batches,
 )
-from p2pcache.loader.report import LoadReport
-from p2pcache.loader.ring import Ring
-from p2pcache.loader.sinks import DeviceSink, HostSink, IntoSink, Sink
-from p2pcache.loader.source import Source
+from p2pcache.loader.plan.report import LoadReport
+from p2pcache.loader.source.catalog import Catalog, Deadline
+from p2pcache.loader.source.source import Source
+from p2pcache.loader.transfer.pipeline import Pipeline, Staging
+from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
 HOST_READERS = 4  # consumers want cores, too
 DEVICE_READERS = 8  # a thread brings some 6 GB/s out of the page cache; a bus takes 25 to 55

@@ -11,9 +11,9 @@ from math import ceil
 from random import Random
 from typing import Any
 
-from p2pcache.sim.agentlink import LAST_RECONNECT_S
-from p2pcache.sim.node import STALL_S
-from p2pcache.sim.reading import READ_TIMEOUT_S
+from p2pcache.sim.cluster.agent_link import LAST_RECONNECT_S
+from p2pcache.sim.cluster.node import STALL_S
+from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import (
     SLOW,

@@ -3,9 +3,9 @@
 import math
 from dataclasses import asdict, dataclass
 
-from p2pcache.sim.cluster import Cluster
-from p2pcache.sim.network import Link
-from p2pcache.sim.node import SimNode
+from p2pcache.sim.cluster.cluster import Cluster
+from p2pcache.sim.cluster.network import Link
+from p2pcache.sim.cluster.node import SimNode
 
 
 @dataclass(frozen=True, slots=True)

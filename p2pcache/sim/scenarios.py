@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from p2pcache.core import chunkset, events
+from p2pcache.core import bitset
+from p2pcache.core.leases.origin_integrity import Word
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
-from p2pcache.core.wrongbytes import Word
-from p2pcache.sim.cluster import RESOLUTION, Cluster
-from p2pcache.sim.network import Link
-from p2pcache.sim.node import SimNode
-from p2pcache.sim.place import Place
+from p2pcache.core.swarm import events
+from p2pcache.sim.cluster.cluster import RESOLUTION, Cluster
+from p2pcache.sim.cluster.network import Link
+from p2pcache.sim.cluster.node import SimNode
+from p2pcache.sim.cluster.node_place import Place
 from p2pcache.sim.report import Report, report
 
 KiB = 1024
@@ -162,10 +163,10 @@ class Run:
         runs = self.storm.runs
         parts = min(self.storm.parts, runs)
         first, last = (runs * part // parts for part in (number % parts, number % parts + 1))
-        return chunkset.of(range(first, last))
+        return bitset.of(range(first, last))
 
     def _start_liar(self) -> None:
-        self.cluster.add(have=chunkset.full(self.storm.runs), liar=True)
+        self.cluster.add(have=bitset.full(self.storm.runs), liar=True)
 
     def _faults(self) -> None:
         storm, world = self.storm, self.cluster.world

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.main import cli
-from p2pcache.core.events import Outcome
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import encode
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import encode
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import Ref
-from p2pcache.io.hashing import index_directory
+from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
@@ -59,7 +59,7 @@ class HeldReads:
                 return Outcome.CANCELLED
             return fetch_run(repo, layout, store, run, **more)
 
-        monkeypatch.setattr("p2pcache.agent.parts.fetch_run", held)
+        monkeypatch.setattr("p2pcache.agent.context.fetch_run", held)
 
 
 async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from p2pcache.agent import app as agent_app
-from p2pcache.agent import resolver
-from p2pcache.core import messages as m
-from p2pcache.core.manifest import encode
+from p2pcache.agent.downloads import resolver
+from p2pcache.core.format.manifest import encode
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import UsageError
 from p2pcache.io import origins
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -135,7 +135,7 @@ async def test_a_tracker_that_is_no_url_is_a_usage_error(tmp_path: Path, url: st
 async def test_a_pull_that_waits_for_a_dead_tracker_in_vain_names_it(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2pcache.agent.trouble.HOPELESS_S", 0.5)
+    monkeypatch.setattr("p2pcache.agent.downloads.give_up.HOPELESS_S", 0.5)
     url = "http://127.0.0.1:1"
     async with agent(tmp_path, tracker=url, origin=origin.as_uri()) as app:
         ended = await pull(app, "team/m:v1")

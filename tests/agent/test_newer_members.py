@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.io.peers import serving
-from p2pcache.tracker import connection
+from p2pcache.io.peers.serve import server_session
+from p2pcache.tracker.members import connection
 from tests.agent.kit import agent, make_model, pull, push
 from tests.io.peers.kit import make_model as chunks
 from tests.io.peers.kit import node
@@ -29,7 +29,7 @@ async def test_a_tracker_that_is_too_new(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_peer_that_is_too_new(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(serving, "VERSIONS", (7,))
+    monkeypatch.setattr(server_session, "VERSIONS", (7,))
     caplog.set_level("INFO")
     model = chunks([1000] * 4)
     async with node(1) as newer, node(2) as ours:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from p2pcache.agent import announce
-from p2pcache.agent.announce import LOOKS, PING_AT, SILENCE_S, TrackerLink
+from p2pcache.agent import tracker_link
 from p2pcache.agent.app import AgentApp
-from p2pcache.core import messages as m
+from p2pcache.agent.tracker_link import LOOKS, PING_AT, SILENCE_S, TrackerLink
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed
-from p2pcache.io.auth import NO_KEY
+from p2pcache.io.security.cluster_key import NO_KEY
 from p2pcache.io.tasks import Tasks
 from tests.agent.kit import agent, client
 from tests.tracker.kit import get, tracker
@@ -165,7 +165,7 @@ async def test_a_frozen_tracker_is_given_up_before_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its kernel takes the connection, and nobody speaks."""
-    monkeypatch.setattr(announce, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(tracker_link, "HANDSHAKE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         async with linked(f"http://127.0.0.1:{frozen.getsockname()[1]}") as (link, _):
             await until(link.tried.is_set, 5)
@@ -200,7 +200,7 @@ async def clones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Any, AgentApp, AgentApp]]:
     """A tracker, and two agents that the start can't tell apart: two machines from one image."""
-    monkeypatch.setattr("p2pcache.io.cachedir.node_id", lambda *_: 77)
+    monkeypatch.setattr("p2pcache.io.disk.cache_dir.node_id", lambda *_: 77)
     async with tracker() as hub:
         url = f"http://{hub.address}"
         async with agent(tmp_path, "a", tracker=url) as a, agent(tmp_path, "b", tracker=url) as b:
@@ -271,7 +271,7 @@ async def test_who_listens_on_every_address_tells_the_one_it_has_now(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     ours = ["192.0.2.7"]
-    monkeypatch.setattr("p2pcache.io.host.first_address", lambda: ours[0])
+    monkeypatch.setattr("p2pcache.io.host.host_facts.first_address", lambda: ours[0])
     monkeypatch.setattr("p2pcache.agent.app.first_address", lambda: ours[0])
     async with tracker() as hub, Relay(hub.address).running() as relay:
         listen = f"0.0.0.0:{port}"

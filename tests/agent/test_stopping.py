@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import Unreachable
-from p2pcache.io.client import AgentClient
+from p2pcache.io.http.client import AgentClient
 from tests.agent.kit import agent
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from p2pcache.cli import connect
 from p2pcache.cli.main import cli
+from p2pcache.cli.support import connect
 from tests.cli.fake_agent import FakeAgent, fake_agent
 
 Run = Callable[..., Result]

@@ -9,8 +9,8 @@ import textwrap
 
 import msgspec
 
-from p2pcache.cli.options import default_text, field_docs
-from p2pcache.cli.settingscmd import ROOMS
+from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.support.options import default_text, field_docs
 
 HEAD = """\
 # Settings of p2pcache. Copy to /etc/p2pcache/config.toml and change what you need; each line that

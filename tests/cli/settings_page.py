@@ -4,8 +4,8 @@ import sys
 
 import msgspec
 
-from p2pcache.cli.options import default_text, field_docs
-from p2pcache.cli.settingscmd import ROOMS
+from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.support.options import default_text, field_docs
 
 HEAD = """\
 # Settings

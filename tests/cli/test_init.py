@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import clean_environ
-from loadtest.models import check_tree, make_model
+from loadtest.kit.cluster import clean_environ
+from loadtest.kit.models import check_tree, make_model
 from p2pcache.cli import init
 
 

@@ -10,16 +10,17 @@ import click
 import pytest
 
 from p2pcache import __version__
-from p2pcache.cli import connect, main
-from p2pcache.cli.connect import Loaded
-from p2pcache.cli.embedded import agent_settings
-from p2pcache.cli.settings import ClientSettings
-from p2pcache.core.handshake import VERSIONS
-from p2pcache.core.manifest import FORMAT
+from p2pcache.cli import main
+from p2pcache.cli.standalone.embedded import agent_settings
+from p2pcache.cli.support import connect
+from p2pcache.cli.support.connect import Loaded
+from p2pcache.cli.support.settings import ClientSettings
+from p2pcache.core.format.manifest import FORMAT
+from p2pcache.core.protocol.handshake import VERSIONS
 from p2pcache.errors import UsageError
 from p2pcache.io import config
+from p2pcache.io.disk.agent_db import SCHEMA_VERSION
 from p2pcache.io.origins.repo import ROOT
-from p2pcache.io.records import SCHEMA_VERSION
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent, fake_agent
 

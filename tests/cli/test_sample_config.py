@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pcache.cli.settingscmd import ROOMS
+from p2pcache.cli.commands.program.config import ROOMS
 from p2pcache.io import config
 from tests.cli.sample_config import render
 

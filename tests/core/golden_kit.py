@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from p2pcache.core.chunking import cut, safetensors_header_bytes, safetensors_starts
-from p2pcache.core.manifest import Chunk, Manifest, make_file, make_manifest
+from p2pcache.core.format.chunking import cut, safetensors_header_bytes, safetensors_starts
+from p2pcache.core.format.manifest import Chunk, Manifest, make_file, make_manifest
 
 FOLDER = Path(__file__).parent / "golden"
 NAMES = sorted(p.name for p in FOLDER.glob("*.json"))

@@ -1,11 +1,11 @@
 """Pauses double, and end somewhere."""
 
 from p2pcache.core.backoff import pause_s
-from p2pcache.core.commands import Fetch, Request
-from p2pcache.core.events import FetchEnded, Outcome, RequestEnded
-from p2pcache.core.peers import Peer
+from p2pcache.core.peers.peer_book import Peer
 from p2pcache.core.settings import SwarmSettings
-from tests.core.scheduler_kit import Desk, of
+from p2pcache.core.swarm.commands import Fetch, Request
+from p2pcache.core.swarm.events import FetchEnded, Outcome, RequestEnded
+from tests.core.scheduler.scheduler_kit import Desk, of
 
 SETTINGS = SwarmSettings()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache import errors
-from p2pcache.core import chunkset
+from p2pcache.core import bitset
 from p2pcache.errors import RemoteProtocolError, UsageError
 from p2pcache.ids import Ref, format_node, is_digest, parse_node
 
@@ -83,29 +83,29 @@ def test_digests() -> None:
 
 @given(st.sets(st.integers(0, 300)))
 def test_chunk_sets(members: set[int]) -> None:
-    bits = chunkset.of(members)
-    assert list(chunkset.members(bits)) == sorted(members)
-    assert chunkset.first(bits) == min(members, default=-1)
-    assert chunkset.from_bytes(chunkset.to_bytes(bits, 301), 301) == bits
-    assert bits | chunkset.full(301) == chunkset.full(301)
+    bits = bitset.of(members)
+    assert list(bitset.members(bits)) == sorted(members)
+    assert bitset.first(bits) == min(members, default=-1)
+    assert bitset.from_bytes(bitset.to_bytes(bits, 301), 301) == bits
+    assert bits | bitset.full(301) == bitset.full(301)
 
 
 @given(st.binary(max_size=20), st.integers(0, 170))
 def test_untrusted_chunk_sets(data: bytes, count: int) -> None:
     try:
-        bits = chunkset.from_bytes(data, count)
+        bits = bitset.from_bytes(data, count)
     except RemoteProtocolError:
         return
-    assert chunkset.to_bytes(bits, count) == data
-    assert bits & ~chunkset.full(count) == 0
+    assert bitset.to_bytes(bits, count) == data
+    assert bits & ~bitset.full(count) == 0
 
 
 def test_chunk_sets_refuse_other_lengths_and_high_bits() -> None:
     for data, count in ((b"", 1), (b"\0\0", 8), (b"\x02", 1), (b"\0\x80", 15)):
         with pytest.raises(RemoteProtocolError):
-            chunkset.from_bytes(data, count)
-    assert chunkset.from_bytes(b"", 0) == chunkset.full(0) == 0
-    assert chunkset.to_bytes(0, 0) == b""
+            bitset.from_bytes(data, count)
+    assert bitset.from_bytes(b"", 0) == bitset.full(0) == 0
+    assert bitset.to_bytes(0, 0) == b""
 
 
 def test_errors_survive_the_way_through_a_code() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.daemons import Daemon
+from loadtest.kit.daemons import Daemon
 
 REPO = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ["p2pcache"]  # of the image

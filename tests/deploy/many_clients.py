@@ -5,7 +5,7 @@ import sys
 import threading
 
 from p2pcache.errors import P2PCacheError
-from p2pcache.io.client import AgentClient
+from p2pcache.io.http.client import AgentClient
 
 
 def main(address: str, ref: str, count: int) -> None:

@@ -16,11 +16,11 @@ import aiohttp
 import pytest
 import yaml
 
-from loadtest.cluster import Cluster, free_ports
-from loadtest.daemons import Daemon, wait_until
-from loadtest.models import make_model
-from p2pcache.core.manifest import encode
-from p2pcache.io.hashing import index_directory
+from loadtest.kit.cluster import Cluster, free_ports
+from loadtest.kit.daemons import Daemon, wait_until
+from loadtest.kit.models import make_model
+from p2pcache.core.format.manifest import encode
+from p2pcache.io.files.indexing import index_directory
 from tests.agent.kit import agent, client
 from tests.certs import Authority
 from tests.functional.node import push

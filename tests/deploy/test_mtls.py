@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from p2pcache.io import ca
+from p2pcache.io.security import ca
 from tests.agent.kit import agent
 from tests.deploy.kubelet import find
 from tests.deploy.render import kustomize

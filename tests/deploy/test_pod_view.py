@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from loadtest.cluster import healthy
-from loadtest.daemons import Daemon, stop_all, wait_until
-from loadtest.netns import Fabric, FabricError, Host, in_namespace
-from p2pcache.io.client import AgentClient
+from loadtest.kit.cluster import healthy
+from loadtest.kit.daemons import Daemon, stop_all, wait_until
+from loadtest.kit.netns import Fabric, FabricError, Host, in_namespace
+from p2pcache.io.http.client import AgentClient
 from tests.agent.kit import push
 from tests.deploy.kubelet import REPO, Node, Pod, find
 from tests.deploy.render import example, kustomize

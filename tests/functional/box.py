@@ -14,7 +14,7 @@ from typing import Self
 import psutil
 import pytest
 
-from loadtest.daemons import wait_until
+from loadtest.kit.daemons import wait_until
 
 ROOT = Path(__file__).parents[2]
 BOOT_S = 40.0  # three seconds on an idle machine

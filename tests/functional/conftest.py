@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.cluster import Cluster
-from loadtest.models import make_model
+from loadtest.kit.cluster import Cluster
+from loadtest.kit.models import make_model
 from tests.functional.node import MakeCluster
 
 MODEL_BYTES = 24 << 20  # 96 chunks: enough to share among three nodes, little enough to be quick

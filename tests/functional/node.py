@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtest.cluster import Agent, Cluster
+from loadtest.kit.cluster import Agent, Cluster
 from p2pcache.errors import P2PCacheError
 
 MakeCluster = Callable[..., Cluster]

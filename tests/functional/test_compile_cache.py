@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.cluster import Cluster
+from loadtest.kit.cluster import Cluster
 from tests.functional.node import MakeCluster, push
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Agent, Cluster, last_event, write_key
-from loadtest.daemons import StartError, wait_until
-from loadtest.models import check_tree, corrupt_file, make_model, total_bytes
+from loadtest.kit.cluster import Agent, Cluster, last_event, write_key
+from loadtest.kit.daemons import StartError, wait_until
+from loadtest.kit.models import check_tree, corrupt_file, make_model, total_bytes
 from p2pcache.errors import P2PCacheError
-from p2pcache.io import bitmap
+from p2pcache.io.blobs import bitmap
 from tests.functional.node import MakeCluster, Pull, bytes_done, push
 
 SLOW = ("--origin-bytes-per-s", "6MiB")  # a pull of the 24 MiB model then takes four seconds
@@ -275,7 +275,7 @@ def test_timeout_is_exit_9_and_the_next_pull_resumes(
 def test_a_pull_is_interrupted_with_130(make_cluster: MakeCluster, model: Path) -> None:
     import subprocess
 
-    from loadtest.daemons import P2PCACHE
+    from loadtest.kit.daemons import P2PCACHE
 
     cluster = make_cluster(agents=1, agent_flags=SLOW)
     push(cluster, model)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.cluster import HEALTH_S, Agent, Cluster, last_event, run_command
-from loadtest.daemons import P2PCACHE, Daemon, StartError, wait_until
-from loadtest.models import check_tree
-from p2pcache.core.identity import Member
+from loadtest.kit.cluster import HEALTH_S, Agent, Cluster, last_event, run_command
+from loadtest.kit.daemons import P2PCACHE, Daemon, StartError, wait_until
+from loadtest.kit.models import check_tree
+from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.ids import parse_node
 from tests.certs import Authority, Tap, tapped
 from tests.functional.node import Pull, bytes_done

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Agent, Cluster, free_ports, run_command
+from loadtest.kit.cluster import Agent, Cluster, free_ports, run_command
 from p2pcache.errors import P2PCacheError
-from p2pcache.io.client import AgentClient
+from p2pcache.io.http.client import AgentClient
 from tests.functional.node import MakeCluster, push
 
 AWS_ID, AWS_SECRET = "AKIAEXAMPLEEXAMPLE12", "s3cr3tS3CR3Ts3cr3tS3CR3Ts3cr3tS3CR3Ts3cr"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Cluster, last_event, run_command
-from loadtest.models import check_tree, total_bytes
+from loadtest.kit.cluster import Cluster, last_event, run_command
+from loadtest.kit.models import check_tree, total_bytes
 from tests.functional.node import MakeCluster
 
 

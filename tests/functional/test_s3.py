@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Cluster
-from loadtest.daemons import wait_until
-from loadtest.faultproxy import FaultProxy
-from loadtest.models import check_tree, total_bytes
-from loadtest.seaweed import Seaweed
+from loadtest.kit.cluster import Cluster
+from loadtest.kit.daemons import wait_until
+from loadtest.kit.faultproxy import FaultProxy
+from loadtest.kit.models import check_tree, total_bytes
+from loadtest.kit.seaweed import Seaweed
 from tests.functional.node import Pull, bytes_done, push
 
 

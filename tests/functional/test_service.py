@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Agent, clean_environ, free_ports, healthy
-from loadtest.daemons import P2PCACHE, Daemon, wait_until
+from loadtest.kit.cluster import Agent, clean_environ, free_ports, healthy
+from loadtest.kit.daemons import P2PCACHE, Daemon, wait_until
 
 WATCHDOG_S = 1.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.daemons import Daemon, wait_until
+from loadtest.kit.daemons import Daemon, wait_until
 from tests.functional.node import MakeCluster, Pull, push
 
 NOTICED_S = 16.0  # ten of silence, and some for a busy machine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.netns import NETNS_DIR, PREFIX
+from loadtest.kit.netns import NETNS_DIR, PREFIX
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2"

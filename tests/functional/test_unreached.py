@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import free_ports
-from loadtest.models import make_model, total_bytes
+from loadtest.kit.cluster import free_ports
+from loadtest.kit.models import make_model, total_bytes
 from tests.functional.node import MakeCluster, Pull, bytes_done, push
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import Cluster, last_event, run_command
-from loadtest.daemons import P2PCACHE, Daemon, wait_until
-from loadtest.models import check_tree, make_model, total_bytes
+from loadtest.kit.cluster import Cluster, last_event, run_command
+from loadtest.kit.daemons import P2PCACHE, Daemon, wait_until
+from loadtest.kit.models import check_tree, make_model, total_bytes
 from tests.functional.node import MakeCluster, Pull, bytes_done, push
 
 ROOT = Path(__file__).parents[2]

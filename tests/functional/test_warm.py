@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from loadtest.models import check_tree, total_bytes
+from loadtest.kit.models import check_tree, total_bytes
 from tests.functional.node import MakeCluster, push
 
 

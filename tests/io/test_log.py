@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from p2pcache.core.handshake import Secret
-from p2pcache.io import hidden, log, web
+from p2pcache.core.protocol.handshake import Secret
+from p2pcache.io import log, redaction
+from p2pcache.io.http import server
 
 
 @pytest.fixture(autouse=True)
@@ -90,8 +91,8 @@ async def test_garbage_from_strangers_leaves_no_trace() -> None:
     """The HTTP library would log each malformed request as an error of seven lines."""
     out = io.StringIO()
     log.setup("debug", "text", out)
-    sock = web.listen_tcp("127.0.0.1:0")
-    async with web.serving(web.make_app(), [sock]):
+    sock = server.listen_tcp("127.0.0.1:0")
+    async with server.serving(server.make_app(), [sock]):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"\x00\xffgarbage\r\n\r\n")
         assert b" 400 " in await reader.read()
@@ -100,7 +101,7 @@ async def test_garbage_from_strangers_leaves_no_trace() -> None:
 
 
 def test_values_that_are_kept_hidden_are_blanked() -> None:
-    hidden.keep("s3cret/Value==\n", "short", None, "")
+    redaction.keep("s3cret/Value==\n", "short", None, "")
     for text in ("b's3cret/Value==\\n'", "x=s3cret%2FValue%3D%3D", "s3cret/Value=="):
         assert log.redact(text).count("***") == 1
         assert "cret" not in log.redact(text)
@@ -108,8 +109,8 @@ def test_values_that_are_kept_hidden_are_blanked() -> None:
 
 
 def test_ids_of_keys_are_blanked_in_what_others_wrote() -> None:
-    hidden.keep_ids("models-of-us")
-    assert hidden.hide_in_quotes("no key models-of-us") == "no key ***"
+    redaction.keep_ids("models-of-us")
+    assert redaction.hide_in_quotes("no key models-of-us") == "no key ***"
     assert log.redact("s3://models-of-us") == "s3://models-of-us"  # our own word
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from p2pcache.loader.backend import HostMemory
-from p2pcache.loader.dtypes import BITS, torch_dtype
-from p2pcache.loader.source import DirectorySource, Range, SourceStats
+from p2pcache.loader.format.dtypes import BITS, torch_dtype
+from p2pcache.loader.memory.backend import HostMemory
+from p2pcache.loader.source.source import DirectorySource, Range, SourceStats
 
 POISON = 0xDB
 

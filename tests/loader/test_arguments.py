@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import p2pcache
 from p2pcache.errors import InvalidHeader, NotFound, Unreachable, UsageError
-from p2pcache.loader.backend import cuda_device
+from p2pcache.loader.memory.backend import cuda_device
 
 SHAPE = (12, 10)
 

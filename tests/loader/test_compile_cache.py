@@ -13,11 +13,11 @@ import pytest
 from p2pcache import compile_cache
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core import compilecache as cc
+from p2pcache.core.format import compile_cache_key as cc
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io import steadycopy
-from p2pcache.io.client import AgentClient
+from p2pcache.io.files import stable_copy
+from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.resolve import Here
 
 FIELDS = {name: "1" for name in cc.FIELDS if name not in ("engine", "model")}
@@ -26,7 +26,7 @@ HOW: dict[str, Any] = {"engine": "vllm", "fields": FIELDS}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steadycopy, "SETTLE_S", 0.05)
+    monkeypatch.setattr(stable_copy, "SETTLE_S", 0.05)
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Her
     with agent(folder, "first") as first:
         push(first, folder / "model", "team/m:v1")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steadycopy, "SETTLE_S", 0.05)
+            patch.setattr(stable_copy, "SETTLE_S", 0.05)
             saved = compile_cache.save("team/m:v1", source, **HOW, here=first)
             assert saved.done
             assert saved.files == 3
@@ -165,7 +165,7 @@ def test_half_of_a_restore_is_done_again(stored: tuple[Path, Here], tmp_path: Pa
     (target / ".c.p2pcache-123456").mkdir()
     assert compile_cache._holds(target) is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("p2pcache.io.materialise._fixed", lambda _target: True)
+        patch.setattr("p2pcache.io.files.materialise._fixed", lambda _target: True)
         assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
     assert content(target) == content(folder / "cache")
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
@@ -178,7 +178,7 @@ def test_a_restore_that_fails_in_the_middle_leaves_nothing(
     _, here = stored
     target = tmp_path / "c"
     target.mkdir()
-    monkeypatch.setattr("p2pcache.io.materialise._fixed", lambda _target: True)
+    monkeypatch.setattr("p2pcache.io.files.materialise._fixed", lambda _target: True)
     rename, calls = os.rename, []
 
     def failing(*args: Any, **options: Any) -> None:
@@ -203,7 +203,7 @@ def test_many_at_once(
     target = tmp_path / "c"
     if in_place:
         target.mkdir()
-        monkeypatch.setattr("p2pcache.io.materialise._fixed", lambda _target: True)
+        monkeypatch.setattr("p2pcache.io.files.materialise._fixed", lambda _target: True)
 
     def one(_: int) -> bool:
         return compile_cache.restore("team/m:v1", target, **HOW, here=here).done

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import p2pcache
-from p2pcache.loader.dtypes import BITS, RawTensor, numpy_dtype
+from p2pcache.loader.format.dtypes import BITS, RawTensor, numpy_dtype
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
 
 PACKED = ("F4", "F6_E2M3", "F6_E3M2")

@@ -22,8 +22,8 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.loader import api
-from p2pcache.loader import source as source_module
-from p2pcache.loader.source import DirectorySource
+from p2pcache.loader.source import source as source_module
+from p2pcache.loader.source.source import DirectorySource
 from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
 MiB = 1 << 20
@@ -72,7 +72,7 @@ def test_messages_stay_one_line_whatever_a_tensor_is_called(tmp_path: Path) -> N
 def test_headers_of_absurd_size_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2pcache.loader.catalog.MAX_ALL_HEADERS_BYTES", 150)
+    monkeypatch.setattr("p2pcache.loader.source.catalog.MAX_ALL_HEADERS_BYTES", 150)
     for i in range(3):
         write(tmp_path / f"{i}.safetensors", [Spec(f"t{i}", "U8", (1,))])
     with pytest.raises(InvalidHeader, match="claim"):

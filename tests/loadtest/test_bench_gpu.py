@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from loadtest import bench_gpu, bench_gpu_ends, bench_loader
-from loadtest.bench_gpu import Bench, measure, show
+from loadtest.bench_gpu import __main__ as bench_gpu
+from loadtest.bench_gpu import ends
+from loadtest.bench_gpu.__main__ import Bench, measure, show
+from loadtest.bench_loader import __main__ as bench_loader
 from p2pcache.loader import stream
 from tests.loader.loader_kit import FakeAsyncBackend
 
@@ -52,7 +54,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     device = FakeDevice()
 
     def run(job: dict[str, Any]) -> dict[str, Any]:
-        found = bench_gpu_ends.do(job, device)
+        found = ends.do(job, device)
         assert not device.registered
         return found
 
@@ -87,9 +89,7 @@ def test_every_ring_and_the_arena(bench: Bench) -> None:
 
 
 def test_wrong_bytes_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        bench_gpu_ends.LOADERS, "liar", lambda _job, _device: lambda: {"a": torch.zeros(3)}
-    )
+    monkeypatch.setitem(ends.LOADERS, "liar", lambda _job, _device: lambda: {"a": torch.zeros(3)})
     bench.cold_disk(["liar"])
     assert bench.wrong == ["cold disk, liar"]
 
@@ -100,7 +100,7 @@ def test_a_rival_that_fails_costs_its_own_row(
     def broken(_job: dict[str, Any], _device: object) -> Any:
         raise RuntimeError("no such device")
 
-    monkeypatch.setitem(bench_gpu_ends.LOADERS, "runai", broken)
+    monkeypatch.setitem(ends.LOADERS, "runai", broken)
     rows = bench.cold_disk(["runai", "p2pcache"])
     assert [row["name"] for row in rows] == ["read only", "p2pcache"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from loadtest import bench_loader
-from loadtest.bench_loader import MiB, Run, make_llama, measure, run, table
+from loadtest.bench_loader import __main__ as bench_loader
+from loadtest.bench_loader.__main__ import MiB, Run, make_llama, measure, run, table
 
 
 def test_ratios_are_taken_within_a_turn() -> None:

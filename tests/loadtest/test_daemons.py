@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.cluster import clean_environ, free_ports
-from loadtest.daemons import Daemon, StartError, wait_until
+from loadtest.kit.cluster import clean_environ, free_ports
+from loadtest.kit.daemons import Daemon, StartError, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -49,7 +49,7 @@ def test_a_daemon_that_ends_says_its_log(tmp_path: Path) -> None:
 
 def test_children_die_with_a_killed_harness(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from loadtest.daemons import Daemon\n"
+        "import sys, time; from pathlib import Path; from loadtest.kit.daemons import Daemon\n"
         f"d = Daemon('d', ['sleep', '600'], Path({str(tmp_path / 'd.log')!r}), ready=lambda: True)\n"
         "d.start(); print(d.pid, flush=True); time.sleep(600)"
     )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.delay import QUEUE_S, TUN, Port
-from loadtest.goodput import goodput
-from loadtest.netns import Fabric, FabricError, in_namespace
+from loadtest.kit.delay import QUEUE_S, TUN, Port
+from loadtest.kit.goodput import goodput
+from loadtest.kit.netns import Fabric, FabricError, in_namespace
 
 needs_tun = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access(TUN, os.R_OK | os.W_OK), reason="needs root and TUN devices"

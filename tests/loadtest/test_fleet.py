@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.results import read
+from loadtest.kit.results import read
 from loadtest.storm.__main__ import main
 from loadtest.storm.fleet import Calm, FleetReport, Node, Target, command, read_hosts, run
 from loadtest.storm.race import Outcome

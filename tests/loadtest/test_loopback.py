@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.loopback import ASKED, Turn, report
-from loadtest.loopback_runs import Run
+from loadtest.loopback.__main__ import ASKED, Turn, report
+from loadtest.loopback.runs import Run
 
 
 def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
@@ -26,7 +26,14 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_one_to_one(tmp_path: Path) -> None:
     found = run(
-        tmp_path, "loadtest.loopback", "--through", "peers", "--size-mib", "8", "--pairs", "1"
+        tmp_path,
+        "loadtest.loopback.__main__",
+        "--through",
+        "peers",
+        "--size-mib",
+        "8",
+        "--pairs",
+        "1",
     )
     assert found["bytes"] > 8 << 20
     assert all(found[name]["ratio"] > 0 for name in ASKED)

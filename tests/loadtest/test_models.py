@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from loadtest.models import check_tree, corrupt_file, files_of, make_model, total_bytes
+from loadtest.kit.models import check_tree, corrupt_file, files_of, make_model, total_bytes
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.daemons import wait_until
-from loadtest.goodput import goodput
-from loadtest.netns import (
+from loadtest.kit.daemons import wait_until
+from loadtest.kit.goodput import goodput
+from loadtest.kit.netns import (
     LOCK_DIR,
     NETNS_DIR,
     PREFIX,
@@ -147,7 +147,7 @@ def test_who_has_no_program_has_no_command() -> None:
 @needs_root
 def test_the_next_run_clears_up_after_a_killed_one() -> None:
     script = (
-        "import time; from loadtest.netns import Fabric\n"
+        "import time; from loadtest.kit.netns import Fabric\n"
         "with Fabric() as f: f.add('n0'); print(f.work, flush=True); time.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from loadtest.replay import as_text, main, replay
-from p2pcache.core import recording
-from p2pcache.core.events import Tick
-from p2pcache.io.recorder import SUFFIX, Recorder
+from p2pcache.core.scheduler import recording
+from p2pcache.core.swarm.events import Tick
+from p2pcache.io.notes.recorder import SUFFIX, Recorder
 from tests.agent.kit import agent, make_model, pull, push
-from tests.core.test_recording import make_head
+from tests.core.scheduler.test_recording import make_head
 from tests.tracker.kit import tracker
 
 SIZE = 8_000_000  # 31 runs

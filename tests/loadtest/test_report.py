@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.plots import Plot, bars, ticks
-from loadtest.report import main, page
-from loadtest.results import read
+from loadtest.kit.results import read
+from loadtest.report.__main__ import main, page
+from loadtest.report.plots import Plot, bars, ticks
 from p2pcache.errors import UsageError
 from tests.tracker.browser import CHROMIUM, browser
 

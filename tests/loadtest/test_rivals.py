@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from loadtest.models import files_of, make_model, total_bytes
-from loadtest.netns import Host
+from loadtest.kit.models import files_of, make_model, total_bytes
+from loadtest.kit.netns import Host
 from loadtest.storm.contest import Racer, RivalError, Score
 from loadtest.storm.faults import Trouble
 from loadtest.storm.plan import Links, Plan

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from loadtest.serving import Phase
-from loadtest.serving_engine import ANSWER_BYTES, BUCKETS, METRIC, Engine
-from p2pcache.io.engine import EngineMetrics
+from loadtest.serving.__main__ import Phase
+from loadtest.serving.engine import ANSWER_BYTES, BUCKETS, METRIC, Engine
+from p2pcache.io.host.engine_latency import EngineMetrics
 
 
 async def test_the_stand_in_answers_and_the_governor_understands_its_metrics(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.soak_plan import AGENTS, STEADY, WEIGHTS, actions
-from loadtest.soak_watch import WARM_UP, Rest, disk_bytes, growth, leaks
+from loadtest.soak.plan import AGENTS, STEADY, WEIGHTS, actions
+from loadtest.soak.watch import WARM_UP, Rest, disk_bytes, growth, leaks
 
 
 def rests(**by_name: list[float]) -> list[Rest]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.trackerload import CPU, RSS, measure
+from loadtest.trackerload.__main__ import CPU, RSS, measure
 
 
 @pytest.mark.slow

@@ -2,11 +2,11 @@
 
 import pytest
 
-from p2pcache.sim.network import Network
-from p2pcache.sim.place import Place, path
+from p2pcache.sim.cluster.network import Network
+from p2pcache.sim.cluster.node_place import Place, path
+from p2pcache.sim.cluster.world import World
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import Run, Storm, run
-from p2pcache.sim.world import World
 
 SMALL = Storm(nodes=16, runs=96, check_every=23)
 

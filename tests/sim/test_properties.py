@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.lookout import Lookout
+from p2pcache.core.download.bridge_timer import Lookout
 from p2pcache.sim.__main__ import main
-from p2pcache.sim.node import Pause
+from p2pcache.sim.cluster.node import Pause
 from p2pcache.sim.properties import (
     alpha_bound,
     failures,

@@ -12,10 +12,10 @@ from statistics import fmean
 import pytest
 
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.sim.reading import READ_TIMEOUT_S
+from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S
+from p2pcache.sim.cluster.node_uploads import Upload
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import Run, Storm, run
-from p2pcache.sim.serving import Upload
 
 SMALL = Storm(nodes=16, runs=128, check_every=23)
 WAIT_S = SwarmSettings().owner_patience_s  # for what may have been leased when the tracker died

@@ -9,19 +9,19 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from p2pcache.core import chunkset
-from p2pcache.core import messages as m
-from p2pcache.core.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
+from p2pcache.core import bitset
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import from_code
-from p2pcache.io.auth import NO_KEY
-from p2pcache.io.tls import Tls
+from p2pcache.io.security.cluster_key import NO_KEY
+from p2pcache.io.security.tls import Tls
 
 M = TypeVar("M")
 PATIENCE_S = 30.0
 
 
 class FakeAgent:
-    """Speaks `core.messages`. Everything that came is in `mail`; `read` decides what a grant does."""
+    """Speaks `core.protocol.messages`. Everything that came is in `mail`; `read` decides what a grant does."""
 
     def __init__(self, node: int, secret: Secret = NO_KEY) -> None:
         self.node = node
@@ -109,9 +109,9 @@ class FakeAgent:
 
     def state(self, digest: str) -> m.SwarmState:
         count, have = self.runs[digest], self.have.get(digest, 0)
-        complete = have == chunkset.full(count)
+        complete = have == bitset.full(count)
         return m.SwarmState(
-            digest, count, b"" if complete else chunkset.to_bytes(have, count), complete,
+            digest, count, b"" if complete else bitset.to_bytes(have, count), complete,
             0 if complete else self.credit, tuple(sorted(self.reading.get(digest, ()))),
             tuple(sorted(self.known.get(digest, ()))),
         )  # fmt: skip

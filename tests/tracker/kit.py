@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from p2pcache.core.manifest import Chunk, digest_of, encode, make_file, make_manifest
+from p2pcache.core.format.manifest import Chunk, digest_of, encode, make_file, make_manifest
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.ids import Ref
 from p2pcache.io.origins import open_origin

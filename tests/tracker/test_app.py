@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core import messages as m
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed, UsageError
-from p2pcache.io import web
+from p2pcache.io.http import server
 from p2pcache.tracker.app import TrackerApp
-from p2pcache.tracker.memory import FILE, Memory
+from p2pcache.tracker.state_notes import FILE, Memory
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, publish, tracker
 
@@ -156,10 +156,10 @@ async def test_stopping_is_quick_with_members_and_a_hanging_origin(
 
 
 def test_a_taken_port_is_a_clear_error() -> None:
-    sock = web.listen_tcp("127.0.0.1:0")
+    sock = server.listen_tcp("127.0.0.1:0")
 
     async def start() -> None:
-        async with tracker(listen=web.bound_address(sock)):
+        async with tracker(listen=server.bound_address(sock)):
             pass
 
     with sock, pytest.raises(UsageError, match="in use"):

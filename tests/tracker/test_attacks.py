@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from p2pcache.agent.announce import TrackerLink
-from p2pcache.core import messages as m
-from p2pcache.core.handshake import (
+from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.handshake import (
     NONCE_BYTES,
     VERSIONS,
     Challenge,
@@ -26,7 +26,7 @@ from p2pcache.core.handshake import (
 )
 from p2pcache.errors import Unreachable
 from p2pcache.io.tasks import Tasks
-from p2pcache.tracker import places
+from p2pcache.tracker.members import handshake_places
 from tests.io import strangers_kit
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
@@ -245,8 +245,8 @@ async def test_a_stranger_can_t_make_the_tracker_hold_megabytes(key_file: str) -
 async def test_one_address_can_t_take_every_place_of_the_handshake(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "EACH", 3)
-    monkeypatch.setattr(places, "PLACE_S", 0.2)
+    monkeypatch.setattr(handshake_places, "EACH", 3)
+    monkeypatch.setattr(handshake_places, "PLACE_S", 0.2)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         held = [(await stack.enter_async_context(dialled(app.address)))[0] for _ in range(3)]
         await enters(app.address, "127.0.0.2")
@@ -258,12 +258,12 @@ async def test_one_address_can_t_take_every_place_of_the_handshake(
 async def test_who_comes_in_quick_succession_takes_no_place_of_its_neighbours(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "EACH", 3)
-    monkeypatch.setattr(places, "MOST", 3)
+    monkeypatch.setattr(handshake_places, "EACH", 3)
+    monkeypatch.setattr(handshake_places, "MOST", 3)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(dialled(app.address))
-        monkeypatch.setattr(places, "PLACE_S", 600.0)
+        monkeypatch.setattr(handshake_places, "PLACE_S", 600.0)
         with pytest.raises(Unreachable):
             app.members._places._make_room("127.0.0.1")
 
@@ -271,8 +271,8 @@ async def test_who_comes_in_quick_succession_takes_no_place_of_its_neighbours(
 async def test_strangers_of_many_addresses_make_room_the_most_crowded_first(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MOST", 6)
-    monkeypatch.setattr(places, "CROWDED", 1)
+    monkeypatch.setattr(handshake_places, "MOST", 6)
+    monkeypatch.setattr(handshake_places, "CROWDED", 1)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         held = [
             (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
@@ -286,7 +286,7 @@ async def test_strangers_of_many_addresses_make_room_the_most_crowded_first(
 async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MOST", 3)
+    monkeypatch.setattr(handshake_places, "MOST", 3)
     async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
         held = [
             (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
@@ -295,7 +295,7 @@ async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
         with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
             await enters(app.address, "127.0.0.2")
         assert refusal.value.status == 503
-        monkeypatch.setattr(places, "PLACE_S", 0.0)
+        monkeypatch.setattr(handshake_places, "PLACE_S", 0.0)
         await enters(app.address, "127.0.0.2")
         assert await ended(held) == held[:1]
 
@@ -303,8 +303,8 @@ async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
 async def test_who_leaves_before_its_turn_is_no_bug(
     key_file: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(places, "EACH", 1)
-    monkeypatch.setattr(places, "PLACE_S", 0.3)
+    monkeypatch.setattr(handshake_places, "EACH", 1)
+    monkeypatch.setattr(handshake_places, "PLACE_S", 0.3)
     async with tracker(cluster_key_file=key_file) as app, dialled(app.address):
         for _ in range(3):
             _, writer = await asyncio.open_connection(*app.address.split(":"))

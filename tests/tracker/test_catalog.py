@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pcache.core import messages as m
-from p2pcache.core.tags import TagRecord
+from p2pcache.core.format.tag_record import TagRecord
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import (
     Conflict,
     IntegrityError,

@@ -8,9 +8,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from p2pcache.core import messages as m
+from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed, UsageError
-from p2pcache.io.tls import Tls
+from p2pcache.io.security.tls import Tls
 from tests.certs import Authority, Files
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, tracker

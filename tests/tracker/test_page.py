@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from msgspec import structs
 
-from p2pcache.core import messages as m
+from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.api import KEEP_S
 from tests.tracker.browser import CHROMIUM, Page, browser
 from tests.tracker.fake_agent import FakeAgent

@@ -38,7 +38,7 @@ def open_origin(url: str, settings: OriginSettings | None = None) -> Retrying:
 
         return Retrying(FileOrigin(url), policy)
     if scheme == "s3":
-        from p2pcache.io.origins.s3 import S3Origin  # botocore costs 0.2 s to import
+        from p2pcache.io.origins.s3.origin import S3Origin  # botocore costs 0.2 s to import
 
         return Retrying(S3Origin(url, settings, policy), policy)
     shown = re.sub(r"//[^/@]*@", "//", url)  # somebody may have typed a password into it

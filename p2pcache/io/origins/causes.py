@@ -17,8 +17,8 @@ from botocore import exceptions as boto
 from urllib3.util.ssl_match_hostname import CertificateError
 
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageError
-from p2pcache.io.hidden import hide_in_quotes
 from p2pcache.io.log import redact
+from p2pcache.io.redaction import hide_in_quotes
 
 MAX_CHARS = 300  # of what others wrote, in one message
 

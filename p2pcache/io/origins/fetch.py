@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from p2pcache.core.events import Outcome
-from p2pcache.core.layout import Layout
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.repo import OriginRepo
@@ -22,7 +22,7 @@ _buffers = threading.local()  # one reused slice buffer per worker thread
 
 
 class Writer(Protocol):
-    """One incoming stream of one chunk (`p2pcache.io.writer.ChunkWriter`)."""
+    """One incoming stream of one chunk (`p2pcache.io.blobs.chunk_writer.ChunkWriter`)."""
 
     def update(self, data: memoryview) -> None:
         """Hash, in stream order."""
@@ -38,7 +38,7 @@ class Writer(Protocol):
 
 
 class Target(Protocol):
-    """Where chunks go (`p2pcache.io.store.ModelStore`)."""
+    """Where chunks go (`p2pcache.io.models.store.ModelStore`)."""
 
     def missing_chunks(self, run: int) -> list[int]:
         """Chunks of the run that aren't proved yet, in order."""

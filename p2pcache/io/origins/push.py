@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from p2pcache.core.layout import Layout
+from p2pcache.core.format.layout import Layout
 from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.io.origins.base import Readable
 

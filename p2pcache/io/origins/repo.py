@@ -9,9 +9,9 @@ A push writes blobs, then the manifest, then the tag: whoever can read a name ca
 
 from collections.abc import Callable, Iterator
 
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import MAX_MANIFEST_BYTES, digest_of, encode
-from p2pcache.core.tags import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of, encode
+from p2pcache.core.format.tag_record import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import Conflict, InvalidManifest, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins.base import ABSENT, Body, NoContainer, Readable

@@ -6,21 +6,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from p2pcache.core import chunkset
-from p2pcache.core.events import Outcome
-from p2pcache.core.handshake import Secret
+from p2pcache.core import bitset
+from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import format_node
-from p2pcache.io.peers.connection import Connection
-from p2pcache.io.peers.limits import PeerLimits
-from p2pcache.io.peers.ports import SwarmPort
-from p2pcache.io.peers.pump import Pump
-from p2pcache.io.peers.uploads import Uploads
-from p2pcache.io.peers.workers import Inbox
-from p2pcache.io.tls import Tls
+from p2pcache.io.peers.protocol.limits import PeerLimits
+from p2pcache.io.peers.protocol.ports import SwarmPort
+from p2pcache.io.peers.receive.receive_loop import Pump
+from p2pcache.io.peers.serve.uploads import Uploads
+from p2pcache.io.peers.transport.connection import Connection
+from p2pcache.io.peers.transport.workers import Inbox
+from p2pcache.io.security.tls import Tls
 
 if TYPE_CHECKING:
-    from p2pcache.io.peers.requester import Requester
-    from p2pcache.io.peers.serving import Serving
+    from p2pcache.io.peers.request.client_session import Requester
+    from p2pcache.io.peers.serve.server_session import Serving
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Hub:
         port = self.swarms.get(digest)
         if port is None:
             return
-        everything = chunkset.full(port.layout.run_count)
+        everything = bitset.full(port.layout.run_count)
         for node in list(dict.fromkeys((*self.requesters, *self.serving))):
             has = self.known_have(digest, node)
             if has != everything and runs & ~has:

@@ -15,26 +15,26 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from p2pcache.core.address import join
-from p2pcache.core.crowd import oldest_of_the_crowd
-from p2pcache.core.events import Outcome
-from p2pcache.core.handshake import Secret
+from p2pcache.core.membership.crowded_address import oldest_of_the_crowd
+from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import Turn
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
-from p2pcache.io.peers import wire
-from p2pcache.io.peers.channel import Channel, Plain
-from p2pcache.io.peers.connection import Connection
 from p2pcache.io.peers.hub import Hub
-from p2pcache.io.peers.limits import PeerLimits, TokenBucket
-from p2pcache.io.peers.opening import Door
-from p2pcache.io.peers.ports import SwarmPort
-from p2pcache.io.peers.pump import Pump
-from p2pcache.io.peers.requester import Requester
-from p2pcache.io.peers.serving import Serving
-from p2pcache.io.peers.uploads import Uploads
-from p2pcache.io.peers.workers import Inbox, Workers
-from p2pcache.io.tls import Tls
+from p2pcache.io.peers.protocol import wire
+from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
+from p2pcache.io.peers.protocol.ports import SwarmPort
+from p2pcache.io.peers.receive.receive_loop import Pump
+from p2pcache.io.peers.request.client_session import Requester
+from p2pcache.io.peers.serve.server_session import Serving
+from p2pcache.io.peers.serve.uploads import Uploads
+from p2pcache.io.peers.transport.channel import Channel, Plain
+from p2pcache.io.peers.transport.connection import Connection
+from p2pcache.io.peers.transport.tls_accept import Door
+from p2pcache.io.peers.transport.workers import Inbox, Workers
+from p2pcache.io.security.tls import Tls
 
 MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
 ACCEPT_AGAIN_S = 1.0  # after running out of descriptors

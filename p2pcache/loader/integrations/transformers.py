@@ -5,9 +5,9 @@ from typing import Any
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.api import PathLike, safe_open
-from p2pcache.loader.dtypes import import_torch, torch_dtype
+from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
-from p2pcache.loader.openmodel import Index, TensorSlice
+from p2pcache.loader.open_model import Index, TensorSlice
 from p2pcache.loader.resolve import existing
 from p2pcache.loader.snapshot import brought
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import botocore.loaders
 import pytest
 
-from loadtest.faultproxy import FaultProxy
-from loadtest.seaweed import Seaweed
+from loadtest.kit.faultproxy import FaultProxy
+from loadtest.kit.seaweed import Seaweed
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 
 SETTINGS = OriginSettings(

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.events import Outcome
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import NoSpace
-from p2pcache.io.modelstore import ModelStore
+from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.file import FileOrigin
 from p2pcache.io.origins.repo import OriginRepo, blob_key
 from p2pcache.io.origins.retry import RetryPolicy
-from tests.io.store_kit import Model, held_deleted, open_store
+from tests.io.models.store_kit import Model, held_deleted, open_store
 
 
 class Counting(FileOrigin):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import Chunk, make_file, make_manifest
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import Chunk, make_file, make_manifest
 from p2pcache.errors import NotAllowed
 from p2pcache.io.origins import Retrying, push
 from p2pcache.io.origins.base import ObjectInfo

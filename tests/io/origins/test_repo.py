@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.tags import MAX_GENERATION, TagRecord, decode_tag, encode_tag
+from p2pcache.core.format.tag_record import MAX_GENERATION, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import Conflict, IntegrityError, InvalidManifest, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.origins import Retrying
@@ -15,7 +15,7 @@ from p2pcache.io.origins.base import Expect
 from p2pcache.io.origins.file import FileOrigin
 from p2pcache.io.origins.repo import OriginRepo, blob_key, manifest_key, tag_key
 from p2pcache.io.origins.retry import RetryPolicy
-from tests.io.store_kit import Model, model
+from tests.io.models.store_kit import Model, model
 
 REF = Ref.parse("team/llama:v1")
 A, B = "a" * 64, "b" * 64

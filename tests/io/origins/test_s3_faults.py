@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.faultproxy import FaultProxy
-from p2pcache.core.events import Outcome
+from loadtest.kit.faultproxy import FaultProxy
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import OriginUnavailable
-from p2pcache.io.modelstore import ModelStore
+from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.base import ABSENT
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo, blob_key
-from tests.io.store_kit import Model, open_store
+from tests.io.models.store_kit import Model, open_store
 
 Faulty = tuple[Retrying, FaultProxy]
 SIZE = 2_000_000

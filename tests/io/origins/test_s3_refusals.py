@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageError
 from p2pcache.io import log
 from p2pcache.io.origins import OriginSettings, open_origin
-from p2pcache.io.origins.s3errors import translate
+from p2pcache.io.origins.s3.errors import translate
 from tests.io.origins.s3_stub import stub
 
 QUICK = OriginSettings(retry_for_s=0, connect_timeout_s=10, read_timeout_s=20)

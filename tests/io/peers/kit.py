@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from p2pcache.core import chunkset
-from p2pcache.core.events import Outcome
-from p2pcache.core.handshake import Secret
-from p2pcache.core.layout import Layout
-from p2pcache.core.manifest import Chunk, make_file, make_manifest
+from p2pcache.core import bitset
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import Chunk, make_file, make_manifest
+from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import NotFound
-from p2pcache.io.peers.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.tls import Tls
+from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
+from p2pcache.io.security.tls import Tls
 
 KEY = Secret(b"k" * 32)
 TLS: Tls | None = None  # of all nodes that aren't given one; set while a test runs in mTLS mode
@@ -70,7 +70,7 @@ class FileStore:
 
     def have_runs(self) -> int:
         runs = range(self.layout.run_count)
-        return chunkset.of(r for r in runs if not self.missing_chunks(r))
+        return bitset.of(r for r in runs if not self.missing_chunks(r))
 
     def missing_chunks(self, run: int) -> list[int]:
         return [c for c in self.layout.run_chunks(run) if c not in self.have]
@@ -141,7 +141,7 @@ class Port:
         return self.store.have_runs()
 
     def wants(self) -> bool:
-        return self.have_runs() != chunkset.full(self.layout.run_count)
+        return self.have_runs() != bitset.full(self.layout.run_count)
 
     def tempo_s(self) -> float:
         return 0.0

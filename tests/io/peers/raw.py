@@ -6,10 +6,10 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
-from p2pcache.core import handshake
-from p2pcache.core.handshake import Challenge, Hello, Secret
-from p2pcache.io.peers import wire
-from p2pcache.io.peers.wire import Frame, Kind
+from p2pcache.core.protocol import handshake
+from p2pcache.core.protocol.handshake import Challenge, Hello, Secret
+from p2pcache.io.peers.protocol import wire
+from p2pcache.io.peers.protocol.wire import Frame, Kind
 from tests.io.peers.kit import KEY, Model, Node
 
 NONCE = b"n" * 32

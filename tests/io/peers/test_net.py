@@ -7,18 +7,18 @@ import time
 import pytest
 import uvloop
 
-from p2pcache.core import chunkset
-from p2pcache.core.events import Outcome
+from p2pcache.core import bitset
 from p2pcache.core.settings import UploadSettings
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import UsageError
-from p2pcache.io.peers.limits import PeerLimits
+from p2pcache.io.peers.protocol.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files, uploading
 
 MIXED = [1, 5, 300_000, 262_144, 262_144, 70_000, 12, 13, 1_000_000]
 MODEL = make_model(MIXED)
 DIGEST = MODEL.layout.digest
 RUNS = MODEL.layout.run_count
-EVERYTHING = chunkset.full(RUNS)
+EVERYTHING = bitset.full(RUNS)
 
 
 async def dialled(client: Node, port: Port, server: Node, have: int = EVERYTHING) -> None:
@@ -68,7 +68,7 @@ async def test_ten_thousand_small_files_in_a_few_requests() -> None:
     async with node(1) as server, node(2) as client:
         server.swarm(model, full=True)
         port = client.swarm(model)
-        await dialled(client, port, server, chunkset.full(model.layout.run_count))
+        await dialled(client, port, server, bitset.full(model.layout.run_count))
         await fetch(client, port, server)
         check(model, port)
 
@@ -93,7 +93,7 @@ async def test_two_models_share_a_connection_and_each_way_has_its_own() -> None:
         right_empty, right_full = right.swarm(MODEL), right.swarm(other, full=True)
         await dialled(right, right_empty, left)
         await dialled(right, right_full, left, 0)
-        await dialled(left, left_empty, right, chunkset.full(other.layout.run_count))
+        await dialled(left, left_empty, right, bitset.full(other.layout.run_count))
         assert left.net.stats.connections == right.net.stats.connections == 2
         await left_full.heard("inbound", 2, right.address, True, 0)
         await asyncio.gather(fetch(right, right_empty, left), fetch(left, left_empty, right))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from p2pcache.core.events import Outcome
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.uploads import Turn
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.upload_queue import Turn
 from tests.io.peers.kit import Model, Node, Port, make_model, node
 
 RATE = 20_000_000  # bytes per second

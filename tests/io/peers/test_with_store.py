@@ -3,16 +3,16 @@
 import asyncio
 from pathlib import Path
 
-from p2pcache.core import chunkset
-from p2pcache.core.events import Outcome
-from p2pcache.core.manifest import encode
-from p2pcache.io.modelstore import ModelStore
-from p2pcache.io.store import Store
+from p2pcache.core import bitset
+from p2pcache.core.format.manifest import encode
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.store import Store
 from tests.io.peers.kit import Model, Node, Port, make_model, node
 
 MODEL = make_model([262_144] * 20 + [100] * 50 + [777_777], seed=5)
 LAYOUT = MODEL.layout
-EVERYTHING = chunkset.full(LAYOUT.run_count)
+EVERYTHING = bitset.full(LAYOUT.run_count)
 
 
 class StorePort(Port):

@@ -1,0 +1,1 @@
+"""The local HTTP API: who may call what, and what it answers."""

@@ -1,0 +1,194 @@
+"""The gate before every handler: who calls, how often, may they, and what runs already."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from p2pcache.agent.api.rights import RULES, UNLISTED, Caller, Denied, Door, Rule, Slots
+from p2pcache.core.protocol import tokens
+from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
+from p2pcache.core.ratelimit import Rate, RateLimit
+from p2pcache.errors import Busy, NotAllowed, Unreachable
+from p2pcache.io.http import audit_log
+from p2pcache.io.http.connection_limits import admit
+from p2pcache.io.security.peercred import peer_of
+
+CALLER = web.RequestKey("caller", Caller)
+OPERATOR = Rights(Scope.ADMIN, (EVERY,))
+RETRY_SLOT_S = 5.0  # when to come back where all places are taken
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _slots() -> dict[Slots, tuple[int, int]]:
+    return {
+        "pull": (512, 1024),  # waiting costs a descriptor and four lines a second; 200 pods at once
+        "offer": (1, 2),  # a manifest may have 256 MiB, and lies in memory while it is checked
+        "blob": (16, 64),  # our own push sends 4 at a time
+        "work": (8, 32),  # each reads or writes a whole model
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Rates (one client's, everybody's) and how many calls may run at once (the same)."""
+
+    cheap: tuple[Rate, Rate] = (Rate(500, 2000), Rate(2000, 8000))  # some 0.3 ms of CPU each
+    dear: tuple[Rate, Rate] = (Rate(50, 400), Rate(200, 1600))  # disk, tracker or storage is asked
+    refusals: tuple[Rate, Rate] = (Rate(1, 20), Rate(10, 100))  # audit lines about strangers
+    slots: dict[Slots, tuple[int, int]] = field(default_factory=_slots)
+
+
+class Gate:
+    """Applies `agent.api.rights` to every request of every listener.
+
+    Invariant: `_running` counts, by (slots, client) and by (slots, ""), the calls between `_place`'s
+    two halves, and holds no zeros.
+    """
+
+    def __init__(
+        self, *, key: Secret | None, client_namespaces: tuple[str, ...], limits: ApiLimits
+    ) -> None:
+        """Nobody has called yet.
+
+        Args:
+            key: the tokens' `signing_key`; None: no token is good.
+            client_namespaces: what the client socket may pull from without a token.
+            limits: of rates and calls at once.
+        """
+        self.stopping = asyncio.Event()
+        self._key = key
+        self._clients = Rights(Scope.PULL, client_namespaces)
+        self._limits = limits
+        self._cheap = RateLimit(*limits.cheap)
+        self._dear = RateLimit(*limits.dear)
+        self._refusals = RateLimit(*limits.refusals)
+        self._unsaid = 0  # refusals that had no audit line of their own
+        self._running: Counter[tuple[str, str]] = Counter()
+
+    def middleware(self, door: Door, *, group: int | None = None, trusted: bool = False) -> Any:
+        """The gate of one listener.
+
+        Args:
+            door: which one.
+            group: whose members are operators, on the operators' socket.
+            trusted: whoever reaches it is an operator (loopback and `--insecure`).
+        """
+
+        @web.middleware
+        async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else request.path
+            call = f"{request.method} {path}"
+            caller = self._visitor(request, door, group, trusted=trusted)
+            try:
+                caller = self._with_token(request, caller)
+                request[CALLER] = caller
+                if resource is None:  # nothing there: aiohttp says so
+                    await self._admit(caller, UNLISTED)
+                    return await handler(request)
+                return await self._call(request, handler, caller, call)
+            except Denied as error:
+                self._note_refusal(caller, call, error)
+                raise
+
+        return gate
+
+    async def _call(
+        self, request: web.Request, handler: Handler, caller: Caller, call: str
+    ) -> web.StreamResponse:
+        method, _, path = call.partition(" ")
+        rule = RULES.get(("GET" if method == "HEAD" else method, path), UNLISTED)
+        await self._admit(caller, rule)
+        if rule.scope is not None:
+            caller.need(rule.scope, EVERY if rule.where == "node" else "", call)
+        if self.stopping.is_set() and method != "GET":
+            raise Unreachable("the agent is stopping; try again when it is back")
+        async with self._place(caller, rule):
+            return await handler(request)
+
+    # -- who ---------------------------------------------------------------------------------------
+
+    def _visitor(
+        self, request: web.Request, door: Door, group: int | None, *, trusted: bool
+    ) -> Caller:
+        """Who it is without a token."""
+        if door in ("api", "health"):
+            address = f"ip={request.remote}"
+            return Caller(address, address, OPERATOR if trusted else None, door)
+        peer = peer_of(request.transport)
+        rights: Rights | None = self._clients
+        if door == "operator":
+            ours = peer.uid in (0, os.geteuid()) or (group is not None and group in peer.groups)
+            rights = OPERATOR if ours else None
+        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, door)
+
+    def _with_token(self, request: web.Request, caller: Caller) -> Caller:
+        """A token that is shown decides, also where less would do without it.
+
+        On the client socket it decides about namespaces only: pulling is all that can be done there.
+        """
+        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+        if not scheme:
+            return caller
+        if scheme.lower() != "bearer":
+            raise Denied("only tokens are understood here: Authorization: Bearer TOKEN")
+        if self._key is None:
+            raise Denied(
+                "this agent takes no tokens: it has neither --token-key-file nor --cluster-key-file; "
+                "leave --token-file out"
+            )
+        try:
+            token = tokens.verify(self._key, text.strip(), time.time())
+        except NotAllowed as error:
+            raise Denied(str(error)) from None
+        rights = token.rights
+        if caller.door == "client":
+            rights = Rights(Scope.PULL, rights.namespaces)
+        # By default a token is named after who made it: the name alone doesn't tell clients apart.
+        client = f"token={token.name} id={token.id}"
+        return Caller(f"{client} {caller.who}", client, rights, caller.door)
+
+    def _note_refusal(self, caller: Caller, call: str, error: Denied) -> None:
+        if self._refusals.take(caller.client, time.monotonic(), patience_s=0) > 0:
+            self._unsaid += 1
+            return
+        more = {"unsaid": self._unsaid} if self._unsaid else {}
+        audit_log.write(caller.who, "call", call=call, result="refused", why=str(error), **more)
+        self._unsaid = 0
+
+    # -- how much ----------------------------------------------------------------------------------
+
+    async def _admit(self, caller: Caller, rule: Rule) -> None:
+        await admit(self._cheap if rule.cheap else self._dear, caller.client)
+
+    @contextlib.asynccontextmanager
+    async def _place(self, caller: Caller, rule: Rule) -> AsyncIterator[None]:
+        if not rule.slots:
+            yield
+            return
+        mine, all_of_them = (rule.slots, caller.client), (rule.slots, "")
+        each, everyone = self._limits.slots[rule.slots]
+        yours = self._running[mine] >= each
+        if yours or self._running[all_of_them] >= everyone:
+            count = f"{each} such calls of {caller.client}" if yours else f"{everyone} such calls"
+            raise Busy(
+                f"{count} run already; try again in a moment",
+                retry_after_s=RETRY_SLOT_S, yours=yours,
+            )  # fmt: skip
+        self._running.update((mine, all_of_them))
+        try:
+            yield
+        finally:
+            for place in (mine, all_of_them):
+                self._running[place] -= 1
+                if not self._running[place]:
+                    del self._running[place]

@@ -1,0 +1,87 @@
+"""Where an agent's API is listened for: the two unix sockets, and on TCP if an operator says so."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from p2pcache.agent.api.gate import ApiLimits, Gate
+from p2pcache.agent.api.handlers import Api
+from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET, AgentSettings
+from p2pcache.core.protocol.tokens import check_namespaces, signing_key
+from p2pcache.errors import UsageError
+from p2pcache.io.http import server
+from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
+
+OPERATOR_MODE = 0o660  # the socket's group may operate; the folder decides who reaches it
+CLIENT_MODE = 0o666  # anybody who can see the socket may pull
+
+
+class Doors:
+    """The listeners of one agent, and the gate behind all of them."""
+
+    def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
+        """Read the token key; nothing listens yet.
+
+        Raises:
+            UsageError, NotAllowed: a setting can't work (key, address, namespaces).
+        """
+        self.health_address = ""
+        self.api_address = ""
+        self._settings = settings
+        if settings.token_key_file:
+            secret = read_cluster_key(settings.token_key_file, "token key")
+        else:
+            secret = read_cluster_key(settings.cluster_key_file)
+        key = signing_key(secret) if secret.key else None
+        self._trusted = key is None
+        self._check_exposure()
+        namespaces = tuple(settings.client_namespaces.replace(",", " ").split())
+        check_namespaces(namespaces)
+        self.gate = Gate(key=key, client_namespaces=namespaces, limits=limits or ApiLimits())
+
+    @contextlib.asynccontextmanager
+    async def open(self, api: Api) -> AsyncIterator[None]:
+        """Listen for the length of the block.
+
+        Raises:
+            UsageError, NotAllowed: an address or path can't be listened on.
+        """
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.health_listen:
+                sock = server.listen_tcp(settings.health_listen)
+                self.health_address = server.bound_address(sock)
+                await stack.enter_async_context(server.serving(api.health_application(), [sock]))
+            if settings.api_listen:
+                sock = server.listen_tcp(settings.api_listen)
+                self.api_address = server.bound_address(sock)
+                app = api.application("api", trusted=self._trusted)
+                await stack.enter_async_context(server.serving(app, [sock]))
+            if path := self._client_socket():
+                sock = server.listen_unix(Path(path), mode=CLIENT_MODE)
+                stack.callback(server.remove_unix, Path(path))
+                await stack.enter_async_context(server.serving(api.application("client"), [sock]))
+            path = settings.socket
+            sock = server.listen_unix(Path(path), mode=OPERATOR_MODE)
+            stack.callback(server.remove_unix, Path(path))
+            app = api.application("operator", group=Path(path).lstat().st_gid)
+            await stack.enter_async_context(server.serving(app, [sock]))
+            yield
+
+    def _client_socket(self) -> str:
+        path = self._settings.client_socket
+        by_default = self._settings.socket == DEFAULT_SOCKET
+        if not path and by_default and Path(DEFAULT_CLIENT_SOCKET).parent.is_dir():
+            return DEFAULT_CLIENT_SOCKET
+        return path
+
+    def _check_exposure(self) -> None:
+        listen = self._settings.api_listen
+        if not listen or not self._trusted:
+            return
+        host, _ = server.parse_listen(listen)
+        if not (is_loopback(host) and self._settings.insecure):
+            raise UsageError(
+                f"refusing to listen on {listen} for the API without a key: nobody's token could be "
+                "checked; set --token-key-file (or --cluster-key-file)"
+            )

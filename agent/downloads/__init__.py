@@ -1,0 +1,1 @@
+"""One model on its way to this node."""

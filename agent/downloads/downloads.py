@@ -1,0 +1,366 @@
+"""One model's way onto this node: resolve, manifest, space, swarm, publish. Shared by its clients."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Collection
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.give_up import odd_storage
+from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.journal import Journal
+from p2pcache.core.format import manifest as manifests
+from p2pcache.core.format.compile_cache_key import permit_programs
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.host.pull_timeline import Timeline
+from p2pcache.core.protocol.messages import Enter, Exit
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.events import Source
+from p2pcache.errors import Conflict, NoSpace, P2PCacheError, TimedOut, Unreachable
+from p2pcache.ids import Ref
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.tasks import Turns
+
+log = logging.getLogger(__name__)
+
+PART_END_S = (
+    1.0  # a part that nobody waits for any more has ended; clients come a moment after `begin`
+)
+SHOWN_S = 5.0  # clients show a finished model at once; then its time is complete, and noted
+LEAVE_LOOK_S = 0.02  # the end of a download flushes: some milliseconds
+TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
+
+
+class Downloads:
+    """All models of this agent: those that are only served, and those that are being pulled."""
+
+    def __init__(
+        self, parts: Parts, resolver: Resolver, settings: SwarmSettings, journal: Journal
+    ) -> None:
+        self.swarms: dict[str, Swarm] = {}
+        self.running: dict[str, Download] = {}
+        self._parts = parts
+        self._resolver = resolver
+        self._settings = settings
+        self._journal = journal
+        self._trusted = parts.settings.compile_cache_namespaces
+        self._opening = Turns()
+        self._unnoted: set[Download] = set()  # done, and not in the history yet
+        self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
+
+    async def seed_all(self) -> None:
+        """Serve what the cache holds from earlier lives, partial models included."""
+        for known in await asyncio.to_thread(self._parts.store.models):
+            try:
+                model = await asyncio.to_thread(self._parts.store.get, known.digest)
+            except P2PCacheError as error:
+                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
+                continue
+            if model is not None:
+                self.add(model, known.names[0].short if known.names else "")
+
+    def add(self, model: ModelStore, label: str) -> Swarm:
+        """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
+        swarm = self.swarms.get(model.digest)
+        if swarm is None:
+            swarm = self.swarms[model.digest] = Swarm(self._parts, model, self._settings)
+            swarm.label = label
+            self._unattended(swarm)
+            self._parts.net.add_swarm(swarm)
+            if self._parts.link is not None:
+                self._parts.link.send(Enter(swarm.state()))
+        return swarm
+
+    @property
+    def in_use(self) -> set[str]:
+        """Digests of the models that can't be removed now."""
+        pinned = {digest for digest, swarm in self.swarms.items() if swarm.store.pins}
+        return pinned | self.running.keys()
+
+    @contextlib.asynccontextmanager
+    async def _using(self, swarm: Swarm, ref: Ref) -> AsyncIterator[None]:
+        """One at a time, and neither `rm` nor `prune` takes the model away meanwhile."""
+        if self.swarms.get(swarm.digest) is not swarm:
+            raise _removed(ref)
+        swarm.store.pin()
+        try:
+            async with self._opening.of(swarm.digest):
+                yield
+        finally:
+            swarm.store.unpin()
+
+    def refuse_while_pulled(self, ref: Ref) -> None:
+        """A model's first pull gives it its tag only at the end; until then the ref is taken.
+
+        Raises:
+            Conflict: this very ref is being pulled.
+        """
+        for digest, download in self.running.items():
+            if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
+                raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
+
+    async def forget(self, digest: str) -> None:
+        """Leave a model's swarm, before its bytes go.
+
+        Raises:
+            Conflict: it is in use.
+        """
+        if digest in self.running:
+            raise Conflict("the model is being pulled right now; stop the pull or wait for it")
+        swarm = self.swarms.get(digest)
+        if swarm is not None and swarm.store.pins:
+            raise Conflict("a pull or a push uses the model's files; try again when it has ended")
+        self.swarms.pop(digest, None)
+        self._names.pop(digest, None)
+        if swarm is not None:
+            swarm.pause()
+            self._parts.net.remove_swarm(digest)
+            if self._parts.link is not None:
+                self._parts.link.send(Exit(digest))
+
+    async def end(self, download: Download, why: P2PCacheError) -> None:
+        """End a running download, whoever waits for it; returns when it has left its model."""
+        download.fail(why)
+        # Polled: it is rare, and nobody else asks when a download has left.
+        while self.running.get(download.swarm.digest) is download:  # noqa: ASYNC110
+            await asyncio.sleep(LEAVE_LOOK_S)
+
+    def stop(self) -> None:
+        """End every running pull: the agent is going away."""
+        for download in self.running.values():
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+        for done in list(self._unnoted):
+            self._note(done)
+
+    def timeline(self) -> Timeline:
+        """Of a pull that is asked for now."""
+        return Timeline(self._parts.now())
+
+    def reached(self, timeline: Timeline, phase: str) -> None:
+        """A phase of a pull has ended now."""
+        timeline.reached(phase, self._parts.now())
+
+    def report(self, download: Download) -> dict[str, object]:
+        """Where a pull's time goes or went."""
+        return download.report(self._parts.now())
+
+    async def begin(
+        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
+    ) -> Download:
+        """Join the running fetch of a model, or start one.
+
+        Args:
+            ref: what it is called by the one who wants it.
+            digest: of the model.
+            whole: whether all of it is wanted; else only what `Download.wish` will name.
+            timeline: of the client's pull; that of who comes first is the fetch's.
+
+        Raises:
+            NoSpace: checked before the first byte.
+            Conflict: it was removed meanwhile.
+            P2PCacheError: the manifest can't be had, is invalid, or has programs that aren't trusted.
+        """
+        async with self._opening.of(digest):
+            swarm = self.swarms.get(digest)
+            permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
+            running = self.running.get(digest)
+            if running is not None:
+                if whole and not running.whole:
+                    await self._open(ref, digest)  # checks the space for all of it
+                    running.want_whole()
+                    running.swarm.pulled = True
+                return running
+            if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
+                swarm.lost()
+            if swarm is None or not swarm.complete:
+                model = await self._open(ref, digest, reserve=whole)
+                if model.closed:
+                    raise _removed(ref)
+                swarm = self.add(model, ref.short)
+            swarm.label = ref.short
+            timeline = timeline or self.timeline()
+            self.reached(timeline, "manifest")
+            download = Download(
+                ref, swarm, timeline, self._parts.now(), time.time(), whole=whole
+            )  # fmt: skip
+            if swarm.complete:
+                self._journal.hits += 1
+                download.noted = True
+                download.finish()
+                return download
+            self.running[digest] = download
+            swarm.pulled = whole
+            swarm.store.pin()
+            swarm.on_finished, swarm.on_failed = download.finish, download.fail
+            self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
+            return download
+
+    def called(self, ref: Ref, digest: str, generation: int) -> None:
+        """Remember that a tag means this model: it is set when the model is complete.
+
+        Who asked for the tag may have left by then. Engines do: they look at the configuration of a
+        tag, and load what it meant by the digest.
+        """
+        if ref.digest is None:
+            self._names.setdefault(digest, {})[ref] = generation
+
+    async def publish(self, download: Download, ref: Ref, generation: int) -> str:
+        """Make the finished model visible under `ref`; returns its path below the models directory.
+
+        So are the tags that others asked for, unless they have moved on meanwhile.
+
+        Raises:
+            Conflict: it was removed meanwhile.
+            P2PCacheError: the disk refused.
+        """
+        swarm = download.swarm
+        seen = None if ref.digest is not None else generation  # only a tag has a generation
+        async with self._using(swarm, ref):
+            try:
+                if not download.noted:
+                    await asyncio.to_thread(swarm.store.flush)
+                    self.reached(download.timeline, "flush")
+                path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                names = self._names.pop(swarm.digest, {})
+                await asyncio.to_thread(self._publish_names, swarm, names)
+                self.reached(download.timeline, "publish")
+            finally:
+                self._note(download)
+            return path  # a loader may have yet to open what it was shown: the janitor hides it
+
+    def _publish_names(self, swarm: Swarm, names: dict[Ref, int]) -> None:
+        for ref, generation in names.items():
+            if generation >= self._parts.store.generation_seen(ref):
+                with contextlib.suppress(NoSpace):  # the model is here all the same
+                    swarm.store.publish(ref, generation)
+
+    async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
+        """Make some files visible, whose chunks are here; returns their path below the models directory."""
+        store = download.swarm.store
+        async with self._using(download.swarm, ref):
+            return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+
+    def unread(self) -> list[str]:
+        """Digests of the models that are shown to loaders, though none is attached."""
+        return [
+            digest for digest, swarm in self.swarms.items()
+            if swarm.store.arriving is not None and digest not in self.running
+        ]  # fmt: skip
+
+    async def hide(self, digest: str) -> None:
+        """Show a model to loaders no longer, unless one has come meanwhile; the next is shown it anew."""
+        async with self._opening.of(digest):
+            if digest in self.unread():
+                await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
+
+    async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
+        store = self._parts.store
+        encoded = await asyncio.to_thread(store.manifest, digest)
+        if encoded is None:
+            encoded = await self._resolver.manifest(digest)
+        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        permit_programs(self._trusted, ref, layout.manifest)
+        model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        if ref.digest is None:
+            await asyncio.to_thread(store.ask, ref, digest)
+        return model
+
+    async def _run(self, download: Download) -> None:
+        """Drive one fetch to its end: local copies first, then the swarm, flushing as bytes come."""
+        swarm = download.swarm
+        try:
+            copied = await asyncio.to_thread(swarm.store.copy_local)
+            if copied:
+                swarm.proved(copied, Source.LOCAL)
+            self.reached(download.timeline, "local")
+            download.timeline.expect(download.bytes_total - swarm.bytes_done)
+            swarm.on_bytes = download.timeline.took
+            download.start()
+            if swarm.complete:
+                download.finish()
+            await self._watch(download)
+            if why := self._parts.origin.take_wrong(swarm.digest):
+                self._parts.origin.odd = odd_storage(str(download.ref), why)
+                log.warning("%s", self._parts.origin.odd)
+        except P2PCacheError as error:
+            download.fail(error)
+        finally:
+            self.running.pop(swarm.digest, None)
+            self._unattended(swarm)
+            swarm.pulled = False
+            if not swarm.complete:
+                swarm.pause()
+            swarm.store.unpin()
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+            self._unnoted.add(download)
+            if download.error is not None or not download.whole:
+                self._note(download)
+            else:
+                asyncio.get_running_loop().call_later(SHOWN_S, self._note, download)
+
+    def _note(self, download: Download) -> None:
+        """Into the history, once: by who shows the model, else when nobody does."""
+        self._unnoted.discard(download)
+        if download.noted:
+            return
+        download.noted = True
+        now, swarm = self._parts.now(), download.swarm
+        self._journal.note(
+            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
+            size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
+            seconds=now - download.started, sources=download.sources(),
+            error=download.error, report=download.report(now),
+        )  # fmt: skip
+
+    def _unattended(self, swarm: Swarm) -> None:
+        """No client waits: bytes that a check found bad are fetched again, then shown again."""
+
+        def mended() -> None:
+            work = asyncio.to_thread(self._show_again, swarm)
+            self._parts.tasks.spawn_contained(work, name=f"mend-{swarm.digest[:12]}")
+
+        def failed(error: P2PCacheError) -> None:
+            log.warning("blake3:%s: %s", swarm.digest, error)
+            swarm.pause()
+
+        swarm.on_finished, swarm.on_failed = mended, failed
+        swarm.on_bytes = lambda *_: None
+
+    def _show_again(self, swarm: Swarm) -> None:
+        for ref in self._parts.store.tags_of(swarm.digest):
+            swarm.store.publish(ref, None)
+
+    async def _watch(self, download: Download) -> None:
+        settings = self._parts.settings
+        swarm = download.swarm
+        flushed = wanted = self._parts.now()
+        while not download.ended.done():
+            began = self._parts.now()
+            held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
+            await asyncio.wait([download.ended], timeout=TICK_S)
+            now = self._parts.now()
+            download.timeline.waited(held_up, now - began)
+            due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
+            if due or swarm.unflushed_bytes >= settings.flush_bytes:
+                swarm.unflushed_bytes, flushed = 0, now
+                await asyncio.to_thread(swarm.store.flush)
+            if download.clients:
+                wanted = now
+            elif swarm.idle and not download.whole and now - wanted > PART_END_S:
+                await asyncio.to_thread(swarm.store.flush)
+                if not download.clients and not download.whole:
+                    download.finish()
+            elif now - wanted > settings.abandon_after_s:
+                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
+            trouble = swarm.trouble(now)
+            if trouble is not None:
+                raise trouble
+        download.ended.result()
+        download.timeline.finished(self._parts.now())
+
+
+def _removed(ref: Ref) -> Conflict:
+    return Conflict(f"{ref} was removed while it was pulled; pull it again")

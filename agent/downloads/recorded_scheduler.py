@@ -1,0 +1,51 @@
+"""Schedulers as the agent makes them: with `record_dir` set, everything that they hear is written down."""
+
+from pathlib import Path
+
+import p2pcache
+from p2pcache.agent.context import Parts
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.scheduler import recording
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm import commands as c
+from p2pcache.core.swarm import events as e
+from p2pcache.io.notes.recorder import Recorder, settings_of
+
+
+class RecordedScheduler(Scheduler):
+    """A scheduler whose events and answers go into a file, until its pull is over."""
+
+    recorder: Recorder
+
+    def handle(self, event: e.Event, now: float) -> list[c.Command]:
+        """As the scheduler does; then it is noted."""
+        commands: list[c.Command] = []
+        try:
+            commands = super().handle(event, now)
+            return commands
+        finally:  # what it fails at is what a recording is wanted for
+            self.recorder.note(now, event, commands)
+
+
+def make_scheduler(parts: Parts, layout: Layout, have: int, settings: SwarmSettings) -> Scheduler:
+    """A scheduler for one model on this node, now."""
+    record = parts.settings.record_dir
+    seed, now, tracker = parts.rng.getrandbits(32), parts.now(), parts.link is not None
+    made = (RecordedScheduler if record else Scheduler)(
+        node=parts.node, run_bytes=layout.run_bytes, have=have, settings=settings, seed=seed,
+        tracker=tracker, now=now,
+    )  # fmt: skip
+    if isinstance(made, RecordedScheduler):
+        head = recording.Head(
+            recording.VERSION, p2pcache.__version__, layout.digest, f"{parts.node:x}",
+            tuple(layout.run_bytes), f"{have:x}", settings_of(settings), seed, tracker, now,
+        )  # fmt: skip
+        made.recorder = Recorder(Path(record), parts.settings.record_bytes, head)
+    return made
+
+
+def end_recording(scheduler: Scheduler | None) -> None:
+    """The scheduler is asked no more."""
+    if isinstance(scheduler, RecordedScheduler):
+        scheduler.recorder.close()

@@ -1,0 +1,175 @@
+"""From a ref to a manifest: asked of the tracker, else of the origin, else of our own cache."""
+
+import asyncio
+import contextlib
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.format import manifest
+from p2pcache.errors import (
+    InvalidManifest,
+    NotAllowed,
+    NotFound,
+    OriginUnavailable,
+    P2PCacheError,
+    Unreachable,
+)
+from p2pcache.ids import Ref
+from p2pcache.io.models.store import Store
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.tasks import Shared, Threads
+
+log = logging.getLogger(__name__)
+
+
+MAX_QUESTIONS = 8  # at once; the tracker answers 16 of one member and refuses more
+FIRST_CONTACT_S = 5.0  # an agent that just started meets its tracker within milliseconds
+
+
+class Resolved(NamedTuple):
+    """What a ref means now. `stale`: nobody could be asked, it is what this cache last knew."""
+
+    digest: str
+    generation: int
+    stale: bool = False
+
+
+class _Answer(msgspec.Struct):
+    digest: str
+    generation: int = 0
+
+
+class Resolver:
+    """Finds tags and manifests. `link` and `repo` may be missing, and may come and go."""
+
+    def __init__(self, store: Store, link: TrackerLink | None) -> None:
+        self.repo: OriginRepo | None = None
+        self.origin_error: P2PCacheError | None = None  # why `repo` is None, if one was named
+        self._store = store
+        self._link = link
+        self._asking = Shared[Resolved]()  # two hundred pods that start at once ask one question
+        self._threads = Threads(MAX_QUESTIONS, name="resolve")  # never joined: storage may hang
+        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
+
+    @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why the storage didn't do what this node asked for last; None: it did, or there is none."""
+        return self.origin_error if self.repo is None else self.repo.trouble
+
+    @property
+    def asked(self) -> str:
+        """Who answers questions about names and manifests now, for people."""
+        if self._link is not None and self._link.connected:
+            return f"tracker {self._link.url} and the storage behind it"
+        if self.repo is not None:
+            return f"storage {self.repo.url}"
+        return "tracker and storage" if self._link is None else f"tracker {self._link.url}"
+
+    async def resolve(self, ref: Ref) -> Resolved:
+        """The digest and generation that a ref names now.
+
+        A ref with a digest needs nobody. When neither tracker nor origin can be asked, the last
+        known meaning is given, marked stale: a node must start its pods during an outage.
+
+        Raises:
+            NotFound: the tag doesn't exist.
+            Unreachable: nobody to ask, and never seen here.
+            OriginUnavailable: the origin doesn't answer, and the tag was never seen here.
+        """
+        if ref.digest is not None:
+            return Resolved(ref.digest, 0)
+        return await self._asking.share(ref.short, lambda: self._resolve(ref))
+
+    async def _resolve(self, ref: Ref) -> Resolved:
+        try:
+            async with self._questions:
+                return await self._ask(ref)
+        except (Unreachable, OriginUnavailable) as error:
+            known = await asyncio.to_thread(self._store.tag_of, ref)
+            if known is None:
+                raise
+            log.warning("%s: %s; going on with what this cache last knew", ref.short, error)
+            return Resolved(known.digest, known.generation, stale=True)
+
+    async def _ask(self, ref: Ref) -> Resolved:
+        trouble: P2PCacheError | None = None
+        if self._link is not None and not self._link.tried.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_CONTACT_S):
+                    await self._link.tried.wait()
+        if self._link is not None and self._link.connected:
+            try:
+                answer = await self._link.ask("resolve", ref.short)
+                record = msgspec.json.decode(answer.data, type=_Answer)
+                return Resolved(record.digest, record.generation)
+            except (Unreachable, OriginUnavailable, NotAllowed) as error:
+                trouble = error  # it is the tracker's storage, and its credentials
+            except msgspec.MsgspecError as error:
+                trouble = Unreachable(f"the tracker's answer makes no sense: {error}")
+        if self.repo is not None:
+            tag = await self._threads.run(self.repo.get_tag, ref)
+            return Resolved(tag.digest, tag.generation)
+        if trouble is not None:
+            raise self._at_tracker(trouble)
+        known = await asyncio.to_thread(self._store.tag_of, ref)
+        if known is not None:
+            return Resolved(known.digest, known.generation, stale=True)
+        raise self.nobody(f"can't resolve {ref.short}")
+
+    async def manifest(self, digest: str) -> bytes:
+        """The manifest's proved bytes.
+
+        Raises:
+            NotFound: no such manifest anywhere we could ask.
+            InvalidManifest: what is stored doesn't match its digest.
+            Unreachable, OriginUnavailable: nobody answered.
+        """
+        trouble: P2PCacheError | None = None
+        if self._link is not None and self._link.connected:
+            try:
+                return await self._from_tracker(self._link, digest)
+            except (Unreachable, OriginUnavailable, NotFound, NotAllowed) as error:
+                trouble = error
+        if self.repo is not None:
+            return await self._threads.run(self.repo.get_manifest, digest)
+        if trouble is not None:
+            raise self._at_tracker(trouble)
+        raise self.nobody(f"can't fetch manifest blake3:{digest}")
+
+    async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
+        data = bytearray()
+        while True:
+            part = await link.ask("manifest", digest, len(data), timeout_s=60)
+            data += part.data
+            if part.total > manifest.MAX_MANIFEST_BYTES or len(data) > part.total or not part.data:
+                raise InvalidManifest("the tracker sent a manifest of a wrong size")
+            if len(data) == part.total:
+                break
+        encoded = bytes(data)
+        if manifest.digest_of(encoded) != digest:
+            raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
+        return encoded
+
+    def _at_tracker(self, trouble: P2PCacheError) -> P2PCacheError:
+        """A refusal with whose credentials it is about: those of this node may be good."""
+        if self._link is None or not isinstance(trouble, NotAllowed):
+            return trouble
+        return NotAllowed(f"tracker {self._link.url} can't read storage: {trouble}")
+
+    def nobody(self, what: str) -> P2PCacheError:
+        """Why neither tracker nor origin can be asked now; `what` can't be done for it."""
+        if self.origin_error is not None:
+            return self.origin_error
+        if self._link is not None and self._link.refusal is not None:
+            return self._link.refusal
+        if self._link is None:
+            return Unreachable(
+                f"{what}: this agent has neither a tracker nor an origin (--tracker, --origin)"
+            )
+        return Unreachable(
+            f"{what}: tracker {self._link.url} is not reachable ({self._link.last_error}); check that "
+            "it runs and can be reached from here"
+        )

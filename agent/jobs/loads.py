@@ -1,0 +1,178 @@
+"""Loaders that read a model while it arrives: what each is told, and what it asks for first."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.jobs.ndjson import Events, while_waiting
+from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.core import bitset
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.tasks import Turns
+
+TICK_S = 0.01  # a loader hears of new bytes so soon and so often; 8 of them cost a few percent CPU
+PROGRESS_S = 0.25  # as a pull's
+
+
+@dataclass(slots=True)
+class Load:
+    """One attached loader."""
+
+    id: str  # nobody else can guess it: it is the right to demand
+    client: str
+    download: Download
+    needed: bool
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Loads:
+    """All attached loaders of this agent. On the loop's thread."""
+
+    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._pulls = pulls
+        self._live: dict[str, Load] = {}
+        self._showing = Turns()
+
+    async def events(self, ref: Ref, *, needed: bool, client: str) -> Events:
+        """What one loader is told: `resolved`, then `ready` and `progress`, then `done`."""
+        began = time.monotonic()
+        work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
+        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.trouble)
+        async with contextlib.aclosing(waits) as waiting:
+            async for event in waiting:
+                yield event
+        ((resolved, download),) = work.result()
+        digest = resolved.digest
+        manifest = download.swarm.layout.manifest
+        named = {
+            "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
+            "models_dir": str(self._parts.store.root / "models"),
+        }  # fmt: skip
+        runs = download.swarm.layout.run_count
+        if not download.swarm.complete:
+            async with self._attached(download, client, needed=needed) as load:
+                shown = download.swarm.store.arriving
+                arriving = shown.path if shown is not None else ""
+                yield {
+                    "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
+                    "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
+                }  # fmt: skip
+                async with contextlib.aclosing(self._ticks(load)) as ticks:
+                    async for event in ticks:
+                        yield event
+        download.ended.result()
+        path = await self._downloads.publish(download, ref, resolved.generation)
+        sources = download.sources()
+        yield {
+            "event": "done", **named, "path": path, **sources,
+            "bytes_local": max(
+                0, manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"]
+            ),
+            "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
+
+    async def _ticks(self, load: Load) -> AsyncGenerator[dict[str, object], None]:
+        download = load.download
+        store, told, shown_at = download.swarm.store, -1, 0.0
+        while not download.ended.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROGRESS_S):
+                    await load.news.wait()
+            load.news.clear()
+            ready = store.have_runs().bit_count()
+            if ready != told:
+                told = ready
+                yield {"event": "ready", "runs_ready": ready, **download.sources()}
+            now = time.monotonic()
+            if now - shown_at >= PROGRESS_S:
+                shown_at = now
+                yield {
+                    "event": "progress", "bytes_done": store.bytes_done,
+                    "bytes_total": download.bytes_total, **download.sources(),
+                    "peers": download.swarm.peer_count,
+                }  # fmt: skip
+            await asyncio.sleep(TICK_S)
+
+    @contextlib.asynccontextmanager
+    async def _attached(
+        self, download: Download, client: str, *, needed: bool
+    ) -> AsyncIterator[Load]:
+        load = Load(secrets.token_hex(16), client, download, needed)
+        download.clients += 1
+        swarm = download.swarm
+        try:
+            async with self._showing.of(swarm.digest):
+                await asyncio.to_thread(self._show, download)
+            self._listen(download)
+            self._live[load.id] = load
+            download.ended.add_done_callback(lambda _: load.news.set())
+            yield load
+        finally:
+            download.clients -= 1
+            self._live.pop(load.id, None)
+            if all(other.download.swarm is not swarm for other in self._live.values()):
+                swarm.store.on_ready = None
+            download.forget_wish(load.id)
+
+    def _show(self, download: Download) -> None:
+        manifest = self._parts.store.manifest(download.swarm.digest)
+        if manifest is None:
+            raise NotFound(f"model blake3:{download.swarm.digest} was removed from this cache")
+        download.swarm.store.show_arriving(manifest)
+
+    def _listen(self, download: Download) -> None:
+        """Let the store's threads wake the loaders of this model, once per pass of the loop."""
+        loop, pending = asyncio.get_running_loop(), False
+        digest = download.swarm.digest
+
+        def ring() -> None:
+            nonlocal pending
+            pending = False
+            for load in self._live.values():
+                if load.download.swarm.digest == digest:
+                    load.news.set()
+
+        def on_ready() -> None:
+            nonlocal pending
+            if not pending:
+                pending = True
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(ring)
+
+        download.swarm.store.on_ready = on_ready
+
+    def demand(
+        self, load_id: str, client: str, pairs: list[tuple[int, int]], *, urgent: bool
+    ) -> int:
+        """A loader needs these runs; how many of them aren't here yet.
+
+        Raises:
+            NotFound: no such load is attached (any more).
+            UsageError: runs that the model doesn't have.
+        """
+        load = self._live.get(load_id)
+        if load is None or load.client != client:
+            raise NotFound(
+                "no such load is attached; the agent may have been restarted: load again"
+            )
+        swarm = load.download.swarm
+        count, runs = swarm.layout.run_count, 0
+        for start, end in pairs:
+            if not 0 <= start < end <= count:
+                raise UsageError(f"no runs [{start}, {end}): the model has {count}")
+            runs |= bitset.full(end - start) << start
+        missing = runs & ~swarm.have_runs()
+        if load.needed:
+            load.download.wish(load.id, runs)
+        if urgent and missing:
+            load.download.demand(missing)
+        return missing.bit_count()

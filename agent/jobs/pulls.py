@@ -1,0 +1,168 @@
+"""What the clients of a pull are told: of a whole model, or of some of its files."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable
+
+from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.resolver import Resolved, Resolver
+from p2pcache.agent.jobs.bodies import PullRequest
+from p2pcache.agent.jobs.ndjson import Events, while_waiting
+from p2pcache.agent.journal import Journal
+from p2pcache.core import bitset
+from p2pcache.core.format.file_filter import name_of, pick, runs_of
+from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.errors import IntegrityError
+from p2pcache.ids import Ref
+from p2pcache.io.models.store import Store
+
+PROGRESS_S = 0.25  # a terminal's bar wants about four a second
+PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
+QUIET_S = 2.0  # without a byte: then people want to know why
+_LOOK_S = 0.05  # how soon a part is noticed to be complete
+
+
+class Pulls:
+    """Resolves a ref and follows its download, for each client."""
+
+    def __init__(
+        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal,
+        order: Order,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._resolver = resolver
+        self._downloads = downloads
+        self._order = order
+        self._journal = journal
+        self._models_dir = str(store.root / "models")
+
+    async def resolve(self, ref: Ref, *, force: bool = False) -> Resolved:
+        """What a ref means now.
+
+        Raises:
+            IntegrityError: the tag went back to an older state, and that wasn't asked for.
+            NotFound, Unreachable, ...: it can't be told.
+        """
+        resolved = await self._resolver.resolve(ref)
+        if ref.digest is None and not force:
+            seen = await asyncio.to_thread(self._store.generation_seen, ref)
+            if resolved.generation < seen:
+                raise IntegrityError(
+                    f"tag {ref.short} went back from generation {seen} to {resolved.generation}: the origin was "
+                    "restored or tampered with; pull with --force-generation to accept it"
+                )
+        return resolved
+
+    async def events(self, ref: Ref, wanted: PullRequest) -> Events:
+        """`resolved`, `progress` about four times a second, `done`."""
+        began = time.monotonic()
+        some = bool(wanted.include or wanted.exclude)
+        turn = Turn.BACKGROUND if wanted.background else Turn.USUAL
+        begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
+        work = asyncio.gather(begun)
+        waits = while_waiting(work, lambda: self.asked, self.trouble)
+        async with contextlib.aclosing(waits) as waiting:
+            async for event in waiting:
+                yield event
+        ((resolved, download),) = work.result()
+        manifest = download.swarm.layout.manifest
+        paths = [file.path for file in manifest.files]
+        if some:
+            paths = pick(download.swarm.layout, wanted.include, wanted.exclude)
+            if len(paths) == len(manifest.files):
+                some, download = False, await self._downloads.begin(ref, resolved.digest)
+        sizes = {file.path: file.size for file in manifest.files}
+        size = sum(sizes[path] for path in paths)
+        named = {"ref": str(ref), "digest": resolved.digest}
+        yield {
+            "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+        }  # fmt: skip
+        before = download.sources() if some else {}  # of a part: what comes for this client
+        follow = self._part(download, paths) if some else self._whole(download)
+        async with contextlib.aclosing(follow):
+            async for event in follow:
+                yield event
+        if some:
+            path = await self._downloads.publish_files(download, ref, paths)
+            named["selection"] = name_of(paths)
+        else:
+            path = await self._downloads.publish(download, ref, resolved.generation)
+        sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
+        moved = not some and any(sources.values())  # else there is nothing to explain
+        had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
+        yield {
+            "event": "done", **named, "path": path, "models_dir": self._models_dir,
+            "bytes": size, **sources, "bytes_local": had, "seconds": round(time.monotonic() - began, 3),
+            **({"report": self._downloads.report(download)} if moved else {}),
+        }  # fmt: skip
+
+    @property
+    def asked(self) -> str:
+        """Whom a resolve waits for now."""
+        return self._resolver.asked
+
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last; "": it does, or isn't asked."""
+        trouble = self._resolver.trouble
+        return "" if trouble is None else str(trouble)
+
+    def _progress(self, download: Download) -> dict[str, object]:
+        now = time.monotonic()
+        quiet = now - download.swarm.last_progress >= QUIET_S
+        trouble = self.trouble() if quiet else ""
+        known = {"trouble": trouble} if trouble else {}
+        return {"event": "progress", **download.progress(now), **known}
+
+    async def begin(
+        self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
+    ) -> tuple[Resolved, Download]:
+        """Resolve, and join or start the model's fetch; a failure goes into the history."""
+        with self._journal.failures(action_of(turn), str(ref)):
+            timeline = self._downloads.timeline()
+            resolved = await self.resolve(ref, force=force)
+            self._downloads.reached(timeline, "resolve")
+
+            def begin() -> Awaitable[Download]:
+                return self._downloads.begin(ref, resolved.digest, whole=whole, timeline=timeline)
+
+            download = await self._order.fit(begin, ref, turn)
+            self._downloads.called(ref, resolved.digest, resolved.generation)
+            self._order.asked(download, turn)
+            return resolved, download
+
+    async def _whole(self, download: Download) -> Events:
+        download.clients += 1
+        try:
+            while not download.ended.done():
+                pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
+                await asyncio.wait([download.ended], timeout=pause)
+                yield self._progress(download)
+            download.ended.result()
+        finally:
+            download.clients -= 1
+
+    async def _part(self, download: Download, paths: list[str]) -> Events:
+        """Until these files' chunks are here."""
+        layout, store = download.swarm.layout, download.swarm.store
+        runs = runs_of(layout, paths)
+        total = sum(layout.run_bytes[run] for run in bitset.members(runs))
+        me = f"pull-{id(paths)}"
+        download.clients += 1
+        try:
+            download.wish(me, runs)
+            shown_at = 0.0
+            while missing := runs & ~store.have_runs():
+                await asyncio.wait([download.ended], timeout=_LOOK_S)
+                if download.ended.done():
+                    download.ended.result()
+                if time.monotonic() - shown_at >= PROGRESS_S:
+                    shown_at = time.monotonic()
+                    left = sum(layout.run_bytes[run] for run in bitset.members(missing))
+                    told = {"bytes_done": total - left, "bytes_total": total}
+                    yield {**self._progress(download), **told}
+        finally:
+            download.clients -= 1
+            download.forget_wish(me)

@@ -1,0 +1,269 @@
+"""Push through the agent: blobs arrive over the local socket, are proved into the cache, then uploaded.
+
+A push is an import into this cache first, so the pusher's node seeds what it pushed. A client must
+send every blob that this cache lacks: nobody gets at bytes by naming their digest.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from aiohttp import StreamReader
+from blake3 import blake3
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.journal import Journal
+from p2pcache.core import bitset
+from p2pcache.core.format import manifest as manifests
+from p2pcache.core.format.compile_cache_key import permit_programs
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.tag_record import TagRecord, decode_tag
+from p2pcache.core.swarm.events import Source
+from p2pcache.errors import (
+    Conflict,
+    IntegrityError,
+    NotFound,
+    P2PCacheError,
+    TimedOut,
+    Unreachable,
+    UsageError,
+)
+from p2pcache.ids import Ref
+from p2pcache.io.blobs.chunk_writer import ChunkWriter
+from p2pcache.io.http.server import STALL_S, next_part
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.origins.push import PushResult
+
+log = logging.getLogger(__name__)
+
+Upload = Callable[..., PushResult]  # `OriginRepo.push`, its manner settled
+
+PIECE_BYTES = 1 << 20  # what goes to a thread at once; smaller costs wake-ups, larger memory
+
+
+class Missing(NamedTuple):
+    """A blob that the client has to send, and one path under which it has it."""
+
+    blob: str
+    path: str
+
+
+class Pushes:
+    """Pushes of this agent, one manifest at a time each."""
+
+    def __init__(
+        self, parts: Parts, downloads: Downloads, resolver: Resolver, journal: Journal
+    ) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._resolver = resolver
+        self._journal = journal
+
+    async def begin(
+        self, encoded: bytes, unproved: Callable[[Layout], set[str]]
+    ) -> tuple[str, list[Missing]]:
+        """Take a manifest; say which blobs must be sent.
+
+        Args:
+            encoded: the manifest's bytes.
+            unproved: ids of the blobs that the caller must send although they are here (may block).
+
+        Raises:
+            InvalidManifest: a rule of format v1 is broken.
+            NoSpace: this cache can't hold the model.
+        """
+        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded)))
+        if layout.digest in self._downloads.running:
+            raise Conflict(
+                "this model is being pulled by this agent right now; push again when it is done"
+            )
+        model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
+        swarm = self._downloads.add(model, "")
+        copied = await asyncio.to_thread(model.copy_local)
+        if copied:
+            swarm.proved(copied, Source.LOCAL)
+        owed = await asyncio.to_thread(unproved, layout)
+        paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
+        return layout.digest, [
+            Missing(blob.id, paths[number])
+            for number, blob in enumerate(layout.blobs)
+            if blob.id in owed or not all(model.has_chunk(chunk) for chunk in blob.chunks)
+        ]
+
+    async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
+        """Prove and store one blob from a request's body; returns its bytes.
+
+        Raises:
+            NotFound: no such push, or the manifest doesn't name the blob.
+            IntegrityError: the bytes are not what the manifest says (the file changed meanwhile).
+        """
+        swarm = self._downloads.swarms.get(digest)
+        if swarm is None:
+            raise NotFound("no push of this manifest is under way; start the push again")
+        layout = swarm.layout
+        blob = next((b for b in layout.blobs if b.id == blob_id), None)
+        if blob is None:
+            raise NotFound("the manifest names no such blob")
+        for chunk in blob.chunks:
+            await _receive_chunk(swarm.store, layout, chunk, body)
+        if await next_part(body, 1):
+            raise UsageError("the body is longer than the blob")
+        fresh = bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
+        return blob.size
+
+    def start(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> "Push":
+        """Upload what the origin lacks, then manifest, then tag; then publish here.
+
+        It goes on when the client leaves: a tag is moved wholly or not at all.
+
+        Args:
+            ref: the tag to write.
+            digest: of a manifest whose blobs are all here.
+            force: take the tag even if somebody else moves it meanwhile.
+            repair: upload also what the origin has: its bytes were found wrong.
+
+        Raises:
+            NotFound: the model isn't complete here.
+            NotAllowed: a compile cache, and its namespace isn't trusted with programs.
+            UsageError: no origin to push to.
+            Unreachable: the tracker, who knows it, can't be asked now, or it is being opened.
+        """
+        swarm = self._downloads.swarms.get(digest)
+        repo = self._resolver.repo
+        if swarm is None or not swarm.complete:
+            raise NotFound("the model isn't complete in this cache; send its missing blobs first")
+        trusted = self._parts.settings.compile_cache_namespaces
+        permit_programs(trusted, ref, swarm.layout.manifest)
+        if repo is None:
+            link, trouble = self._parts.link, self._resolver.origin_error
+            if trouble is not None or (link is not None and not link.connected):
+                raise self._resolver.nobody("can't push")  # a moment after a start, for example
+            if not self._parts.origin.settled.is_set():
+                raise Unreachable("the origin is being opened; push again in a moment")
+            raise UsageError(
+                "this agent has no origin to push to; start it with --origin, or with a tracker"
+            )
+        push = Push(swarm.layout.manifest.size_bytes)
+        upload = partial(repo.push, force=force, repair=repair)
+        work = self._upload(push, upload, swarm.store, ref)
+        self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
+        return push
+
+    async def _upload(self, push: "Push", upload: Upload, store: ModelStore, ref: Ref) -> None:
+        began = time.monotonic()
+        store.pin()
+        try:
+            result = await asyncio.to_thread(self._upload_blocking, push, upload, store, ref)
+            await asyncio.to_thread(store.publish, ref, result.generation)
+            self._downloads.swarms[store.digest].label = ref.short
+            link = self._parts.link
+            if link is not None and link.connected:
+                await link.ask("moved", ref.short)
+        except P2PCacheError as error:
+            push.fail(error)
+        else:
+            log.info(
+                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
+            )
+            push.ended.set_result(result)
+        finally:
+            store.unpin()
+            push.fail(Unreachable("the agent is stopping; push again: it resumes"))
+            self._journal.note(
+                "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
+                seconds=time.monotonic() - began, error=push.error,
+            )  # fmt: skip
+
+    def _upload_blocking(
+        self, push: "Push", upload: Upload, store: ModelStore, ref: Ref
+    ) -> PushResult:
+        store.publish()  # every blob under its own name, durable
+        blobs = self._parts.store.root / "blobs"
+
+        def open_blob(number: int) -> int:
+            return os.open(blobs / store.layout.blobs[number].id, os.O_RDONLY | os.O_CLOEXEC)
+
+        link, loop = self._parts.link, push.ended.get_loop()
+
+        def through_tracker(ref: Ref, digest: str, expected: int | None) -> TagRecord:
+            assert link is not None
+            wish = {"ref": ref.short, "digest": digest, "expect_generation": expected}
+            asking = link.ask("tag_put", msgspec.json.encode(wish).decode(), timeout_s=60)
+            answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
+            return decode_tag(answer.data)
+
+        return upload(
+            store.layout, ref, open_blob=open_blob, on_bytes=push.count,
+            write_tag=through_tracker if link is not None else None,
+        )  # fmt: skip
+
+
+class Push:
+    """One upload under way."""
+
+    def __init__(self, bytes_total: int) -> None:
+        self.bytes_done = 0
+        self.bytes_total = bytes_total
+        self.ended: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
+
+    def count(self, size: int) -> None:
+        """So many bytes more are at the origin (called from upload threads, one at a time)."""
+        self.bytes_done += size
+
+    @property
+    def error(self) -> P2PCacheError | None:
+        """What it ended with; None: well, or not yet."""
+        error = self.ended.exception() if self.ended.done() else None
+        return error if isinstance(error, P2PCacheError) else None
+
+    def fail(self, error: P2PCacheError) -> None:
+        """End it badly, unless it ended."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # heard, even when the client is gone
+
+
+async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: StreamReader) -> None:
+    """Prove one chunk; also one that is here already: who sends it must be seen to have it."""
+    writer, hasher = store.begin(chunk), blake3()
+    offset, length = 0, layout.lengths[chunk]
+    while offset < length:
+        piece = memoryview(await _exactly(body, min(PIECE_BYTES, length - offset)))
+        if writer is not None:
+            await asyncio.to_thread(_write, writer, offset, piece)
+        else:
+            await asyncio.to_thread(hasher.update, piece)
+        offset += len(piece)
+    if writer is not None:
+        right = await asyncio.to_thread(writer.finish)
+    else:
+        right = hasher.digest() == layout.digest_of_chunk(chunk)
+    if not right:
+        raise IntegrityError(
+            "the bytes sent are not those of the manifest; did the file change? push again"
+        )
+
+
+def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
+    writer.update(view)
+    writer.put(offset, view)
+
+
+async def _exactly(body: StreamReader, count: int) -> bytes:
+    try:
+        async with asyncio.timeout(STALL_S):
+            return await body.readexactly(count)
+    except TimeoutError:
+        raise TimedOut(
+            "the body stopped in the middle of the blob; push again: it resumes"
+        ) from None
+    except asyncio.IncompleteReadError:
+        raise UsageError("the body ended before the blob did; push again: it resumes") from None

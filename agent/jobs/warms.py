@@ -1,0 +1,164 @@
+"""Models that are fetched before anybody asks for them: `p2pcache warm`, here and told by the tracker."""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.ids import Ref
+from p2pcache.io.http.audit_log import Entry
+from p2pcache.io.notes.pending_warms import WarmBook
+
+log = logging.getLogger(__name__)
+
+FILE = "warms.json"
+MAX_WARMS = 64  # at once: as many models as a large disk holds, and a bound for who tells us
+AGAIN_S = 15.0  # storage and tracker may start later than this node
+ASK_S = 110.0  # the tracker reads the manifest (50 s at most), then asks nodes for 40 s
+
+
+class Warmed(NamedTuple):
+    """What a warm found or began: `state` is "had", "getting" or "started"."""
+
+    ref: Ref
+    digest: str
+    size_bytes: int
+    state: str
+
+
+class Warms:
+    """Starts warms and sees them through: nobody waits for one, so it is its own client."""
+
+    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls, book: WarmBook) -> None:
+        self._parts = parts
+        self._book = book
+        self._leaving = False
+        self._downloads = downloads
+        self._pulls = pulls
+        # By digest and what it is to be called.
+        self._running: dict[tuple[str, Ref], Download] = {}
+        self._beginning = 0
+
+    async def start(self, ref: Ref) -> Warmed:
+        """Fetch a model behind all pulls; returns as soon as its space is set aside.
+
+        What it ends with is in the history. Again is no error, and starts nothing.
+
+        Raises:
+            NoSpace: it doesn't fit.
+            Conflict: too many are under way.
+            P2PCacheError: it can't be resolved, or its manifest can't be had.
+        """
+        if len(self._running) + self._beginning >= MAX_WARMS:
+            raise Conflict(f"{MAX_WARMS} models are being warmed here already; try again later")
+        self._beginning += 1
+        try:
+            before = set(self._downloads.running)
+            resolved, download = await self._pulls.begin(
+                ref, force=False, whole=True, turn=Turn.WARM
+            )
+            digest, had = resolved.digest, download.swarm.complete
+            if had:
+                await self._downloads.publish(download, ref, resolved.generation)
+            elif (digest, ref) not in self._running:
+                self._running[digest, ref] = download
+                download.clients += 1
+                work = self._follow(download, ref, resolved.generation)
+                self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
+        finally:
+            self._beginning -= 1
+        state = "had" if had else "getting" if digest in before else "started"
+        return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
+
+    async def _follow(self, download: Download, ref: Ref, generation: int) -> None:
+        """Its client until it ends, so that it isn't given up; then show the model."""
+        try:
+            await asyncio.to_thread(self._book.add, ref)
+            await asyncio.wait([download.ended])
+            download.ended.result()
+            await self._downloads.publish(download, ref, generation)
+            log.info("warmed %s", ref.short)
+        except P2PCacheError as error:
+            log.warning("warming %s: %s", ref.short, error)
+        finally:
+            download.clients -= 1
+            del self._running[download.swarm.digest, ref]
+            if not self._leaving:
+                await asyncio.to_thread(self._book.remove, ref)
+
+    def resume(self) -> None:
+        """Go on with what an earlier life of this agent left unfinished."""
+        for ref in self._book.refs()[:MAX_WARMS]:
+            self._parts.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
+
+    async def _again(self, ref: Ref) -> None:
+        while ref in self._book.refs():
+            try:
+                warmed = await self.start(ref)
+            except (Unreachable, TimedOut) as error:
+                log.info("warming %s goes on when that has ended: %s", ref.short, error)
+                await asyncio.sleep(AGAIN_S)
+            except P2PCacheError as error:
+                log.warning("warming %s doesn't go on: %s", ref.short, error)
+                break
+            else:
+                log.info("warming %s goes on", ref.short)
+                if warmed.state == "had":
+                    break
+                return
+        await asyncio.to_thread(self._book.remove, ref)
+
+    def leave(self) -> None:
+        """The agent is going away: what is under way now goes on in its next life."""
+        self._leaving = True
+
+    async def stop(self, ref: Ref) -> None:
+        """End a model's warm, if nobody else waits for it: who removes the model doesn't want it."""
+        for noted in self._book.refs():
+            if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
+                await asyncio.to_thread(self._book.remove, noted)
+        for (digest, name), download in list(self._running.items()):
+            if ref.digest != digest and name.tag_key != ref.tag_key:
+                continue
+            warms = sum(one is download for one in self._running.values())
+            if download.clients > warms:
+                continue
+            await self._downloads.end(download, Conflict(f"{ref} was removed while it was warmed"))
+
+    async def spread(self, ref: Ref, replicas: int) -> bytes:
+        """Have the tracker see to it that so many nodes get a model; its answer, as JSON.
+
+        Raises:
+            Unreachable: no tracker.
+            P2PCacheError: the tracker's refusal.
+        """
+        link = self._parts.link
+        if link is None:
+            raise Unreachable("this agent has no tracker, so there are no other nodes to warm")
+        wish = msgspec.json.encode({"ref": str(ref), "replicas": replicas}).decode()
+        return (await link.ask("warm", wish, timeout_s=ASK_S)).data
+
+    def told(self, asked: m.Warm) -> None:
+        """The tracker wants this node to have a model."""
+        self._parts.tasks.spawn_contained(self._told(asked), name=f"warm-told-{asked.id}")
+
+    async def _told(self, asked: m.Warm) -> None:
+        link = self._parts.link
+        assert link is not None
+        try:
+            ref = Ref.parse(asked.ref)
+            with Entry(f"tracker={link.url}", "warm", model=str(ref)) as entry:
+                warmed = await self.start(ref)
+                entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
+            said = m.Warmed(asked.id, warmed.state, warmed.digest)
+        except P2PCacheError as error:
+            said = m.Warmed(asked.id, code=error.exit_code, message=str(error)[:500])
+        link.send(said)

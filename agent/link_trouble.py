@@ -1,0 +1,76 @@
+"""Why the link to the tracker doesn't stand, in words for people."""
+
+import ssl
+import time
+
+import aiohttp
+
+from p2pcache.errors import NotAllowed, P2PCacheError
+from p2pcache.ids import format_node
+from p2pcache.io.security.tls import Tls, expiry_warning, explain
+
+_FORBIDDEN, _UNAVAILABLE = 403, 503
+
+
+class Twin(P2PCacheError):
+    """The tracker has another live member with our id; the text says where."""
+
+
+def twins(node: int, where: str, cache_dir: str) -> str:
+    """What to tell people of two agents with one id, and what to do."""
+    at = f" ({where})" if where else ""
+    return (
+        f"another live agent{at} has this node's id {format_node(node)}: the cache, or the image of the machine, was "
+        f"copied; stop one of the two agents, delete {cache_dir or 'CACHE_DIR'}/node-id there and start it again: "
+        "it makes itself a new id"
+    )
+
+
+def denied(error: Exception) -> bool:
+    """Whether key, certificate, name or id, ours or the tracker's, was the cause: trying again won't help."""
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return error.status == _FORBIDDEN
+    return isinstance(error, NotAllowed | aiohttp.ClientConnectorCertificateError)
+
+
+def said(error: Exception, tls: Tls | None) -> str:
+    """A failed connection in one line.
+
+    Args:
+        error: how it ended.
+        tls: our certificate, if members show one.
+    """
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return _answered(error.status, tls)
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return _hung_up(tls)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return explain(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorError):  # its own text shows the SSL context
+        cause = error.os_error
+        if isinstance(cause, ssl.SSLError):
+            return explain(cause)
+        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's text for it is no sentence
+        return f"can't connect: {'connection refused' if refused else cause.strerror or cause}"
+    return explain(error)
+
+
+def _answered(status: int, tls: Tls | None) -> str:
+    if status == _FORBIDDEN and tls is not None:
+        return "it refuses our certificate; its log says why"
+    if status == _FORBIDDEN:
+        return (
+            "it refuses us (HTTP 403); its log says why: on a loopback address, older releases want to be called by "
+            "address or as localhost and not by another name"
+        )
+    if status == _UNAVAILABLE:
+        return f"it is busy or stopping (HTTP {status})"
+    return f"it answers HTTP {status}: is that a tracker's URL, and is it well?"
+
+
+def _hung_up(tls: Tls | None) -> str:
+    if tls is None:
+        return "it hung up on us; where members show certificates its URL begins with https://"
+    # In TLS 1.3 a refusal comes after our side is done, and asyncio's servers keep mute.
+    text = f"it hung up on {tls.member}; does it know our CA? Its log says why"
+    return expiry_warning(tls.expires_at, time.time()) or text

@@ -1,0 +1,1 @@
+"""What an agent does for its node: limits, cleaning, figures."""

@@ -1,0 +1,132 @@
+"""What a pull waits for while it runs, and where its time went afterwards: `GET /v1/explain`."""
+
+import asyncio
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.journal import Journal
+from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.core import bitset
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.swarm.snapshot import WAITS, InFlight, SwarmView
+from p2pcache.errors import NotFound
+from p2pcache.ids import Ref, format_node
+from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
+from p2pcache.io.disk.store_info import here, untold
+
+MOST = 50  # of peers and of what is in flight: more than a node asks for at once
+STUCK = 3  # runs whose story is told
+BEHIND = "warms and the background wait for others that go first: see p2pcache ps"
+
+
+class Explainer:
+    """Puts together what the scheduler, the download and the history know. Read only."""
+
+    def __init__(
+        self, parts: Parts, downloads: Downloads, journal: Journal, serving: Serving
+    ) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._journal = journal
+        self._serving = serving
+
+    async def explain(self, ref: Ref) -> dict[str, object]:
+        """Everything about the pull of a model that runs, else about the last one.
+
+        Raises:
+            NotFound: this node never pulled it.
+        """
+        digest = ref.digest or await self._digest(ref)
+        running = self._downloads.running.get(digest)
+        rows = await self._journal.rows(HISTORY_ROWS)
+        found = {"digest": digest, "last": None, "report": None} | told_last(rows, str(ref), digest)
+        models = await asyncio.to_thread(self._parts.store.models)
+        if running is None and found["last"] is None:
+            raise NotFound(untold(ref, models))
+        found["here"] = here(str(found["digest"]), models)
+        if running is None:
+            return {"ref": str(ref), "state": "idle", "now": None, **found}
+        report = self._downloads.report(running)
+        return {
+            "ref": str(ref), "state": "running", "now": self._now(running), **found,
+            "digest": digest, "report": report,
+        }  # fmt: skip
+
+    async def _digest(self, ref: Ref) -> str:
+        """What the name means here: of the pull that runs, else of the cache; "" for nothing."""
+        for digest, download in self._downloads.running.items():
+            if download.ref.tag_key == ref.tag_key:
+                return digest
+        tag = await asyncio.to_thread(self._parts.store.tag_of, ref)
+        return tag.digest if tag is not None else ""
+
+    def _now(self, download: Download) -> dict[str, object]:
+        now, swarm = self._parts.now(), download.swarm
+        done, rate = swarm.bytes_done, download.rate(now)
+        state: dict[str, object] = {
+            "bytes_done": done, "bytes_total": download.bytes_total, "rate": round(rate),
+            "eta_s": round((download.bytes_total - done) / rate, 1) if rate > 0 else None,
+            "governor": self._serving.state(),
+        }  # fmt: skip
+        if swarm.scheduler is None:
+            waits = "it starts: manifest, space, and what other models here have"
+            return {**state, "waits_for": "", "waits": waits}
+        return {**state, **self._swarm(download, swarm.scheduler, now)}
+
+    def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
+        swarm, began = download.swarm, download.timeline.began
+        view, counters = scheduler.view(now), scheduler.counters
+        # Held back it wants nothing for the moment, and isn't done all the same.
+        every = download.wanted & bitset.full(swarm.layout.run_count)
+        missing = view.needed if scheduler.wanted else every & ~scheduler.have
+        return {
+            "waits_for": view.waits_for,
+            "waits": WAITS.get(view.waits_for, "nothing is missing") if scheduler.wanted else BEHIND,
+            "tracker": view.tracker_up, "alone": view.alone,
+            "runs": swarm.layout.run_count, "runs_missing": missing.bit_count(),
+            "runs_near": view.held.bit_count(), "runs_leased": len(view.leases) + len(view.reads),
+            "peers": _peers(view, swarm), "requests": _flying(view.requests),
+            "reads": _flying(view.reads),
+            "leases": [{"run": run, "seconds": round(s, 2)} for run, s in view.leases[:MOST]],
+            "stuck": [
+                {"run": run, "story": [_since(line, began) for line in scheduler.story(run)]}
+                for run in view.stuck(STUCK)
+            ],
+            "counters": {name: getattr(counters, name) for name in counters.__slots__},
+        }  # fmt: skip
+
+
+def _peers(view: SwarmView, swarm: Swarm) -> list[dict[str, object]]:
+    """The neighbours, who gives most first."""
+    members = swarm.neighbours.members
+    ranked = sorted(view.peers, key=lambda peer: (-(peer.rate or 0.0), peer.node))
+    return [
+        {
+            "node": format_node(peer.node),
+            "address": members[peer.node].address if peer.node in members else "",
+            "rate": None if peer.rate is None else round(peer.rate), "useful": peer.useful,
+            "asked": peer.asked, "load": peer.load, "slow": peer.slow,
+            "rests_s": round(peer.rests_s, 2),
+        }
+        for peer in ranked[:MOST]
+    ]  # fmt: skip
+
+
+def _flying(some: tuple[InFlight, ...]) -> list[dict[str, object]]:
+    """What is in flight, the oldest first."""
+    ranked = sorted(some, key=lambda one: -one.seconds)[:MOST]
+    told: list[dict[str, object]] = [
+        {"run": one.run, "seconds": round(one.seconds, 2)} for one in ranked
+    ]
+    for entry, one in zip(told, ranked, strict=True):
+        if one.node is not None:
+            entry["node"] = format_node(one.node)
+    return told
+
+
+def _since(line: str, began: float) -> str:
+    """A line of a story, with its time since the pull began."""
+    at, _, text = line.partition(" ")
+    return f"{float(at) - began:.3f} {text}"

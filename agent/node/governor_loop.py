@@ -1,0 +1,142 @@
+"""Serving comes first: looks at the host and the engine once a second, and holds this node back."""
+
+import asyncio
+import logging
+import math
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.core.host.governor import Governor, Limits, Sample, strains_of
+from p2pcache.core.swarm.events import Source
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io.host.engine_latency import EngineMetrics
+from p2pcache.io.host.pressure import Pressure
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # stalls over a shorter time are noise; engines are asked about their latency so often
+SAID_S = 10.0  # a level that nobody says again is over: its sayer may have died under load
+MOST_LEVEL = 10.0  # more strain than this changes nothing, whatever is said
+
+
+def check_floor(share: float) -> None:
+    """Whether a governor can work with this floor.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if not 0 < share <= 1:
+        raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
+
+
+class Serving:
+    """Samples, the governor, and where its limits are applied."""
+
+    def __init__(self, parts: Parts, settings: AgentSettings) -> None:
+        """Nothing is looked at yet.
+
+        Raises:
+            UsageError: a setting can't work.
+        """
+        check_floor(settings.governor_floor)
+        self._parts = parts
+        self._mode = settings.governor
+        self._governor = Governor(
+            settings.governor, floor=settings.governor_floor, slots=settings.upload_slots
+        )
+        self._pressure = Pressure(
+            cgroup=settings.governor_cgroup, link_bytes_per_s=settings.link_bytes_per_s
+        )
+        self._engine = (
+            EngineMetrics(settings.engine_metrics, settings.engine_metric, settings.engine_latency_s)
+            if settings.engine_metrics else None
+        )  # fmt: skip
+        self._said: tuple[float, float] | None = None  # a level, and when
+        self._moved = (0, 0)
+        self._at = 0.0
+        self.sample = Sample()
+
+    @property
+    def limits(self) -> Limits:
+        """What this node may do now."""
+        return self._governor.limits
+
+    @property
+    def governs(self) -> bool:
+        """Whether something is held back now."""
+        return self._governor.governs
+
+    def start(self) -> None:
+        """Begin to look, unless nothing may ever be held back."""
+        if self._mode != "off":
+            self._parts.tasks.every(LOOK_S, self.look, name="governor")
+
+    def said(self, level: float) -> None:
+        """An engine, or who watches it, says how it does: 0 well, 1 as bad as it should ever be.
+
+        Raises:
+            UsageError: no such level, or the governor is off.
+        """
+        if not (math.isfinite(level) and level >= 0):
+            raise UsageError("level is a number from 0 (well) to 1 (as bad as it should ever be)")
+        if self._mode == "off":
+            raise UsageError("the governor is off: set `governor` to auto or on")
+        self._said = (min(level, MOST_LEVEL), self._parts.now())
+
+    async def look(self) -> None:
+        """One sample, and what follows from it."""
+        engine = await self._level()
+        if self._mode == "auto" and engine is None and not self.governs:
+            self.sample = Sample()
+            return  # nobody to give way to: the host's counters are left alone, too
+        host = await asyncio.to_thread(self._pressure.look)
+        sent, taken = self._rates()
+        self.sample = host._replace(engine=engine, sent=sent, taken=taken)
+        before = self.limits
+        limits = self._governor.handle(self.sample, self._parts.now())
+        if limits != before:
+            self._apply(limits)
+        if (before.share < 1) != (limits.share < 1):
+            log.info("%s", "back at full speed" if limits.share >= 1 else _words(limits))
+
+    def state(self) -> dict[str, object]:
+        """For `status`."""
+        limits = self.limits
+        return {
+            "mode": self._mode, "share": round(limits.share, 3), "cause": limits.cause,
+            "strain": {name: round(value, 3) for name, value in strains_of(self.sample).items()},
+            "upload_bytes_per_s": round(limits.sent), "disk_bytes_per_s": round(limits.taken),
+            "upload_slots": limits.slots, "blind": self._blind(),
+        }  # fmt: skip
+
+    def _blind(self) -> list[str]:
+        missing = [] if self._mode == "off" else list(self._pressure.missing)
+        if self._engine is not None and self._engine.trouble:
+            missing.append(self._engine.trouble)
+        return missing
+
+    async def _level(self) -> float | None:
+        now = self._parts.now()
+        said = self._said[0] if self._said and now - self._said[1] <= SAID_S else None
+        asked = await self._engine.level() if self._engine is not None else None
+        return max((level for level in (said, asked) if level is not None), default=None)
+
+    def _rates(self) -> tuple[float, float]:
+        now, taken = self._parts.now(), self._parts.tally.taken
+        moved = (self._parts.net.stats.bytes_served, taken[Source.PEER] + taken[Source.ORIGIN])
+        passed, before = now - self._at, self._moved
+        self._moved, first, self._at = moved, not self._at, now
+        if first or passed <= 0:
+            return 0.0, 0.0
+        return (moved[0] - before[0]) / passed, (moved[1] - before[1]) / passed
+
+    def _apply(self, limits: Limits) -> None:
+        try:
+            self._parts.net.limit(limits.sent, limits.slots)
+        except P2PCacheError as error:
+            log.debug("the data plane isn't there: %s", error)
+        self._parts.disk.limit(limits.taken)
+
+
+def _words(limits: Limits) -> str:
+    return f"giving way to what this node serves: {limits.share:.0%} of full speed ({limits.cause})"

@@ -1,0 +1,61 @@
+"""Keeps this node's Kubernetes labels true: one for each model that is complete here."""
+
+import asyncio
+import logging
+
+from p2pcache.agent.context import Parts
+from p2pcache.core.host.kubernetes_labels import changes, wanted_labels
+from p2pcache.errors import P2PCacheError
+from p2pcache.ids import Ref
+from p2pcache.io.host.kube import NodeLabels
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # the cache is looked at so often; the API server only hears of changes
+RESYNC_S = 600.0  # somebody may have edited the labels: read them again
+FAILED_S = 60.0  # after an error; a cluster of 1,000 nodes must not ask in a storm
+
+
+class Labeller:
+    """Compares the cache with the Node, and patches what differs."""
+
+    def __init__(self, parts: Parts, labels: NodeLabels) -> None:
+        self._parts = parts
+        self._labels = labels
+        self._agreed: dict[str, str] | None = None  # what the Node says, as far as we know
+        self._next_read = 0.0
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._parts.tasks.every(LOOK_S, self.look, name="kubernetes-labels")
+
+    async def look(self) -> None:
+        """One comparison, and the calls that it takes. Errors are logged, once per cause."""
+        wanted = await asyncio.to_thread(self._wanted)
+        now = self._parts.now()
+        if now < self._next_read and (self._agreed is None or self._agreed == wanted):
+            return
+        try:
+            difference = changes(await self._labels.read(), wanted)
+            if difference:
+                await self._labels.patch(difference)
+        except P2PCacheError as error:
+            self._agreed = None
+            self._next_read = now + FAILED_S
+            if str(error) != self._trouble:
+                log.warning("node labels: %s", error)
+            self._trouble = str(error)
+            return
+        if difference:
+            log.info("node labels: %d models, %d changes", len(wanted), len(difference))
+        self._agreed, self._trouble = wanted, ""
+        self._next_read = now + RESYNC_S * self._parts.rng.uniform(0.8, 1.2)
+
+    def _wanted(self) -> dict[str, str]:
+        models = [known for known in self._parts.store.models() if known.complete]
+        models.sort(key=lambda known: -known.last_used)
+        pairs: list[tuple[Ref, str]] = [
+            (ref, known.digest) for known in models for ref in known.tags
+        ]
+        return wanted_labels(pairs)

@@ -1,0 +1,148 @@
+"""What Prometheus sees of an agent: counters gathered at scrape time from the parts that keep them."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import p2pcache
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.journal import Journal
+from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.core.swarm.events import Outcome, Source
+from p2pcache.io.loop_lag import LoopLag
+from p2pcache.io.security.tls import certificate_metrics
+
+_PREFIX = "p2pcache_agent_"
+_CODES = (
+    0,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+)  # of errors.py; there from the start, so that rates begin at 0
+_ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
+
+
+class AgentMetrics(Collector):
+    """The agent's figures of merit. Nothing is counted twice: each value has one owner."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        downloads: Downloads,
+        journal: Journal,
+        lag: LoopLag,
+        ready: Callable[[], bool],
+        serving: Serving,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._parts = parts
+        self._downloads = downloads
+        self._journal = journal
+        self._lag = lag
+        self._ready = ready
+        self._serving = serving
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def totals(self) -> dict[str, int]:
+        """Bytes that this process received by source, and served to peers."""
+        taken = {source.name.lower(): self._parts.tally.taken[source] for source in Source}
+        return {**taken, "served": self._parts.net.stats.bytes_served}
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: registering must not need a running agent."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One scrape."""
+        yield from self._counters()
+        yield from self._gauges()
+        yield from self._ended()
+        yield from certificate_metrics("agent", self._parts.tls)
+        build = InfoMetricFamily(f"{_PREFIX}build", "The running release.")
+        build.add_metric([], {"version": p2pcache.__version__})
+        yield build
+
+    def _counters(self) -> Iterator[Metric]:
+        totals, stats, tally = self.totals(), self._parts.net.stats, self._parts.tally
+        served = totals.pop("served")
+        link = self._parts.link
+        yield _labelled(
+            "received_bytes", "Proved bytes by source (origin, peer, local copy).", "source", totals
+        )
+        for name, text, value in (
+            ("served_bytes", "Payload bytes served to peers.", served),
+            ("busy_answers", "Requests of peers that we answered BUSY.", stats.busy),
+            ("mismatches", "Chunks from peers that didn't match the manifest.", stats.mismatches),
+            ("protocol_violations", "Peers dropped for breaking the protocol.", stats.violations),
+            ("handshakes_refused", "Peers without a good certificate.", stats.refused),
+            ("pull_hits", "Pulls of models that were complete here.", self._journal.hits),
+            ("pulled_bytes", "Bytes of models whose pulls completed.", self._journal.pull_bytes),
+            ("tracker_losses", "Times that the tracker was lost.", link.losses if link else 0),
+        ):
+            yield CounterMetricFamily(_PREFIX + name, text, value=value)
+        for name, text, counts in (
+            ("requests", "Requests to peers, by how they ended.", tally.requests),
+            ("origin_reads", "Reads of runs from the origin, by how they ended.", tally.fetches),
+        ):
+            ends = {outcome.name.lower(): counts[outcome] for outcome in Outcome}
+            yield _labelled(name, text, "outcome", ends)
+
+    def _gauges(self) -> Iterator[Metric]:
+        cached, free = self._parts.store.usage()
+        link, net, running = self._parts.link, self._parts.net, self._downloads.running
+        for name, text, value in (
+            ("ready", "1 when tracker and origin are usable.", self._ready()),
+            ("tracker_configured", "0 for an agent that works alone.", link is not None),
+            ("tracker_connected", "1 while we are a member.", link is not None and link.connected),
+            ("last_heartbeat_timestamp_seconds", "When we last told the tracker; 0: never.",
+             link.heartbeat_at if link else 0),
+            ("cache_bytes", "Bytes of blobs in the cache.", cached),
+            ("cache_free_bytes", "Free bytes on the cache's disk.", free),
+            ("models", "Models that we serve, partial ones included.", len(self._downloads.swarms)),
+            ("pulls_running", "Pulls that run now.", len(running)),
+            ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),
+            ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
+            ("uploads", "Peers that are sent something, or wait for it.", net.load),
+            ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
+            ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
+             self._serving.limits.share),
+            ("governor_strain", "What strains what this host serves most; from 1 we give way.",
+             self._serving.limits.strain),
+            ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
+             self._lag.worst_s),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(_PREFIX + name, text, value=float(value))
+
+    def _ended(self) -> Iterator[Metric]:
+        ended = self._journal.ended
+        for name, action in _ACTIONS:
+            seen = {code for kind, code in ended if kind == action}
+            counts = {str(code): ended[action, code] for code in sorted({*_CODES, *seen})}
+            yield _labelled(name, f"Ended {name}, by exit code.", "exit_code", counts)
+        durations = self._journal.durations
+        yield HistogramMetricFamily(
+            f"{_PREFIX}pull_duration_seconds", "How long completed pulls took.",
+            buckets=durations.cumulative(), sum_value=durations.sum_s,
+        )  # fmt: skip
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

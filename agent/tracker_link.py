@@ -1,0 +1,395 @@
+"""The agent's one persistent connection to the tracker: handshake, announce, heartbeats, questions.
+
+The link reconnects for ever with growing pauses. Everything that the tracker must know is told
+again with each `Announce`, so a lost connection or a restarted tracker costs nothing but time.
+
+A tracker that hangs, and one behind a broken network, keep their connections open: TCP finds out after a
+quarter of an hour, or never. So a quiet tracker is sent a ping, which every WebSocket server answers, and one
+that says nothing for `silence_s` is lost.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import time
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from p2pcache.agent import link_trouble
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
+from p2pcache.errors import (
+    NotAllowed,
+    P2PCacheError,
+    RemoteProtocolError,
+    Unreachable,
+    UsageError,
+    from_code,
+)
+from p2pcache.io.peers.transport import tcp_info
+from p2pcache.io.security.tls import Tls, check_role
+from p2pcache.io.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0  # docs/protocol.md; from the first packet to `Settled`
+SILENCE_S = 10.0  # docs/protocol.md
+LOOKS = 10  # at a connection in that time ...
+PING_AT = frozenset(
+    {4, 8}
+)  # ... and after so many quiet ones a ping: two may come late, and one be lost
+GOODBYE_S = 2.0  # for the other side's half of a goodbye, and for our own to leave
+FIRST_RETRY_S = 0.2  # a restarted tracker is found again quickly ...
+LAST_RETRY_S = 5.0  # ... and a dead one is not hammered
+MAX_HANDSHAKE_BYTES = 1024
+
+
+class TrackerHandler(Protocol):
+    """What the link calls, on the loop thread."""
+
+    def announcement(self) -> m.Announce:
+        """The agent's whole state, for a fresh connection."""
+
+    def heartbeat(self) -> m.Heartbeat:
+        """The agent's state worth a heartbeat."""
+
+    def tracker_up(self, settled: m.Settled) -> None:
+        """We are a member."""
+
+    def tracker_down(self) -> None:
+        """We are no longer."""
+
+    def tracker_said(self, message: m.ToAgent) -> None:
+        """Any message but `Settled`, `Answer` and `Refusal`."""
+
+
+class TrackerLink:
+    """One member connection.
+
+    `connected` is true between `tracker_up` and `tracker_down`; `epoch` is the tracker's of the
+    last connection. `tried` is set once the first attempt to connect is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        node: int,
+        secret: Secret,
+        handler: TrackerHandler,
+        tasks: Tasks,
+        rng: random.Random,
+        tls: Tls | None = None,
+        cache_dir: str = "",
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """Nothing is dialled before `run`.
+
+        Args:
+            url: of the tracker.
+            node: our id.
+            secret: the cluster key.
+            handler: is told what happens.
+            tasks: run the parts of a connection.
+            rng: dice.
+            tls: our certificate; the connection is then TLS.
+            cache_dir: where our id lies, for people.
+            silence_s: a tracker that says nothing for so long is lost.
+
+        Raises:
+            UsageError: the URL is none, or has another scheme than the cluster's members use.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"not a tracker's URL: {url!r}; expected http://HOST:PORT")
+        if tls is not None and not url.startswith("https://"):
+            raise UsageError(f"in mTLS mode the tracker's URL begins with https://; {url} doesn't")
+        self.url = url.rstrip("/")
+        self.connected = False
+        self.epoch = 0
+        self.tried = asyncio.Event()
+        self.last_error = "not connected yet"
+        # Why the last attempt failed, if key or certificate was the cause.
+        self.refusal: NotAllowed | None = None
+        self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
+        self.changed_at = time.time()  # unix seconds; since then `connected` is what it is
+        self.local_host = ""  # our address on the last connection
+        self.losses = 0  # connections that broke, since start
+        self._node = node
+        self._secret = secret
+        self._handler = handler
+        self._tasks = tasks
+        self._rng = rng
+        self._tls = tls
+        self._cache_dir = cache_dir
+        self._silence_s = silence_s
+        self._instance = secrets.randbits(63) or 1
+        self._quiet = 0  # looks since the tracker last said something
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._outbox: asyncio.Queue[m.ToTracker | None] = asyncio.Queue()  # None: a ping
+        self._questions: dict[int, asyncio.Future[m.Answer]] = {}
+        self._next_question = 1
+        self._closing = asyncio.Event()
+
+    async def run(self) -> None:
+        """Stay connected until `close`."""
+        pause = FIRST_RETRY_S
+        async with aiohttp.ClientSession() as session:
+            while not self._closing.is_set():
+                try:
+                    await self._member(session)
+                    pause = FIRST_RETRY_S
+                except (P2PCacheError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                    self._note(error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.5)):
+                        await self._closing.wait()
+                pause = min(LAST_RETRY_S, pause * 2)
+
+    async def close(self) -> None:
+        """Say goodbye, so that the tracker forgets us at once."""
+        self._closing.set()
+        socket = self._socket
+        if socket is not None and self.connected:
+            try:
+                async with asyncio.timeout(GOODBYE_S):
+                    while not self._outbox.empty():  # lease reports that wait belong to the swarm
+                        if (message := self._outbox.get_nowait()) is not None:
+                            await socket.send_bytes(m.encode(message))
+                    await socket.send_bytes(m.encode(m.Leaving()))
+                    await socket.close()
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                log.debug("the tracker didn't hear our goodbye")
+
+    def send(self, message: m.ToTracker) -> None:
+        """Queue a message; lost when the link is down (the next `Announce` tells all)."""
+        if self.connected:
+            self._outbox.put_nowait(message)
+
+    async def ask(
+        self, what: str, text: str = "", offset: int = 0, *, timeout_s: float = 15.0
+    ) -> m.Answer:
+        """Ask one question.
+
+        Raises:
+            Unreachable: no tracker, or no answer in time.
+            P2PCacheError: the tracker's refusal, by its code.
+        """
+        if not self.connected:
+            raise Unreachable(f"tracker {self.url} is not reachable: {self.last_error}")
+        number = self._next_question
+        self._next_question += 1
+        future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
+        self._questions[number] = future
+        try:
+            self._outbox.put_nowait(m.Ask(number, what, text, offset))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise Unreachable(
+                f"tracker {self.url} didn't answer {what!r} in {timeout_s:.0f} s"
+            ) from None
+        finally:
+            del self._questions[number]
+
+    async def _member(self, session: aiohttp.ClientSession) -> None:
+        socket: aiohttp.ClientWebSocketResponse | None = None
+        try:
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    socket = await self._dial(session)
+                    settled = await self._join(socket)
+            except TimeoutError:
+                raise Unreachable(f"it didn't answer in {HANDSHAKE_S:.0f} s") from None
+            await self._stay(socket, settled)
+        finally:
+            if socket is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_S):  # who doesn't read may not hold us up
+                        await socket.close()
+
+    async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        # Without `autoping` pongs are shown to us: they are signs of life.
+        socket = await session.ws_connect(
+            f"{self.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, autoping=False, compress=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE_S),
+            ssl=True if self._tls is None else self._tls.now.client,
+        )  # fmt: skip
+        self.local_host = str((socket.get_extra_info("sockname") or ("",))[0])
+        return socket
+
+    async def _join(self, socket: aiohttp.ClientWebSocketResponse) -> m.Settled:
+        if self._tls is not None:
+            check_role(socket.get_extra_info("peercert"), "tracker")
+        await self._handshake(socket)
+        said = msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
+        await socket.send_bytes(m.encode(said))
+        try:
+            settled = m.decode_to_agent(await _binary(socket, m.MAX_MESSAGE_BYTES))
+        except link_trouble.Twin as twin:
+            raise NotAllowed(link_trouble.twins(self._node, str(twin), self._cache_dir)) from None
+        if not isinstance(settled, m.Settled):
+            raise RemoteProtocolError("the tracker's first message isn't Settled")
+        return settled
+
+    async def _stay(self, socket: aiohttp.ClientWebSocketResponse, settled: m.Settled) -> None:
+        """Be a member until the connection ends.
+
+        Raises:
+            Unreachable: the tracker fell silent.
+        """
+        self._socket, self.connected, self.epoch = socket, True, settled.epoch
+        self.changed_at = time.time()
+        self.refusal = None
+        self.tried.set()
+        self._outbox = asyncio.Queue()
+        self._quiet = 0
+        log.info("member of the cluster at %s", self.url)
+        helpers = [
+            self._tasks.spawn(self._write(socket), name="tracker-write"),
+            self._tasks.spawn(self._beat(settled.heartbeat_s), name="tracker-heartbeat"),
+        ]
+        why = "connection lost"
+        try:
+            async with asyncio.timeout(None) as alive:
+                watching = self._watch(socket, alive)
+                helpers.append(self._tasks.spawn(watching, name="tracker-watch"))
+                self._handler.tracker_up(settled)
+                await self._read(socket)
+        except TimeoutError:
+            why = f"it said nothing for {self._silence_s:.0f} s"
+            raise Unreachable(why) from None
+        finally:
+            for task in helpers:
+                task.cancel()
+            self._went_down(why)
+
+    async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
+        """End `alive` when the tracker was silent for so many looks of ours.
+
+        Looks, not seconds: a process that was stopped, or a busy loop, hears nobody, and that is no silence of
+        theirs. What came meanwhile is read before the next look.
+        """
+        loop, sock = asyncio.get_running_loop(), socket.get_extra_info("socket")
+        while True:
+            looked = loop.time()
+            await asyncio.sleep(self._silence_s / LOOKS)
+            # A long message on a slow way takes its time; its bytes are signs of life.
+            if sock is not None and tcp_info.quiet_s(sock) < loop.time() - looked:
+                self._quiet = 0
+            self._quiet += 1
+            if self._quiet > LOOKS:
+                alive.reschedule(loop.time())
+                return
+            if self._quiet in PING_AT:
+                self._outbox.put_nowait(None)
+
+    async def _handshake(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        try:
+            challenge = msgspec.msgpack.decode(
+                await _binary(socket, MAX_HANDSHAKE_BYTES), type=Challenge
+            )
+            said = hello(
+                self._secret,
+                challenge,
+                nonce=os.urandom(NONCE_BYTES),
+                node=self._node,
+                role="agent",
+            )
+            await socket.send_bytes(msgspec.msgpack.encode(said))
+            welcome = msgspec.msgpack.decode(
+                await _binary(socket, MAX_HANDSHAKE_BYTES), type=Welcome
+            )
+        except msgspec.MsgspecError as error:
+            raise RemoteProtocolError(
+                f"{self.url} doesn't speak the member protocol: {error}"
+            ) from None
+        confirm(self._secret, challenge, said, welcome)
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async for frame in socket:
+            self._quiet = 0
+            if frame.type is aiohttp.WSMsgType.PONG:
+                continue
+            if frame.type is aiohttp.WSMsgType.PING:
+                await socket.pong(frame.data)
+                continue
+            if frame.type is not aiohttp.WSMsgType.BINARY:
+                raise RemoteProtocolError(f"unexpected {frame.type.name} frame from the tracker")
+            message = m.decode_to_agent(frame.data)
+            if isinstance(message, m.Answer | m.Refusal):
+                self._answered(message)
+            elif not isinstance(message, m.Settled):
+                self._handler.tracker_said(message)
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        outbox = self._outbox
+        try:
+            while True:
+                message = await outbox.get()
+                if message is None:
+                    await socket.ping()
+                else:
+                    await socket.send_bytes(m.encode(message))
+        except (aiohttp.ClientError, OSError):
+            await socket.close()  # the reader then ends, and with it the connection
+
+    async def _beat(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s * self._rng.uniform(0.8, 1.2))
+            self.send(self._handler.heartbeat())
+            self.heartbeat_at = time.time()
+
+    def _answered(self, message: m.Answer | m.Refusal) -> None:
+        future = self._questions.get(message.id)
+        if future is None or future.done():
+            return
+        if isinstance(message, m.Answer):
+            future.set_result(message)
+        else:
+            future.set_exception(from_code(message.code, message.message))
+
+    def _went_down(self, why: str) -> None:
+        self._socket, self.connected = None, False
+        self.changed_at = time.time()
+        self.losses += not self._closing.is_set()
+        self.last_error = why
+        for future in self._questions.values():
+            if not future.done():
+                future.set_exception(Unreachable(f"connection to tracker {self.url} was lost"))
+        self._handler.tracker_down()
+        if not self._closing.is_set():
+            log.warning(
+                "lost the tracker at %s (%s); going on without it, reconnecting", self.url, why
+            )
+
+    def _note(self, error: Exception) -> None:
+        self.tried.set()
+        text = link_trouble.said(error, self._tls)
+        denied = link_trouble.denied(error)
+        if text != self.last_error:  # once per cause, not once per retry
+            level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
+            log.log(level, "tracker %s: %s", self.url, text)
+        self.last_error = text
+        self.refusal = NotAllowed(f"tracker {self.url}: {text}") if denied else None
+
+
+async def _binary(socket: aiohttp.ClientWebSocketResponse, limit: int) -> bytes:
+    frame = await socket.receive()
+    if frame.type is not aiohttp.WSMsgType.BINARY:
+        reason = f": {frame.extra}" if frame.type is aiohttp.WSMsgType.CLOSE and frame.extra else ""
+        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.NOT_ALLOWED:
+            raise NotAllowed(f"it refuses this node{reason}")
+        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.TWIN:
+            raise link_trouble.Twin(frame.extra or "")
+        raise RemoteProtocolError(f"the tracker closed the connection during the handshake{reason}")
+    data: bytes = frame.data
+    if len(data) > limit:
+        raise RemoteProtocolError("the tracker sent an oversized handshake frame")
+    return data

@@ -1,0 +1,1 @@
+"""The commands, one folder for each part of the help."""

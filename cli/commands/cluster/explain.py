@@ -1,0 +1,156 @@
+"""`explain`: what a pull waits for, or where its time went."""
+
+from typing import Any
+
+import click
+
+from p2pcache.cli.commands.cluster.fleet import governor
+from p2pcache.cli.commands.cluster.history import result
+from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.param_types import REF
+from p2pcache.core.host.pull_timeline import PHASES
+from p2pcache.core.swarm.snapshot import WAITS
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.ids import Ref
+
+BAR = 30  # characters of the longest phase
+PEERS = 8  # shown; --json has more
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@json_option
+@client_options("cache_dir")
+def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
+    """Say what a pull waits for, or where its time went.
+
+    While it runs: what it waits for at this moment, who gives how much, what is in flight, and the
+    story of the runs that hold it up. Afterwards: how long each phase took (they follow each other,
+    so the longest is what to look at), what was waited for, and who gave the bytes.
+
+    Examples:
+      p2pcache explain team/llama:v3
+      p2pcache explain team/llama:v3 --json | jq .report.phases
+    """
+    with cache_or_agent(loaded) as cache:
+        found = cache.explain(str(Ref.parse(ref)))
+    if as_json:
+        emit_document(found)
+        return
+    digest = str(found.get("digest") or "")[:16]
+    lines = [f"{found.get('ref', '?')}" + (f"  blake3:{digest}" if digest else "")]
+    if found.get("now"):
+        lines += _running(found["now"])
+    elif found.get("last"):
+        lines += [f"the last pull that ended: {result(found['last'])}", *_here(found)]
+    if found.get("report"):
+        lines += ["", *_report(found["report"])]
+    for line in lines:
+        emit(clean(line))
+
+
+def _here(found: dict[str, Any]) -> list[str]:
+    """What there is now, if that isn't all of it: a process that was killed wrote no end down."""
+    kept = found.get("here")
+    if not kept:
+        gone = "here" in found and not found["last"]["code"]
+        return ["none of it is in this cache any more"] if gone else []
+    if kept["complete"]:
+        return []
+    done, total = format_bytes(kept["bytes_done"]), format_bytes(kept["bytes_total"])
+    return [
+        f"now: {done} of {total} are here, and nothing fetches the rest; run: p2pcache pull {found['ref']}"
+    ]
+
+
+def _running(now: dict[str, Any]) -> list[str]:
+    """A pull at this moment."""
+    done, total = int(now.get("bytes_done", 0)), int(now.get("bytes_total", 0))
+    left = now.get("eta_s")
+    lines = [
+        f"running: {format_bytes(done)} of {format_bytes(total)}, {format_bytes(now.get('rate', 0))}/s"
+        + (f", {format_duration(left)} left" if left is not None else ""),
+        f"waits for: {now.get('waits', '?')}",
+        *(f"governor: {text}" for text in governor(now.get("governor", {}))),
+    ]
+    if "runs" not in now:
+        return lines
+    if now["tracker"]:
+        tracker = "connected; no other node can be reached" if now["alone"] else "connected"
+    else:
+        tracker = "gone; owners read" if now["alone"] else "gone"
+    lines.append(
+        f"runs: {now['runs_missing']} of {now['runs']} missing, {now['runs_near']} of them with peers, "
+        f"{now['runs_leased']} leased to us; tracker {tracker}"
+    )
+    lines += ["", *_peers(now["peers"])] if now["peers"] else ["peers: none"]
+    lines += [
+        "",
+        *_flying("asked of peers", now["requests"]),
+        *_flying("read from storage", now["reads"]),
+    ]
+    for one in now["stuck"]:
+        lines += ["", f"run {one['run']}, since the pull began:"]
+        lines += [f"  {line}" for line in one["story"]] or ["  nothing has happened to it yet"]
+    return lines
+
+
+def _peers(peers: list[dict[str, Any]]) -> list[str]:
+    lines = ["PEER              ADDRESS                     RATE  HAS  ASKED  LOAD"]
+    for peer in peers[:PEERS]:
+        rate = "-" if peer["rate"] is None else f"{format_bytes(peer['rate'])}/s"
+        state = (
+            "  slow" if peer["slow"] else f"  rests {peer['rests_s']} s" if peer["rests_s"] else ""
+        )
+        lines.append(
+            f"{peer['node']:16}  {peer['address']:21} {rate:>10} {peer['useful']:>4} {peer['asked']:>6} "
+            f"{peer['load']:>5}{state}"
+        )
+    return [*lines, f".. and {len(peers) - PEERS} more"] if len(peers) > PEERS else lines
+
+
+def _flying(title: str, some: list[dict[str, Any]]) -> list[str]:
+    if not some:
+        return []
+    oldest = some[0]
+    by = f" from {oldest['node']}" if "node" in oldest else ""
+    return [
+        f"{title}: {len(some)} runs; the oldest, run {oldest['run']}{by}, for {oldest['seconds']} s"
+    ]
+
+
+def _report(report: dict[str, Any]) -> list[str]:
+    """Where the time went."""
+    longest = max((phase["seconds"] for phase in report["phases"]), default=0.0) or 1.0
+    lines = [f"time to ready: {report['seconds']:.2f} s"]
+    for phase in report["phases"]:
+        bar = "#" * round(BAR * phase["seconds"] / longest)
+        what = PHASES.get(phase["phase"], "")
+        lines.append(
+            f"  {phase['phase']:11}{phase['seconds']:9.2f} s  {bar:{BAR}}  {what}".rstrip()
+        )
+    moved = {name: int(report[f"bytes_{name}"]) for name in ("peers", "origin", "local")}
+    lines.append(
+        f"bytes: {format_bytes(moved['peers'])} from {report['peers_count']} peers, "
+        f"{format_bytes(moved['origin'])} from storage, {format_bytes(moved['local'])} were here"
+    )
+    lines += [f"  {peer['node']}  {format_bytes(peer['bytes'])}" for peer in report["peers"]]
+    if report["rate"]:
+        best = (
+            f", {format_bytes(report['peak_rate'])}/s in its best second"
+            if report["peak_rate"]
+            else ""
+        )
+        eta = report["eta_node"]
+        lines.append(
+            f"rate: {format_bytes(report['rate'])}/s{best}"
+            + (
+                f"; at that throughout it would have taken {eta:.0%} of the time"
+                if eta is not None
+                else ""
+            )
+        )
+    waited = [f"  {s:8.2f} s  {WAITS.get(what, what)}" for what, s in report["waited"].items()]
+    return [*lines, "waited for:", *waited] if waited else lines

@@ -1,0 +1,65 @@
+"""`history`: what ended on this node."""
+
+import time
+from typing import Any
+
+import click
+
+from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import emit_document, table
+from p2pcache.core.units import format_bytes, format_duration
+
+KEPT = 1000  # rows that a node keeps
+
+
+@click.command(cls=Command)
+@click.option("-n", "--limit", type=click.IntRange(1, KEPT), default=20, help="Rows [default: 20].")
+@click.option("--failed", is_flag=True, help="Only what failed.")
+@json_option
+@client_options("cache_dir")
+def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
+    """List what ended: pulls, pushes, removals.
+
+    The newest first. A pull is one row however many clients waited for it; a pull of a model that
+    was complete here already is none. A failure that repeats itself is one row, with its count. PEERS
+    is the share that came from peers, of what came over the network.
+
+    Examples:
+      p2pcache history
+      p2pcache history --failed -n 5
+      p2pcache history --json | jq '.history[] | select(.action == "pull") | .seconds'
+    """
+    with cache_or_agent(loaded) as cache:
+        rows = cache.history(KEPT if failed else limit)
+    if failed:
+        rows = [row for row in rows if row["code"]][:limit]
+    if as_json:
+        emit_document({"history": rows})
+        return
+    heads = ("WHEN", "ACTION", "REF", "SIZE", "TIME", "RATE", "PEERS", "RESULT")
+    table(heads, [_cells(row) for row in rows], right=(3, 4, 5, 6))
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["ended"]))
+    rate = (
+        f"{format_bytes(row['rate'])}/s"
+        if row["rate"] and row["action"] in ("pull", "warm")
+        else "-"
+    )
+    moved = row["bytes_peers"] + row["bytes_origin"]
+    share = f"{row['bytes_peers'] / moved:.0%}" if moved else "-"
+    size = format_bytes(row["bytes"]) if row["bytes"] else "-"
+    return (
+        when, row["action"], row["ref"] or "-", size, format_duration(row["seconds"]), rate, share,
+        result(row),
+    )  # fmt: skip
+
+
+def result(row: dict[str, Any]) -> str:
+    """How it ended: `done`, or the exit code and why."""
+    if not row["code"]:
+        return "done"
+    times = f" ({row['times']} times)" if row["times"] > 1 else ""
+    return f"exit {row['code']}{times}: {row['message']}"

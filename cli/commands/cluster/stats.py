@@ -1,0 +1,177 @@
+"""`stats`: this node at work, live on a terminal, once anywhere else."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pcache.cli.commands.cluster.fleet import headlines
+from p2pcache.cli.commands.cluster.history import result
+from p2pcache.cli.support.connect import Loaded, client_options, need_agent
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.progress import peer_share
+from p2pcache.core.units import format_bytes, format_duration, parse_duration
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io.http.client import AgentClient
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+SHORTEST_S = 0.1  # more often would be work for its own sake
+LATELY = 5  # rows of what ended
+BAR = 24  # characters
+MOVED = (("peer", "from peers"), ("origin", "from storage"), ("served", "served"))
+
+
+@click.command(cls=Command)
+@click.option("--interval", default="1s", metavar="DURATION", help="Between looks [default: 1s].")
+@json_option
+@client_options()
+def stats(interval: str, as_json: bool, loaded: Loaded) -> None:
+    """Watch this node: rates, pulls, what ended lately.
+
+    Live on a terminal, until Ctrl-C. In a pipe, and with --json, it looks twice, --interval apart,
+    and prints once: `p2pcache status` and the rates between the two looks.
+
+    Examples:
+      p2pcache stats
+      p2pcache stats --json | jq .rates
+    """
+    pause_s = parse_duration(interval)
+    if pause_s < SHORTEST_S:
+        raise UsageError(f"--interval {interval} is too short; at least {SHORTEST_S:g}s")
+    watch = Watch(need_agent(loaded))
+    watch.look()
+    if sys.stdout.isatty() and not as_json:
+        _live(watch, pause_s)
+        return
+    time.sleep(pause_s)
+    watch.look()
+    if as_json:
+        emit_document({**watch.state, "rates": watch.rates, "history": watch.lately})
+        return
+    for line in watch.lines():
+        emit(line)
+
+
+class Watch:
+    """Two looks at an agent, and what lies between them."""
+
+    def __init__(self, client: AgentClient) -> None:
+        self.state: dict[str, Any] = {}
+        self.rates: dict[str, int] = {}  # bytes per second by direction
+        self.lately: list[dict[str, Any]] = []
+        self.trouble = ""  # why the last look failed
+        self._client = client
+        self._at = 0.0
+
+    def look(self) -> None:
+        """Ask the agent.
+
+        Raises:
+            P2PCacheError: it doesn't answer, or refuses.
+        """
+        state, lately = self._client.status(), self._client.history(LATELY)
+        now = time.monotonic()
+        before, passed = self.state.get("bytes", {}), now - self._at
+        if before:
+            # A restarted agent counts from nought: no rate is below it.
+            self.rates = {
+                name: max(0, round((count - before.get(name, 0)) / passed))
+                for name, count in state["bytes"].items()
+            }
+        self.state, self.lately, self._at, self.trouble = state, lately, now, ""
+
+    def lines(self) -> Iterator[str]:
+        """The screen, line by line."""
+        for label, text in headlines(self.state, self._client.address):
+            if label != "traffic:":
+                yield f"{label:10}{text}"
+        yield ""
+        yield f"{'':14}{'now':>12}{'since start':>14}"
+        moved = self.state.get("bytes", {})
+        for name, label in MOVED:
+            rate = f"{format_bytes(self.rates[name])}/s" if name in self.rates else "-"
+            yield f"{label:14}{rate:>12}{format_bytes(moved.get(name, 0)):>14}"
+        yield ""
+        yield f"{self.state.get('load', 0)} uploads, {self.state.get('peers', 0)} peer connections"
+        yield from _pulls(self.state.get("pulls", ()))
+        yield from _ended(self.lately)
+        if self.trouble:
+            yield ""
+            yield f"no answer: {clean(self.trouble)}; trying again"
+
+
+def _who(pull: dict[str, Any]) -> str:
+    """For whom: clients that wait, or nobody yet."""
+    kind = pull.get("kind", "pull")
+    return f"{pull.get('clients', 0)} waiting" if kind == "pull" else clean(kind)
+
+
+def _pulls(pulls: list[dict[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield "PULLS" if pulls else "no pull runs"
+    for pull in pulls:
+        done, total = pull["bytes_done"], max(1, pull["bytes_total"])
+        full = BAR * done // total
+        parts = (
+            f"{done / total:4.0%}", f"of {format_bytes(total)}", f"{format_bytes(pull['rate'])}/s",
+            f"ETA {format_duration(pull['eta_s'])}" if pull.get("eta_s") is not None else "",
+            peer_share(pull), _who(pull),
+        )  # fmt: skip
+        yield f"{clean(pull['ref'])}"
+        yield f"  {'#' * full}{'.' * (BAR - full)}  {'  '.join(p for p in parts if p)}"
+
+
+def _ended(rows: list[dict[str, Any]]) -> Iterator[str]:
+    if rows:
+        yield ""
+        yield "LATELY"
+    for row in rows:
+        at = time.strftime("%H:%M:%S", time.localtime(row["ended"]))
+        size = format_bytes(row["bytes"])
+        took = f", {size} in {format_duration(row['seconds'])}" if not row["code"] else ""
+        yield clean(f"{at}  {row['action']} {row['ref']}  {result(row)}{took}")
+
+
+def _live(watch: Watch, pause_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    ended = threading.Event()
+    with _on_interrupt(ended.set), Live(
+        _screen(watch), console=Console(), screen=True, auto_refresh=False
+    ) as live:  # fmt: skip
+        while not ended.wait(pause_s):
+            try:
+                watch.look()
+            except P2PCacheError as error:  # it may be restarting: what was known stays on screen
+                watch.trouble = str(error)
+            live.update(_screen(watch), refresh=True)
+
+
+def _screen(watch: Watch) -> "Text":
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for line in watch.lines():
+        heading = line in ("PULLS", "LATELY") or line.startswith("agent:")
+        style = "bold" if heading else "red" if line.startswith("no answer") else ""
+        text.append(line + "\n", style=style)
+    return text
+
+
+@contextmanager
+def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C is how a live view ends, not how it fails."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: action())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

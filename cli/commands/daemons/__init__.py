@@ -1,0 +1,1 @@
+"""Commands that run daemons or make their secrets."""

@@ -1,0 +1,228 @@
+"""`pull` and `verify`: the commands that wait for bytes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from p2pcache.cli.support.connect import (
+    Loaded,
+    Wish,
+    cache_or_agent,
+    client_options,
+    find_agent,
+    need_agent,
+)
+from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.output import emit, note
+from p2pcache.cli.support.param_types import DIR, REF
+from p2pcache.cli.support.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
+from p2pcache.ids import Ref
+from p2pcache.io.http.client import Events
+
+if TYPE_CHECKING:
+    from p2pcache.cli.standalone.embedded import Linger
+
+_LINK_WARNING = (
+    "warning: --link {mode} shares the cache's own files: whoever can write through the links (root can) "
+    "changes the cache and every model that shares them"
+)
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@click.option(
+    "--to", metavar="DIR", type=DIR, help="Also put the files into DIR: complete, or not at all."
+)
+@click.option(
+    "--link",
+    type=click.Choice(["hard", "symlink"]),
+    help="With --to: link into the cache instead of copying.",
+)
+@click.option(
+    "--force-generation", is_flag=True, help="Accept a tag that went back to an older state."
+)
+@click.option("--include", metavar="GLOB", multiple=True, help="Only files that match; repeatable.")
+@click.option("--exclude", metavar="GLOB", multiple=True, help="Not these files; repeatable.")
+@click.option(
+    "--tensors",
+    metavar="GLOB",
+    multiple=True,
+    help="Only bring the chunks of these tensors into the cache; prints no path.",
+)
+@click.option("--background", is_flag=True, help="Let pulls that somebody waits for go first.")
+@json_option
+@quiet_option
+@client_options("origin", "tracker", "cache_dir", "linger_s")
+def pull(
+    ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
+    exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, as_json: bool, quiet: bool, loaded: Loaded,
+) -> None:  # fmt: skip
+    """Fetch a model and print its directory.
+
+    The directory is complete, read-only and never changes; it is all that goes to stdout. Bytes
+    come from other nodes where they have them, from storage otherwise, and each one is proved.
+    An interrupted pull resumes when it is run again. Progress goes to stderr; --json gives one
+    event per line on stdout instead, the last one "done" or "error".
+
+    With --include and --exclude only the files that match come, into a directory of their own
+    that holds nothing else. --tensors only warms the cache of a running agent: headers, index
+    and the chunks of the tensors that match, for a loader that will ask for them.
+
+    With no agent on this machine the command runs one itself, in its own cache, from --origin
+    (P2PCACHE_ORIGIN), or as a member of --tracker's swarm.
+
+    Examples:
+      p2pcache pull team/llama:v3
+      vllm serve "$(p2pcache pull team/llama:v3)"
+      p2pcache pull llama@blake3:4f1d... --to /models/llama
+      p2pcache pull llama --origin s3://models --timeout 10m
+      p2pcache pull llama --include '*.json' --include 'tokenizer*'
+      p2pcache pull llama --tensors 'model.layers.[0-7].*'
+    """
+    if to is not None and not to.strip():
+        raise click.UsageError("--to is empty; give it a directory")
+    if link and not to:
+        raise click.UsageError("--link says how --to puts the files there; give --to DIR")
+    wanted = Ref.parse(ref)
+    if tensors:
+        if to or include or exclude or force_generation:
+            raise click.UsageError(
+                "--tensors goes with none of --to, --include, --exclude, --force-generation"
+            )
+        _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
+        return
+    wish = Wish(force_generation, include, exclude, background)
+    with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
+        reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
+        done = follow(events, reporter)
+        tree = _tree(loaded, done)
+        path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
+        done["path"] = str(path)
+        reporter.done(done, _pull_summary(wanted, done))
+        if not as_json:
+            emit(str(path))
+        if not to and not quiet and not path.is_dir():
+            note(
+                f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
+            )
+        if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
+            linger(str(done["digest"]))  # what was here before was handed on then
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@json_option
+@quiet_option
+@client_options("cache_dir")
+def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
+    """Prove every byte of a model again.
+
+    Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
+    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good.
+
+    Examples:
+      p2pcache verify team/llama:v3
+    """
+    wanted = Ref.parse(ref)
+    with cache_or_agent(loaded) as client:
+        reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
+        done = follow(client.verify(str(wanted)), reporter)
+        bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
+        if not bad + missing:
+            reporter.done(done, _verify_summary(wanted, done))
+            return
+        if as_json:
+            reporter.update(done)
+    found = [f"{bad} bad (dropped)"] if bad else []
+    found += [f"{missing} missing"] if missing else []
+    raise IntegrityError(
+        f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
+    )
+
+
+@contextmanager
+def _pulling(
+    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+) -> "Iterator[tuple[Events, Linger]]":
+    """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
+    client = find_agent(loaded)
+    if client is not None:
+        yield client.pull(str(ref), **wish._asdict()), lambda _digest: None
+        return
+    from p2pcache.cli.standalone.embedded import pull_alone
+
+    with pull_alone(loaded, ref, wish, quiet=quiet) as alone:
+        yield alone
+
+
+def _bring(
+    loaded: Loaded, ref: Ref, tensors: tuple[str, ...], *, as_json: bool, quiet: bool
+) -> None:
+    """`--tensors`: chunks into the agent's cache."""
+    client = need_agent(loaded)
+    from p2pcache.loader.prefetch import bring
+
+    base = loaded.settings.models_dir
+    reporter = make_reporter(f"pulling tensors of {ref}", as_json=as_json, quiet=quiet)
+    events = bring(client, ref, tensors, models_dir=Path(base) if base else None)
+    done = follow(events, reporter)
+    size = format_bytes(done["bytes"])
+    reporter.done(done, (
+        f"{ref}: {done['tensors']} of {done['tensors_total']} tensors, {size}, lie in the agent's cache with "
+        "headers and index; the model isn't complete, so there is no directory"
+    ))  # fmt: skip
+
+
+def follow(events: Events, reporter: Reporter) -> Event:
+    """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
+    with closing(reporter), closing(events):
+        for event in events:
+            if event["event"] == "done":
+                return event
+            reporter.update(event)
+    raise P2PCacheError("the agent ended without a last event")
+
+
+def _tree(loaded: Loaded, done: Event) -> Path:
+    """The model's directory as this process sees it."""
+    relative = PurePosixPath(str(done.get("path", "")))
+    if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+        raise P2PCacheError(f"the agent named a strange path: {str(relative)!r}")
+    base = loaded.settings.models_dir or str(done.get("models_dir", ""))
+    return Path(base) / relative
+
+
+def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path:
+    from p2pcache.io.files.materialise import Mode, materialise
+
+    if not tree.is_dir():
+        raise NotFound(
+            f"the model is complete, but its directory {tree} isn't visible here; "
+            "set P2PCACHE_MODELS_DIR to where the agent's models directory is mounted"
+        )
+    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links; the user named this path
+    if link and not quiet:
+        note(_LINK_WARNING.format(mode=link))
+    materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice
+    return target
+
+
+def _verify_summary(ref: Ref, done: Event) -> str:
+    size, seconds = format_bytes(done["bytes"]), format_duration(float(done.get("seconds", 0)))
+    return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
+
+
+def _pull_summary(ref: Ref, done: Event) -> str:
+    size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
+    moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
+    if not moved:
+        return f"{ref}: already here, {format_bytes(size)}"
+    rate = f" ({format_bytes(moved / seconds)}/s)" if seconds > 0 else ""
+    share = peer_share({**done, "peers": None}) if done.get("bytes_peers") else "all from storage"
+    return f"pulled {ref}: {format_bytes(moved)} in {format_duration(seconds)}{rate}, {share}"

@@ -1,0 +1,115 @@
+"""`push`: a directory becomes a model in storage."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from p2pcache.cli.standalone.upload import Straight, Target, ThroughAgent
+from p2pcache.cli.support.background import Watched
+from p2pcache.cli.support.connect import Loaded, client_options, find_agent
+from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.output import emit
+from p2pcache.cli.support.param_types import DIR, REF
+from p2pcache.cli.support.progress import Event, Reporter, make_reporter
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.files.indexing import Progress
+from p2pcache.io.files.push_upload import indexed
+
+WAITING_S = 3.0  # as a pull: silence for longer looks like a fault
+TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
+
+
+@click.command(cls=Command)
+@click.argument("directory", metavar="DIRECTORY", type=DIR)
+@click.argument("ref", type=REF)
+@click.option(
+    "--force", is_flag=True, help="Take the tag even if somebody else moves it meanwhile."
+)
+@click.option(
+    "--repair", is_flag=True, help="Upload also what the storage has: its bytes were found wrong."
+)
+@json_option
+@quiet_option
+@client_options("origin")
+def push(
+    directory: str,
+    ref: str,
+    force: bool,
+    repair: bool,
+    as_json: bool,
+    quiet: bool,
+    loaded: Loaded,
+) -> None:
+    """Store a directory as a model.
+
+    Hashes the files, uploads what the storage doesn't have yet, and moves the tag last, so that
+    nobody ever sees half a model. Prints the model's digest ref on stdout. Links to regular files
+    are followed (a Hugging Face snapshot is made of them); other kinds of file are refused.
+    With no agent on this machine, or with --origin, it uploads straight to the storage.
+
+    Examples:
+      p2pcache push ./llama team/llama:v3
+      p2pcache push ./llama llama --origin s3://models
+      p2pcache push --repair ./llama team/llama:v3
+      p2pcache pull "$(p2pcache push -q ./llama llama)"
+    """
+    wanted = Ref.parse(ref)
+    if not directory.strip():  # an unset variable; Path would take it for the directory we are in
+        raise UsageError("the directory is empty text; say '.' for this one")
+    if wanted.digest:
+        raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
+    client = find_agent(loaded)
+    target: Target = ThroughAgent(client) if client else Straight(loaded.settings.origin)
+    reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
+    began = time.monotonic()
+    with closing(reporter):
+        _check(target, wanted, reporter)
+        found = indexed(Path(directory), _telling(reporter))
+        done = target.push(wanted, found, reporter, force=force, repair=repair)
+        done["seconds"] = round(time.monotonic() - began, 3)
+        reporter.done(done, _summary(wanted, done))
+    if not as_json:
+        emit(f"{wanted.short}@blake3:{found.layout.digest}")
+
+
+def _check(target: Target, ref: Ref, reporter: Reporter) -> None:
+    """Fail now rather than after an hour of hashing, and say what takes long until then."""
+    work = Watched[None](lambda _: target.check(ref))
+    began = told = time.monotonic()
+    for _ in work.progress():
+        now = time.monotonic()
+        if now - told >= WAITING_S:
+            told = now
+            waiting = {"event": "waiting", "for": target.place, "seconds": round(now - began, 1)}
+            known = {"trouble": trouble} if (trouble := target.trouble) else {}
+            reporter.update({**waiting, **known})
+    work.result()
+
+
+def _telling(reporter: Reporter) -> Callable[[Progress], None]:
+    due = 0.0
+
+    def tell(progress: Progress) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + TELL_EVERY_S
+            reporter.update({
+                "event": "progress", "phase": "index",
+                "bytes_done": progress.bytes_done, "bytes_total": progress.bytes_total,
+            })  # fmt: skip
+
+    return tell
+
+
+def _summary(ref: Ref, done: Event) -> str:
+    size, sent = int(done.get("bytes", 0)), int(done.get("bytes_uploaded", 0))
+    seconds = format_duration(float(done["seconds"]))
+    if sent or not size:
+        return f"pushed {ref.short}: {format_bytes(size)}, {format_bytes(sent)} of it new, in {seconds}"
+    generation = done.get("generation")
+    return f"{ref.short}: nothing to upload, the storage has all {format_bytes(size)} (generation {generation})"

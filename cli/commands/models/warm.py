@@ -1,0 +1,141 @@
+"""`warm`: models on nodes before anybody asks for them there."""
+
+import time
+from typing import Any
+
+import click
+
+from p2pcache.cli.commands.models.pull import follow
+from p2pcache.cli.support.connect import Loaded, client_options, need_agent
+from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.output import clean, emit, emit_document, note, table
+from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.progress import make_reporter
+from p2pcache.core.units import format_bytes
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
+from p2pcache.ids import Ref
+from p2pcache.io.http.client import AgentClient, Json
+
+LOOK_S = 1.0  # how often the cluster is looked at while all of it is waited for
+_SAID = {
+    "started": "warming {ref}: {size}, behind all pulls; `p2pcache ps` shows it",
+    "getting": "{ref}: {size}, is on its way to this node already",
+    "had": "{ref}: already here, {size}",
+}
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@click.option(
+    "--replicas", type=click.IntRange(min=1), metavar="K",
+    help="See to it that K nodes of the cluster have it, instead of this one.",
+)  # fmt: skip
+@click.option("--wait", is_flag=True, help="Return when it is there; shows progress.")
+@json_option
+@quiet_option
+@client_options()
+def warm(
+    ref: str, replicas: int | None, wait: bool, as_json: bool, quiet: bool, loaded: Loaded
+) -> None:  # fmt: skip
+    """Fetch a model before anybody asks for it, here or on K nodes.
+
+    It comes after all that somebody waits for: pulls go first, on this node and at its peers. The
+    agent goes on by itself; the command returns as soon as the space is set aside (exit 5 where
+    there isn't enough). A pull of the same model joins, and makes it as urgent as any pull;
+    `p2pcache rm` stops it.
+
+    With --replicas the tracker counts the nodes that have the model or are getting it, and tells as
+    many others as are missing: far apart by site and rack, those with the most free disk first. It
+    does so once. What a node loses later stays lost until the command is run again, which does no
+    harm. If there are fewer than K in the end, those that can get it do, and the exit code says why
+    not more: 5 no space there, 8 no answer, 3 no more nodes.
+
+    Examples:
+      p2pcache warm team/llama:v3
+      p2pcache warm team/llama:v3 --replicas 4
+      p2pcache warm team/llama:v3 --replicas 4 --wait --timeout 1h
+    """
+    wanted = Ref.parse(ref)
+    client = need_agent(loaded)
+    if replicas:
+        _everywhere(client, wanted, replicas, wait=wait, as_json=as_json, quiet=quiet)
+        return
+    began = client.warm(str(wanted))
+    if wait:
+        reporter = make_reporter(f"warming {wanted}", as_json=as_json, quiet=quiet)
+        done = follow(client.pull(str(wanted), background=True), reporter)
+        reporter.done(done, f"{wanted}: here now, {format_bytes(done['bytes'])}")
+    elif as_json:
+        emit_document(began)
+    elif not quiet:
+        text = _SAID.get(str(began.get("state")), _SAID["started"])
+        emit(clean(text.format(ref=wanted, size=format_bytes(began.get("bytes", 0)))))
+
+
+def _everywhere(
+    client: AgentClient, ref: Ref, replicas: int, *, wait: bool, as_json: bool, quiet: bool
+) -> None:
+    """--replicas: what the tracker did, and its exit code."""
+    told = client.warm(str(ref), replicas)
+    rows = [row for row in told.get("nodes", ()) if isinstance(row, dict)]
+    if not as_json and not quiet:
+        cells = [
+            (
+                row.get("node", "-"), row.get("name") or "-", row.get("rack") or "-", row.get("site") or "-",
+                row.get("message") or row.get("state", "-"),
+            )
+            for row in rows
+        ]  # fmt: skip
+        table(("NODE", "NAME", "RACK", "SITE", "STATE"), cells)
+    if wait:
+        told["complete"] = _await(client, ref, told, quiet=quiet or as_json)
+    if as_json:
+        emit_document(told)
+    if wait and told["complete"] < min(replicas, told["have"]):
+        raise Unreachable(
+            f"{ref}: only {told['complete']} of {told['have']} nodes ended up with it; "
+            "`p2pcache history --failed` on the others says why"
+        )
+    if told["have"] < replicas:
+        raise _short(ref, replicas, told, rows)
+
+
+def _await(client: AgentClient, ref: Ref, told: Json, *, quiet: bool) -> int:
+    """Look at the cluster until enough nodes are complete, or nobody is getting it; how many are."""
+    enough = min(int(told["replicas"]), int(told["have"]))
+    reporter = make_reporter(f"warming {ref}", as_json=False, quiet=quiet)
+    at_digest = str(ref._replace(digest=told["digest"]))  # the tag may move on meanwhile
+    try:
+        while True:
+            found = client.locate(at_digest)
+            shares = sorted(
+                (float(n.get("share", 0)) for n in found.get("nodes", ())), reverse=True
+            )
+            complete = sum(bool(n.get("complete")) for n in found.get("nodes", ()))
+            size = int(told.get("bytes", 0))
+            done = int(sum(shares[:enough]) * size)
+            reporter.update({"event": "progress", "bytes_done": done, "bytes_total": enough * size})
+            if complete >= enough or not found.get("getting"):
+                break
+            time.sleep(LOOK_S)
+    finally:
+        reporter.close()
+    if not quiet:
+        note(f"{ref}: complete on {complete} nodes")
+    return complete
+
+
+def _short(ref: Ref, replicas: int, told: Json, rows: list[dict[str, Any]]) -> P2PCacheError:
+    """Why fewer nodes than were asked for have it or get it."""
+    text = f"{told['have']} of {replicas} nodes have {ref} or get it"
+    refused = [row for row in rows if row.get("code")]
+    if refused:
+        first = refused[0]
+        who = first.get("name") or first.get("node")
+        others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        return from_code(
+            int(first["code"]), clean(f"{text}; {who}{others}: {first.get('message')}")
+        )
+    older = told.get("older")
+    why = f", and {older} of an older release can't be told" if older else ""
+    return NotFound(f"{text}: the cluster has no more{why}; add nodes, or ask for fewer")

@@ -1,0 +1,229 @@
+"""A pull without a daemon: the command runs an agent of its own while it lasts."""
+
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.support.connect import Loaded, Wish, cache_dir
+from p2pcache.cli.support.local import cache_turn
+from p2pcache.cli.support.output import clean, note
+from p2pcache.core.units import format_duration
+from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io import config, log
+from p2pcache.io.http.client import AgentClient, Events
+
+if TYPE_CHECKING:
+    from p2pcache.io.origins.repo import OriginRepo
+
+# Free ports and a private socket: nothing here may get in the way of a real agent of this host.
+_ALONE_LISTEN = "127.0.0.1:0"
+_SWARM_LISTEN = (
+    "0.0.0.0:0"  # only with a cluster key or certificate, or where `insecure` was asked for
+)
+_MAX_FOLDER_BYTES = 80  # with the socket's name, and the longer one that it is born with
+_WAITING_S = 3.0  # as an agent, which tells it by an event
+JOIN_S = 5.0  # a live tracker takes a member in well under a second
+
+Linger = Callable[[str], None]
+"""Called with a digest when the pull is done: what to do for the swarm before leaving."""
+
+
+@contextmanager
+def pull_alone(
+    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+) -> Iterator[tuple[Events, Linger]]:
+    """The events of a pull by an agent that lives as long as the block.
+
+    Raises:
+        UsageError: neither an origin nor a tracker is set.
+        P2PCacheError: the agent can't start.
+    """
+    if os.environ.get("P2PCACHE_DEBUG"):
+        log.setup("debug")
+    else:  # what the user must know comes as an event or an error; the rest would tear the bar
+        logging.getLogger("p2pcache").addHandler(logging.NullHandler())
+    cache = cache_dir(loaded.settings)
+    with cache_turn(cache), _private_folder(cache) as private:
+        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
+        if not settings.tracker and not wish.include and not wish.exclude:
+            from p2pcache.cli.standalone.cached_pull import from_cache
+
+            opened: list[OriginRepo] = []
+            waited = f"pulling {ref}: waiting for storage to answer"
+            with _patience_said(waited, lambda: _trouble(opened), quiet=quiet):
+                cached = from_cache(
+                    cache, settings.origin, ref, force_generation=wish.force_generation,
+                    opened=opened.append,
+                )  # fmt: skip
+            if cached is not None:
+                yield cached, _leave
+                return
+        with _started(settings, ref, quiet=quiet) as client:
+
+            def linger(digest: str) -> None:
+                if not quiet:
+                    limit = format_duration(loaded.settings.linger_s)
+                    note(
+                        f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
+                    )
+                with contextlib.suppress(P2PCacheError):  # the pull is done; staying on is a favour
+                    client.linger(digest, loaded.settings.linger_s)
+
+            if settings.tracker:
+                _wait_for_tracker(client)
+            events = client.pull(str(ref), **wish._asdict())
+            yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+@contextmanager
+def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[AgentClient]:
+    """An embedded agent. Its start looks for credentials, some of which services hand out, slowly."""
+    from p2pcache.agent.embedded import run_embedded
+
+    with contextlib.ExitStack() as stack:
+        with _patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
+            socket = stack.enter_context(run_embedded(settings))
+        yield AgentClient(f"unix://{socket}")
+
+
+@contextmanager
+def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
+    """An agent that lives as long as the block, for commands that need one and aren't pulls.
+
+    Raises:
+        UsageError: neither an origin nor a tracker is set.
+        P2PCacheError: the agent can't start.
+    """
+    logging.getLogger("p2pcache").addHandler(logging.NullHandler())
+    cache = cache_dir(loaded.settings)
+    with cache_turn(cache), _private_folder(cache) as private:
+        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
+        from p2pcache.agent.embedded import run_embedded
+
+        with run_embedded(settings) as socket:
+            client = AgentClient(f"unix://{socket}")
+            if settings.tracker:
+                _wait_for_tracker(client)
+            yield client
+
+
+@contextmanager
+def _patience_said(text: str, why: Callable[[], str], *, quiet: bool) -> Iterator[None]:
+    """Say every few seconds what is waited for, and why if that is known (else ""), until the block ends."""
+    ended = threading.Event()
+
+    def say() -> None:
+        began = time.monotonic()
+        while not ended.wait(_WAITING_S):
+            known = f": {clean(trouble)}" if (trouble := why()) else ""
+            note(f"{text} ({format_duration(time.monotonic() - began)}){known}")
+
+    if not quiet:
+        threading.Thread(target=say, name="patience", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _trouble(opened: "list[OriginRepo]") -> str:
+    return str(opened[0].trouble or "") if opened else ""
+
+
+@contextmanager
+def _private_folder(cache: Path) -> Iterator[Path]:
+    """Where the embedded agent's socket goes: into the cache, so that a killed command leaves nothing elsewhere.
+
+    The turn is ours: what an earlier command left there is replaced. A socket's path may have 107
+    bytes at most; below a deeper cache there's no place for it.
+    """
+    folder = cache / "command"
+    if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
+        with tempfile.TemporaryDirectory(prefix="p2pcache-") as elsewhere:
+            yield Path(elsewhere)
+        return
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
+        raise kind(f"can't make {folder}: {error.strerror}; choose another --cache-dir") from None
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # somebody put something there: not ours to remove
+            folder.rmdir()
+
+
+def _wait_for_tracker(client: AgentClient) -> None:
+    """Give a fresh agent the time to become a member; if it takes too long, the pull says why."""
+    deadline = time.monotonic() + JOIN_S
+    while time.monotonic() < deadline:
+        tracker = client.status().get("tracker", {})
+        if tracker.get("connected") or tracker.get("refused"):
+            return
+        time.sleep(0.02)
+
+
+def _leave(_digest: str) -> None:
+    """Nobody could want anything from us."""
+
+
+def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> AgentSettings:
+    """The settings of the embedded agent: the client's, and [agent] where the client has none.
+
+    Raises:
+        UsageError: neither an origin nor a usable tracker is set.
+    """
+    own = loaded.settings
+    flags: dict[str, Any] = {
+        "cache_dir": str(cache_dir(own)), "socket": str(socket), "client_socket": "", "advertise": "",
+        "origin": own.origin or None, "tracker": own.tracker or None, "listen": _ALONE_LISTEN,
+    }  # fmt: skip
+    wish = config.load(
+        AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags
+    ).settings
+    if not wish.origin and not wish.tracker:
+        raise UsageError(
+            "no agent here, and nowhere to pull from: set P2PCACHE_ORIGIN (or --origin) to the storage, "
+            "for example s3://models, or start 'p2pcache agent'"
+        )
+    if not wish.tracker or _is_local(wish.tracker):
+        return wish
+    if wish.cluster_key_file or wish.insecure or wish.tls_cert:
+        flags["listen"] = _SWARM_LISTEN
+    elif wish.origin:
+        note(
+            f"note: no cluster key or certificate, so not joining {wish.tracker}: working alone, "
+            f"from {config.redacted(wish.origin)}"
+        )
+        flags["tracker"] = ""
+    else:
+        raise UsageError(
+            f"joining the swarm of {wish.tracker} needs the cluster key or a certificate: set "
+            "P2PCACHE_CLUSTER_KEY_FILE (or P2PCACHE_TLS_CERT, P2PCACHE_TLS_KEY and P2PCACHE_TLS_CA), "
+            "or P2PCACHE_ORIGIN to work alone"
+        )
+    return config.load(
+        AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags
+    ).settings
+
+
+def _is_local(url: str) -> bool:
+    """Whether a URL's host is this machine: on loopback no cluster key is needed."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

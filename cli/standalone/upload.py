@@ -1,0 +1,151 @@
+"""The two ways of a push: through the agent, whose cache takes the model too, or straight to storage."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from contextlib import closing
+from typing import Protocol
+
+from p2pcache.cli.support.background import Watched
+from p2pcache.cli.support.progress import Event, Reporter
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.files.push_upload import Indexed, Sending
+from p2pcache.io.http.client import AgentClient
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo, PushResult
+
+
+class Target(Protocol):
+    """Where a push goes."""
+
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for, for people."""
+
+    @property
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last; "": it does, or isn't known."""
+
+    def check(self, ref: Ref, /) -> None:
+        """Fail now rather than after an hour of hashing."""
+
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
+        """Upload and tag; returns the `done` event."""
+
+
+class ThroughAgent:
+    """The agent's cache takes the model first, then the agent uploads it and goes on to seed it."""
+
+    def __init__(self, client: AgentClient) -> None:
+        self._client = client
+
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for."""
+        return f"the agent at {self._client.address}"
+
+    @property
+    def trouble(self) -> str:
+        """The agent tells it with its events."""
+        return ""
+
+    def check(self, _ref: Ref, /) -> None:
+        """Does it answer?"""
+        self._client.status()
+
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
+        """Send what its cache lacks, then let it upload."""
+        sending = Sending(self._client, indexed)
+        total = sending.bytes
+        watched = Watched[None](lambda tell: sending.run(lambda sent: tell(sent, total)))
+        for sent, _ in watched.progress():
+            reporter.update(
+                {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
+            )
+        watched.result()
+        digest = indexed.layout.digest
+        how = {"force": force}
+        if repair:  # an agent of the release before doesn't know the word
+            how["repair"] = True
+        with closing(self._client.push(ref.short, digest, **how)) as events:
+            for event in events:
+                if event["event"] == "done":
+                    return event
+                reporter.update(event | {"phase": "upload"})
+        raise P2PCacheError("the agent ended without a last event")
+
+
+class Straight:
+    """No agent: from the files to the storage."""
+
+    def __init__(self, url: str) -> None:
+        """Open the storage.
+
+        Raises:
+            UsageError: no URL, or not one of a storage.
+            NotFound: a directory that doesn't exist.
+        """
+        if not url:
+            raise UsageError(
+                "no agent here, and nowhere to push to: set P2PCACHE_ORIGIN (or --origin) to the storage, "
+                "for example s3://models, or start 'p2pcache agent'"
+            )
+        self._repo = OriginRepo(open_origin(url))
+
+    @property
+    def place(self) -> str:
+        """Whose answer is waited for."""
+        return f"storage {self._repo.url}"
+
+    @property
+    def trouble(self) -> str:
+        """Why storage doesn't do what it was asked for last."""
+        return str(self._repo.trouble or "")
+
+    def check(self, ref: Ref, /) -> None:
+        """Does it answer, and are the credentials good?"""
+        with contextlib.suppress(
+            NotFound
+        ):  # a new tag, mostly; a missing bucket fails the push soon
+            self._repo.get_tag(ref)
+
+    def push(
+        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+    ) -> Event:
+        """Upload what it lacks, then move the tag."""
+        layout = indexed.layout
+        total = sum(blob.size for blob in layout.blobs)
+        paths = {number: indexed.sources[path] for path, number in layout.blob_of_file.items()}
+
+        def open_blob(number: int) -> int:
+            with disk_errors(str(paths[number])):
+                return os.open(paths[number], os.O_RDONLY | os.O_CLOEXEC)
+
+        def work(tell: Callable[[int, int], None]) -> PushResult:
+            done = 0
+
+            def count(size: int) -> None:
+                nonlocal done
+                done += size
+                tell(done, total)
+
+            return self._repo.push(
+                layout, ref, open_blob=open_blob, force=force, repair=repair, on_bytes=count
+            )
+
+        watched = Watched(work)
+        for done, _ in watched.progress():
+            event: Event = {"event": "progress", "phase": "upload", "bytes_done": done}
+            known = {"trouble": trouble} if (trouble := self.trouble) else {}
+            reporter.update({**event, "bytes_total": total, **known})
+        result = watched.result()
+        return {
+            "event": "done", "ref": ref.short, "digest": result.digest, "bytes": layout.manifest.size_bytes,
+            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
+        }  # fmt: skip

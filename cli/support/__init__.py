@@ -1,0 +1,1 @@
+"""What commands share: options, output, progress, the connection to an agent."""

@@ -1,0 +1,225 @@
+"""Progress of pull, push and verify: a bar, a line now and then, NDJSON, or nothing.
+
+A reporter is fed the events of docs/api.md. rich is imported when the first bar is drawn, so a
+command with nothing to wait for never pays for it.
+"""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from p2pcache.cli.support.output import clean, emit_json, note
+from p2pcache.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+Event = dict[str, Any]
+PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
+LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
+FIRST_LINE_S = 3.0  # the command itself has taken a second to start
+MOST_IN_BAR = 80  # characters of what storage says; the last line has all of them
+
+
+class Reporter(Protocol):
+    """Where events go."""
+
+    def update(self, event: Event) -> None:
+        """One event that isn't the last."""
+
+    def close(self) -> None:
+        """No more events come, for whatever reason."""
+
+    def done(self, event: Event, summary: str) -> None:
+        """The last event, and what a person wants to know about it."""
+
+
+def make_reporter(title: str, *, as_json: bool, quiet: bool) -> Reporter:
+    """The reporter that fits the flags and the terminal.
+
+    Args:
+        title: what happens, for example `pulling team/llama:v3`.
+        as_json: NDJSON on stdout.
+        quiet: nothing at all.
+    """
+    if as_json:
+        return JsonReporter()
+    if quiet:
+        return QuietReporter()
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return BarReporter(title)
+    return LineReporter(title)
+
+
+class QuietReporter:
+    """Nothing."""
+
+    def update(self, event: Event) -> None:
+        """Ignored."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def done(self, event: Event, summary: str) -> None:
+        """Ignored."""
+
+
+class JsonReporter(QuietReporter):
+    """Every event as one line of JSON on stdout."""
+
+    def update(self, event: Event) -> None:
+        """The event as it came."""
+        emit_json(event)
+
+    def done(self, event: Event, summary: str) -> None:
+        """The event as it came."""
+        emit_json(event)
+
+
+class LineReporter:
+    """One line on stderr every few seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = clean(title)
+        self._meter = Meter()
+        self._next = time.monotonic() + FIRST_LINE_S
+
+    def update(self, event: Event) -> None:
+        """A line, if the last one is old enough."""
+        if event["event"] != "progress":
+            _note_other(self._title, event)
+            return
+        now = time.monotonic()
+        parts = self._meter.read(event, now)
+        if now >= self._next:
+            self._next = now + LINE_EVERY_S
+            told = (_phase(event), *parts, _trouble(event))
+            note(f"{self._title}: {', '.join(p for p in told if p)}")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def done(self, event: Event, summary: str) -> None:
+        """The summary."""
+        note(summary)
+
+
+class BarReporter:
+    """A bar on a terminal's stderr, gone when the work is done."""
+
+    def __init__(self, title: str) -> None:
+        self._title = clean(title)
+        self._meter = Meter()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def update(self, event: Event) -> None:
+        """Draw."""
+        if event["event"] != "progress":
+            _note_other(self._title, event)
+            return
+        percent, amount, rate, eta, peers = self._meter.read(event, time.monotonic())
+        if self._bar is None:
+            self._bar = _rich_bar()
+            self._task = self._bar.add_task(self._title, total=1.0, text="")
+            self._bar.start()
+        assert self._task is not None
+        told = (percent, amount, rate, eta, peers, _phase(event), _trouble(event)[:MOST_IN_BAR])
+        text = "  ".join(p for p in told if p)
+        self._bar.update(self._task, completed=self._meter.share, text=text, refresh=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def done(self, event: Event, summary: str) -> None:
+        """The summary takes the bar's place."""
+        self.close()
+        note(summary)
+
+
+class Meter:
+    """Reads progress events: share done, rate, time left, share from peers."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._phase: object = None
+        self._since = 0.0
+        self._bytes = 0
+        self._rate = 0.0
+
+    def read(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
+        """(percent, amount, rate, ETA, share from peers) as text; "" where not known."""
+        done, total = int(event.get("bytes_done", 0)), int(event.get("bytes_total", 0))
+        self._measure(event, done, now)
+        self.share = done / total if total else 0.0
+        eta = f"ETA {format_duration((total - done) / self._rate)}" if self._rate > 1 else ""
+        return (
+            f"{self.share:.0%}" if total else "",
+            f"{format_bytes(done)} of {format_bytes(total)}" if total else format_bytes(done),
+            f"{format_bytes(self._rate)}/s" if self._rate > 1 else "",
+            eta,
+            peer_share(event),
+        )
+
+    def _measure(self, event: Event, done: int, now: float) -> None:
+        """The agent's own rate where it gives one, else ours, smoothed over about 3 s."""
+        if event.get("phase") != self._phase or not self._since:
+            self._phase, self._since, self._bytes, self._rate = event.get("phase"), now, done, 0.0
+        if isinstance(event.get("rate"), int | float):
+            self._rate = float(event["rate"])
+            return
+        passed = now - self._since
+        if passed < 0.2:  # too short to say anything
+            return
+        fresh = max(0, done - self._bytes) / passed
+        weight = min(1.0, passed / 3.0) if self._rate else 1.0
+        self._rate += weight * (fresh - self._rate)
+        self._since, self._bytes = now, done
+
+
+def peer_share(event: Event) -> str:
+    """`87% from 12 peers`, or "" when nothing came over a network yet."""
+    peers, origin = int(event.get("bytes_peers", 0)), int(event.get("bytes_origin", 0))
+    if not peers + origin:
+        return ""
+    count = event.get("peers")
+    who = f"{count} peers" if isinstance(count, int) and count > 1 else "peers"
+    return f"{peers / (peers + origin):.0%} from {who}"
+
+
+def _note_other(title: str, event: Event) -> None:
+    """What isn't progress, and people should know."""
+    if event["event"] == "waiting":
+        seconds = format_duration(float(event.get("seconds", 0)))
+        why = f": {_trouble(event)}" if event.get("trouble") else ""
+        note(f"{title}: waiting for {clean(event.get('for'))} to answer ({seconds}){why}")
+    if event.get("stale"):
+        ref = clean(event.get("ref"))
+        note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")
+
+
+def _trouble(event: Event) -> str:
+    """Why storage doesn't do what it was asked for, while we wait for it."""
+    return clean(event.get("trouble") or "")
+
+
+def _phase(event: Event) -> str:
+    return PHASES.get(str(event.get("phase")), "")
+
+
+def _rich_bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,  # events come four times a second; a refresh thread would only idle
+    )

@@ -1,0 +1,1 @@
+"""Weights into GPU memory, beside other loaders."""

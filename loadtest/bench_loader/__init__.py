@@ -1,0 +1,1 @@
+"""Weights from the page cache into tensors, beside other loaders."""

@@ -1,0 +1,218 @@
+"""Weights from warm page cache into host tensors, beside every rival and the bare reads: `make bench-loader`.
+
+The model has the shapes of a Llama of 1.1 billion parameters in bf16: 2.2 GB, 201 tensors, 4 shards.
+Every contestant runs in a process of its own and fills the same tensors, allocated and touched
+beforehand; only the load is timed. They take turns, so that all meet the same machine, and the
+median counts. The floor is two threads in `preadv`, 8 MiB a call, that do nothing else. In the
+first turn the bytes are compared with the files'.
+
+    python -m loadtest.bench_loader --turns 5 --json FILE
+
+Exit code: 0 done, 1 somebody brought wrong bytes, 2 can't run here.
+"""
+
+import argparse
+import importlib.util
+import json
+import selectors
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+
+from loadtest.bench_loader.ends import CONTESTANTS
+from loadtest.kit.flags import count, out_file
+
+GB = 1e9
+MiB = 1 << 20
+ENDS = [sys.executable, "-m", "loadtest.bench_loader.ends"]
+HIDDEN, INNER, KEYS, WORDS, LAYERS = 2048, 5632, 256, 32000, 22
+NEEDS = {
+    "runai": "runai_model_streamer",
+    "runai-tuned": "runai_model_streamer",
+    "fastsafetensors": "fastsafetensors",
+}
+SAMPLE_S = 0.005  # of memory: the shortest load takes about 0.4 s
+
+
+class Run(NamedTuple):
+    """One load: wall clock, CPU time, the most anonymous memory above that before it."""
+
+    seconds: float
+    cpu_s: float
+    anon_mib: float
+
+
+def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
+    """Write the model; returns its bytes."""
+    shapes = {"model.embed_tokens.weight": (WORDS, HIDDEN), "lm_head.weight": (WORDS, HIDDEN),
+              "model.norm.weight": (HIDDEN,)}  # fmt: skip
+    for i in range(layers):
+        layer = f"model.layers.{i}"
+        shapes |= {f"{layer}.self_attn.{p}_proj.weight": (HIDDEN, HIDDEN) for p in "qo"}
+        shapes |= {f"{layer}.self_attn.{p}_proj.weight": (KEYS, HIDDEN) for p in "kv"}
+        shapes |= {f"{layer}.mlp.{p}_proj.weight": (INNER, HIDDEN) for p in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj.weight": (HIDDEN, INNER)}
+        shapes |= {f"{layer}.{p}_layernorm.weight": (HIDDEN,) for p in ("input", "post_attention")}
+    dice = torch.Generator().manual_seed(1)
+    names = list(shapes)
+    weight_map: dict[str, str] = {}
+    total = 0
+    for number in range(shards):
+        path = folder / f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        mine = names[number * len(names) // shards : (number + 1) * len(names) // shards]
+        tensors = {
+            name: torch.randint(-(1 << 62), 1 << 62, (_words(shapes[name]),), generator=dice)
+            .view(torch.bfloat16)
+            .reshape(shapes[name])
+            for name in mine
+        }
+        save_file(tensors, path)
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        weight_map |= dict.fromkeys(mine, path.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return total
+
+
+def _words(shape: tuple[int, ...]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count * 2 // 8
+
+
+def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
+    """One load in a new process; the digest of what it brought, where asked for.
+
+    Raises:
+        RuntimeError: the contestant failed.
+    """
+    process = subprocess.Popen(
+        [*ENDS, name, str(folder), str(limit), "check" if check else "no"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        _ready(process)
+        before = peak = _anon(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not selector.select(SAMPLE_S):
+                peak = max(peak, _anon(process.pid))
+        facts = json.loads(process.stdout.readline() or "{}")
+        digest = json.loads(process.stdout.readline() or "{}").get("digest", "")
+        if not facts:
+            raise RuntimeError(f"{name}: {process.communicate()[1][-2000:]}")
+        return Run(facts["seconds"], facts["cpu_s"], (peak - before) / MiB), digest
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if line == "ready\n":
+            return
+    raise RuntimeError(process.communicate()[1][-2000:])
+
+
+def _anon(pid: int) -> int:
+    """Anonymous memory of a process, bytes, and shared anonymous memory with it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    kib = sum(int(line.split()[1]) for line in status.splitlines()
+              if line.startswith(("RssAnon:", "RssShmem:")))  # fmt: skip
+    return kib * 1024
+
+
+def measure(
+    folder: Path, names: list[str], turns: int, limit: int
+) -> tuple[dict[str, list[Run]], list[str]]:
+    """All contestants, in turns; who brought wrong bytes."""
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    digests: dict[str, str] = {}
+    for turn in range(turns):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            found, digest = run(name, folder, limit, check=turn == 0)
+            runs[name].append(found)
+            if digest:
+                digests[name] = digest
+            print(f"  turn {turn + 1} {name:16} {found.seconds:6.2f} s", file=sys.stderr)
+    return runs, [name for name in names if digests[name] != digests["floor"]]
+
+
+def table(runs: dict[str, list[Run]], size: int) -> list[dict[str, Any]]:
+    """Medians; `of_floor` is the median over turns of the ratio within the turn."""
+    rows = []
+    for name, found in runs.items():
+        ratios = [f.seconds / r.seconds for f, r in zip(runs["floor"], found, strict=True)]
+        seconds = statistics.median(r.seconds for r in found)
+        rows.append({
+            "loader": name,
+            "gb_per_s": round(size / GB / seconds, 2),
+            "of_floor": round(statistics.median(ratios), 3),
+            "of_floor_best": round(max(ratios), 3),
+            "of_floor_worst": round(min(ratios), 3),
+            "cpu_s_per_gb": round(statistics.median(r.cpu_s for r in found) / (size / GB), 2),
+            "anon_mib": round(max(r.anon_mib for r in found)),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--turns", type=count, default=5)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="22 make 2.2 GB")
+    parser.add_argument("--memory-limit-mib", type=int, default=64)
+    parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--dir", type=Path, help="a model made here before is used again")
+    parser.add_argument("--json", type=out_file)
+    args = parser.parse_args()
+    names = ["floor", *(n for n in args.only if n != "floor")]
+    for name in [n for n in names if n in NEEDS and importlib.util.find_spec(NEEDS[n]) is None]:
+        print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
+        names.remove(name)
+    with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
+        folder = args.dir or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        made = sorted(folder.glob("*.safetensors"))
+        size = (
+            sum(p.stat().st_size for p in made)
+            if made
+            else make_llama(folder, args.shards, args.layers)
+        )
+        for path in folder.glob("*.safetensors"):  # warm
+            path.read_bytes()
+        runs, wrong = measure(folder, names, args.turns, args.memory_limit_mib * MiB)
+    rows = table(runs, size)
+    print(f"{size / GB:.2f} GB, {args.turns} turns, memory limit {args.memory_limit_mib} MiB, "
+          f"{time.strftime('%Y-%m-%d')}")  # fmt: skip
+    print(
+        f"{'loader':16} {'GB/s':>6} {'of floor':>9} {'(worst-best)':>14} {'CPU-s/GB':>9} {'anon MiB':>9}"
+    )
+    for r in rows:
+        spread = f"({r['of_floor_worst']:.2f}-{r['of_floor_best']:.2f})"
+        print(f"{r['loader']:16} {r['gb_per_s']:6.2f} {r['of_floor']:9.3f} {spread:>14} "
+              f"{r['cpu_s_per_gb']:9.2f} {r['anon_mib']:9}")  # fmt: skip
+    if args.json:
+        args.json.write_text(
+            json.dumps({"bytes": size, "turns": args.turns, "rows": rows}, indent=1)
+        )
+    for name in wrong:
+        print(f"WRONG: {name} brought other bytes than the files hold")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

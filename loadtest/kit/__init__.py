@@ -1,0 +1,1 @@
+"""What load tests share: daemons, networks, models, faults."""

@@ -1,0 +1,1 @@
+"""One to one through two real agents, beside raw sendfile."""

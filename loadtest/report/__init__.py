@@ -1,0 +1,1 @@
+"""Recorded storms as one page with charts."""

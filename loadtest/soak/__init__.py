@@ -1,0 +1,1 @@
+"""Random work and faults on real agents, everything compared."""

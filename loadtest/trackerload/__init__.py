@@ -1,0 +1,1 @@
+"""Ten thousand simulated agents against one real tracker."""

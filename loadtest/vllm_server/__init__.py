@@ -1,0 +1,1 @@
+"""A real vLLM server in front of real agents."""

@@ -1,0 +1,1 @@
+"""All that a tracker knows and decides."""

@@ -1,0 +1,355 @@
+"""The tracker's whole mind: members, swarms, leases. One door in, a list of outputs out. Pure.
+
+The daemon feeds it messages from WebSockets, the simulator from virtual ones. Everything in it
+is soft: a new one learns it all from the members' announcements. Questions (`Ask`) aren't its
+business: they need the origin.
+"""
+
+import dataclasses
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from p2pcache.core.coordinator.swarm_state import TrackedSwarm
+from p2pcache.core.format.manifest import MAX_CHUNKS
+from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.membership import usage_ledger
+from p2pcache.core.membership.dialback import Dial, DialBacks
+from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
+from p2pcache.core.membership.registry import Node, Registry
+from p2pcache.core.membership.replica_placement import Spread
+from p2pcache.core.protocol import label_rules
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import is_digest
+
+MAX_SWARMS_PER_NODE = 4096  # models in one cache
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a tracker did since it started."""
+
+    granted: int = 0  # leases
+    rescues: int = 0  # of them, for runs that a live node had
+    polls: int = 0
+    blames: int = 0
+    lease_ends: Counter[str] = field(default_factory=Counter)  # by why
+
+    def add(self, swarm: TrackedSwarm) -> None:
+        """Count a swarm in."""
+        self.granted += swarm.book.granted
+        self.rescues += swarm.book.rescues
+        self.polls += swarm.audit.polls
+        self.blames += swarm.blames
+        self.lease_ends.update(swarm.book.ends)
+
+
+class Tracking:
+    """All that a tracker knows and decides.
+
+    Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the
+    swarms whose rosters list it; each swarm's next wakeup is in `_due` at its `scheduled` time.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        members: MemberSettings,
+        leases: LeaseSettings,
+        origin: str = "",
+        remembered: Mapping[str, Iterable[int]] | None = None,
+    ) -> None:
+        """A mind without memories.
+
+        Args:
+            epoch: random 63 bits, new at each start; also the seed of all dice.
+            members: knobs of membership.
+            leases: knobs of the lease book.
+            origin: URL told to agents that have none configured.
+            remembered: members of each swarm before a restart (node ids by manifest digest).
+        """
+        self.epoch = epoch
+        self.registry = Registry(members)
+        self.dials = DialBacks()
+        self.swarms: dict[str, TrackedSwarm] = {}
+        self._members = members
+        self._leases = leases
+        self._origin = origin
+        self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
+        self._due: list[tuple[float, str]] = []
+        self._past = Totals()
+
+    # -- the door ----------------------------------------------------------------------------------
+
+    def handle(self, node: int, message: m.ToTracker, now: float) -> list[Output]:
+        """Take in one member's message.
+
+        Raises:
+            RemoteProtocolError: the message breaks a rule. Drop the sender's connection.
+        """
+        out: list[Output] = []
+        if isinstance(message, m.Announce):
+            self._announce(node, message, now, out)
+            self._dial(now, out)
+            return out
+        record = self.registry.heard(node, now)
+        if record is None:
+            return [Close(node, "announce yourself first")]
+        match message:
+            case m.Heartbeat():
+                self._beat(node, record, message, now, out)
+            case m.Enter(said):
+                swarm = self._join(record, said, now)
+                swarm.entered(record.member, said, self._present, now, out)
+                self._settle(swarm, now, out)
+            case m.Exit(digest):
+                self._leave(node, record, digest, now, out)
+            case m.Leaving():
+                self._forget(node, now, out)
+            case m.LeaseReport() | m.Stuck() | m.Blame():
+                self._on_swarm(node, message, now, out)
+            case m.Ask() | m.Warmed():
+                pass
+        return out
+
+    def disconnected(self, node: int, now: float) -> list[Output]:
+        """A member's connection broke; it may come back within the grace period."""
+        out: list[Output] = []
+        self.registry.disconnected(node, now)
+        record = self.registry.nodes.get(node)
+        for digest in sorted(record.digests) if record is not None else ():
+            self.swarms[digest].paused(node)
+            self._settle(self.swarms[digest], now, out)
+        return out
+
+    def dialled(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
+        """A `DialBack` has ended."""
+        out: list[Output] = []
+        self.dials.answered(dial, reached=reached, now=now)
+        self._dial(now, out)
+        return out
+
+    def witnessed(self, asked: ReadRun, word: Word, now: float) -> list[Output]:
+        """A `ReadRun` has ended."""
+        out: list[Output] = []
+        swarm = self.swarms.get(asked.digest)
+        if swarm is not None:
+            swarm.witnessed(asked.node, asked.run, word, now, out)
+            self._settle(swarm, now, out)
+        return out
+
+    def tick(self, now: float) -> list[Output]:
+        """Do all that time brings: expiry, batches, polls, dials."""
+        out: list[Output] = []
+        for node in self.registry.expired(now):
+            self._forget(node, now, out)
+            out.append(Close(node, "no sign of life for too long"))
+        while self._due and self._due[0][0] <= now:
+            when, digest = heapq.heappop(self._due)
+            swarm = self.swarms.get(digest)
+            if swarm is not None and swarm.scheduled == when:
+                swarm.scheduled = None
+                self._settle(swarm, now, out)
+        self.dials.late(now)
+        self._dial(now, out)
+        return out
+
+    def next_wakeup(self) -> float | None:
+        """When `tick` wants to be called next (may be in the past: then at once)."""
+        swarms_at = self._due[0][0] if self._due else None
+        times = [self.registry.next_wakeup(), self.dials.next_wakeup(), swarms_at]
+        return min((t for t in times if t is not None), default=None)
+
+    # -- for people and records --------------------------------------------------------------------
+
+    def totals(self) -> Totals:
+        """Counts over all swarms, past ones included: they only ever grow."""
+        total = dataclasses.replace(self._past, lease_ends=self._past.lease_ends.copy())
+        for swarm in self.swarms.values():
+            total.add(swarm)
+        return total
+
+    def memory(self) -> dict[str, list[int]]:
+        """Members of each swarm that still wants something: what a restarted tracker waits for."""
+        return {
+            digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
+        }
+
+    def unreached(self, now: float) -> set[int]:
+        """Members whom others can't dial, or couldn't lately."""
+        hidden = (swarm.book.readers.hiding.hidden_at(now) for swarm in self.swarms.values())
+        return self.dials.unreached.union(*hidden)
+
+    def story(self, digest: str, run: int) -> list[str]:
+        """What happened to a run's leases, oldest first."""
+        swarm = self.swarms.get(digest)
+        return [] if swarm is None else swarm.book.story(run)
+
+    def check(self) -> None:
+        """Assert the invariants, here and in all parts. O(everything)."""
+        self.registry.check()
+        self.dials.check()
+        listed: dict[int, set[str]] = {}
+        for digest, swarm in self.swarms.items():
+            swarm.check()
+            assert len(swarm.roster)
+            for node in swarm.roster:
+                listed.setdefault(node, set()).add(digest)
+            wakeup = swarm.next_wakeup()
+            assert wakeup is None or (swarm.scheduled is not None and swarm.scheduled <= wakeup)
+            assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
+        assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
+
+    def spread(self, digest: str) -> Spread:
+        """Who has a model or is getting it, and who could be told to."""
+        swarm, nodes = self.swarms.get(digest), self.registry.nodes
+        complete = frozenset(swarm.roster.complete) if swarm is not None else frozenset()
+        pulling = swarm.roster.pulling if swarm is not None else set()
+        holders = {n: nodes[n] for n in sorted(complete | pulling)}
+        rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
+        others = {n: r for n, r in rest.items() if r.warms}
+        return Spread(complete, holders, others, len(rest) - len(others))
+
+    def warmed(self, node: int, digest: str) -> None:
+        """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
+        if digest in self.swarms:
+            self.swarms[digest].roster.pulls(node, pulled=True)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _present(self) -> AbstractSet[int]:
+        return self.registry.nodes.keys()
+
+    def _announce(self, node: int, said: m.Announce, now: float, out: list[Output]) -> None:
+        for text in label_rules.TEXTS:
+            if why := label_rules.unfit(getattr(said, text)):
+                raise RemoteProtocolError(f"an announcement whose {text} {why}")
+        if len(said.swarms) > MAX_SWARMS_PER_NODE:
+            raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
+        record = self.registry.announce(node, said, now)
+        out.append(Send(node, m.Settled(
+            self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
+        )))  # fmt: skip
+        for digest in sorted(record.digests - {state.digest for state in said.swarms}):
+            self._leave(node, record, digest, now, out)
+        for state in said.swarms:
+            swarm = self._join(record, state, now)
+            swarm.announced(record.member, state, self._present, now, out)
+            self._settle(swarm, now, out)
+        for swarm in self.swarms.values():
+            if swarm.hold.waiting:
+                swarm.hold.arrived(node)
+                self._settle(swarm, now, out)
+        self.dials.announced(record.member)
+
+    def _beat(
+        self, node: int, record: Node, said: m.Heartbeat, now: float, out: list[Output]
+    ) -> None:
+        self.registry.beat(node, said)
+        for state in said.swarms:
+            swarm = self._join(record, state, now)
+            swarm.beat(record.member, state, self._present, now, out)
+            self._settle(swarm, now, out)
+
+    def _on_swarm(
+        self,
+        node: int,
+        message: m.LeaseReport | m.Stuck | m.Blame,
+        now: float,
+        out: list[Output],
+    ) -> None:
+        swarm = self.swarms.get(message.digest)
+        if swarm is None:
+            return
+        match message:
+            case m.LeaseReport():
+                swarm.reported(node, message, now, out)
+            case m.Stuck():
+                swarm.out_of_reach.stuck(node, message, now, out)
+            case m.Blame():
+                swarm.blamed(node, message.node, now)
+        self._settle(swarm, now, out)
+
+    def _join(self, record: Node, said: m.SwarmState, now: float) -> TrackedSwarm:
+        """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
+        if not is_digest(said.digest) or not 0 <= said.run_count <= MAX_CHUNKS:
+            raise RemoteProtocolError("a swarm with a bad digest or run count")
+        swarm = self.swarms.get(said.digest)
+        if swarm is not None and swarm.roster.run_count != said.run_count:
+            raise RemoteProtocolError(
+                f"{said.run_count} runs for a model that others say has {swarm.roster.run_count}"
+            )
+        if said.digest not in record.digests and len(record.digests) >= MAX_SWARMS_PER_NODE:
+            raise RemoteProtocolError(f"more than {MAX_SWARMS_PER_NODE} swarms")
+        _check_sets(said)
+        if swarm is None:
+            swarm = self.swarms[said.digest] = TrackedSwarm(
+                said.digest, said.run_count, epoch=self.epoch, members=self._members,
+                leases=self._leases, dials=self.dials, now=now,
+                remembered=self._remembered.pop(said.digest, set()) - self._present,
+            )  # fmt: skip
+        record.digests.add(said.digest)
+        return swarm
+
+    def _leave(self, node: int, record: Node, digest: str, now: float, out: list[Output]) -> None:
+        if digest not in record.digests:
+            return
+        record.digests.remove(digest)
+        swarm = self.swarms[digest]
+        swarm.left(node, now)
+        if len(swarm.roster):
+            self._settle(swarm, now, out)
+        else:
+            self._past.add(swarm)
+            del self.swarms[digest]
+
+    def _forget(self, node: int, now: float, out: list[Output]) -> None:
+        record = self.registry.forget(node)
+        self.dials.forget(node)
+        if record is not None:
+            for digest in sorted(record.digests):
+                self._leave(node, record, digest, now, out)
+            self._dial(now, out)
+
+    def _dial(self, now: float, out: list[Output]) -> None:
+        """Dial who is due, and let the swarms know of whom it says something."""
+        out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
+        touched: dict[str, None] = {}
+        changed, unreached = self.dials.changes()
+        for node in changed:
+            record = self.registry.nodes.get(node)
+            for digest in sorted(record.digests) if record is not None else ():
+                self.swarms[digest].doubted(node)
+                touched[digest] = None
+        for node in unreached:
+            record = self.registry.nodes.get(node)
+            if record is not None and record.connected and self.dials.tell(node):
+                out.append(Unreached(node, ""))
+        for digest in touched:
+            self._settle(self.swarms[digest], now, out)
+
+    def _settle(self, swarm: TrackedSwarm, now: float, out: list[Output]) -> None:
+        """Let a touched swarm do what is due, and note when it wants to be looked at again."""
+        swarm.step(now, out)
+        wakeup = swarm.next_wakeup()
+        if wakeup is not None and (swarm.scheduled is None or wakeup < swarm.scheduled):
+            swarm.scheduled = wakeup
+            heapq.heappush(self._due, (wakeup, swarm.digest))
+
+
+def _check_sets(said: m.SwarmState) -> None:
+    """What `TrackedSwarm` would stumble over half way: bitmaps and numbers out of range."""
+    usage_ledger.check(said)
+    size = (said.run_count + 7) // 8
+    spare = size * 8 - said.run_count
+    for bitmap in (b"" if said.complete else said.have, said.wanted):
+        if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
+            raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
+    if any(not 0 <= run < said.run_count for run in said.leases):
+        raise RemoteProtocolError("a lease beyond the model")

@@ -1,0 +1,120 @@
+"""Requests to neighbours, as the neighbours' side keeps them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from p2pcache.core import bitset
+from p2pcache.core.peers.peer_book import Peer
+from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.snapshot import InFlight
+from p2pcache.errors import LocalProtocolError
+
+
+@dataclass(slots=True)
+class Asked:
+    """One `Request` that hasn't ended."""
+
+    peer: Peer
+    run: int
+    started: float
+    # When it was sent; or if the sender's last run had to end first, that time less what an answer takes. Inf: it
+    # waits for that end.
+    since: float
+    live: bool = True  # False: cancelled or its peer is gone, only its end is awaited
+    followed: bool = False  # the sender was asked for the next one already
+    twin: bool = False  # a second request for the same run is in flight
+
+
+class Requests:
+    """Those that haven't ended, by number, in the order in which they were sent.
+
+    Invariants (`check`): `mine.asked` is exactly the runs of live ones; a live one's peer is connected, and
+    `Peer.asked` is the number of live ones to it; one of them at most waits for the end of another.
+    """
+
+    def __init__(self, run_bytes: Sequence[int], mine: RunBook) -> None:
+        """None yet.
+
+        Args:
+            run_bytes: length of each run in bytes.
+            mine: what we have; `asked` is kept there.
+        """
+        self._run_bytes = run_bytes
+        self._mine = mine
+        self._next = 1
+        self.by_number: dict[int, Asked] = {}
+        self.flowing = 0  # live ones, but for those that wait for another's end
+        self.live_bytes = 0
+
+    def sent(
+        self, peer: Peer, run: int, now: float, *, behind: bool = False, twin: bool = False
+    ) -> int:
+        """One goes out; returns its number.
+
+        Args:
+            peer: to whom.
+            run: for which run.
+            now: seconds.
+            behind: it waits there for the end of another.
+            twin: of another for the same run.
+        """
+        number, self._next = self._next, self._next + 1
+        self.by_number[number] = Asked(peer, run, now, math.inf if behind else now, twin=twin)
+        self._mine.asked |= 1 << run
+        self.flowing += not behind
+        self.live_bytes += self._run_bytes[run]
+        return number
+
+    def ended(self, number: int) -> Asked:
+        """This one is over; if it is live, `release` it.
+
+        Raises:
+            LocalProtocolError: no such request is in flight.
+        """
+        asked = self.by_number.pop(number, None)
+        if asked is None:
+            raise LocalProtocolError(f"request {number} ended, but isn't in flight")
+        return asked
+
+    def release(self, asked: Asked, now: float, trip_s: float) -> None:
+        """Take one out of the live ones; its peer's count is the caller's business.
+
+        Args:
+            asked: which.
+            now: seconds.
+            trip_s: what an answer takes: who waited for its end began so long ago.
+        """
+        asked.live = False
+        self.flowing -= asked.since < math.inf
+        self.live_bytes -= self._run_bytes[asked.run]
+        alone = True
+        for other in self.by_number.values():
+            if not other.live:
+                continue
+            if other.run == asked.run:
+                alone = other.twin = False  # it is alone now and may get a new twin
+            if other.peer is asked.peer and other.since == math.inf:
+                other.since = now - trip_s
+                self.flowing += 1
+        if alone:
+            self._mine.asked &= ~(1 << asked.run)
+
+    def views(self, now: float) -> Iterator[InFlight]:
+        """The live ones, the oldest first, for people."""
+        for asked in self.by_number.values():
+            if asked.live:
+                yield InFlight(asked.run, now - asked.started, asked.peer.node)
+
+    def check(self, peers: Mapping[int, Peer]) -> None:
+        """Assert the invariants."""
+        live = [a for a in self.by_number.values() if a.live]
+        assert sum(a.since < math.inf for a in live) == self.flowing
+        assert sum(self._run_bytes[a.run] for a in live) == self.live_bytes
+        assert bitset.of(a.run for a in live) == self._mine.asked
+        for asked in live:
+            assert peers.get(asked.peer.node) is asked.peer
+        for peer in peers.values():
+            assert peer.asked == sum(a.peer is peer for a in live)
+            behind = sum(a.peer is peer and a.since == math.inf for a in live)
+            assert behind <= min(1, peer.asked - 1) or not peer.asked

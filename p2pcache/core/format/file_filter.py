@@ -1,0 +1,57 @@
+"""A part of a model's files, chosen by patterns as `hf download --include` does it."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from blake3 import blake3
+
+from p2pcache.core.format.layout import Layout
+from p2pcache.errors import NotFound, UsageError
+
+MAX_PATTERNS = 64  # of each kind, in one pull
+MAX_PATTERN_BYTES = 1024  # as a path
+_NAME_HEX = 32  # 128 bits: two selections of one model never meet
+
+
+def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The paths that some `include` pattern matches (any, without one) and no `exclude` pattern does.
+
+    `*` matches across folders, case counts, and a pattern that ends in "/" means all below it.
+
+    Raises:
+        UsageError: too many patterns, or too long ones.
+        NotFound: nothing is left.
+    """
+    for pattern in (*include, *exclude):
+        if not pattern or len(pattern.encode()) > MAX_PATTERN_BYTES:
+            raise UsageError(f"a pattern has 1 to {MAX_PATTERN_BYTES} bytes: {pattern[:40]!r}")
+    if len(include) > MAX_PATTERNS or len(exclude) > MAX_PATTERNS:
+        raise UsageError(f"at most {MAX_PATTERNS} patterns of a kind; give fewer")
+    paths = [file.path for file in layout.manifest.files]
+    kept = [p for p in paths if (not include or _any(p, include)) and not _any(p, exclude)]
+    if not kept:
+        raise NotFound("no file of the model fits these patterns; `p2pcache show` lists its files")
+    return kept
+
+
+def name_of(paths: Sequence[str]) -> str:
+    """The name of a selection (hex): the same files have the same name, whatever the patterns were."""
+    return blake3("\n".join(sorted(paths)).encode()).hexdigest()[:_NAME_HEX]
+
+
+def is_name(text: str) -> bool:
+    """Whether this is the name of a selection."""
+    return len(text) == _NAME_HEX and all(c in "0123456789abcdef" for c in text)
+
+
+def runs_of(layout: Layout, paths: Sequence[str]) -> int:
+    """The runs (bits) that these files' bytes lie in."""
+    runs = 0
+    for number in {layout.blob_of_file[path] for path in paths}:
+        for run in {layout.run_of(chunk) for chunk in layout.blobs[number].chunks}:
+            runs |= 1 << run
+    return runs
+
+
+def _any(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, p + "*" if p.endswith("/") else p) for p in patterns)

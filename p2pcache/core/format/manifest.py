@@ -1,0 +1,301 @@
+"""The manifest of format v1: what a model is, byte for byte, and nothing about where it is.
+
+A manifest is canonical JSON: the same files give the same bytes anywhere, and its BLAKE3 digest
+is the model's identity. Manifests are untrusted input: `decode` accepts exactly what `encode`
+would have written and refuses everything else.
+"""
+
+import itertools
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, MiB
+from p2pcache.errors import InvalidManifest
+from p2pcache.ids import DIGEST_BYTES
+
+FORMAT = "p2pcache.manifest.v1"
+MAX_MANIFEST_BYTES = 256 * MiB
+MAX_FILES = 100_000
+MAX_CHUNKS = 1_000_000
+MAX_PATH_BYTES = 1024
+# Up to here no bytes become more than some 100 MiB of objects, whatever they say; above that they
+# are counted first (256 MiB of "1,1,1," would be gigabytes, and ten seconds for this process).
+_SMALL_BYTES = 8 * MiB
+_BLOB_DOMAIN = b"p2pcache.blob.v1\n"
+# Control characters could forge a terminal's output; a backslash is a separator elsewhere.
+_BAD_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Chunk(NamedTuple):
+    """One chunk of a file: its length in bytes and its BLAKE3 digest (32 bytes)."""
+
+    length: int
+    digest: bytes
+
+
+class File(NamedTuple):
+    """One file of a model.
+
+    `lengths` and `digests` run in file order; digests are packed 32 bytes each, so that a
+    manifest of a million chunks stays small in memory.
+    """
+
+    path: str
+    size: int
+    lengths: "array[int]"  # array is generic only from 3.12 on
+    digests: bytes
+
+    @property
+    def chunks(self) -> Iterator[Chunk]:
+        """The file's chunks in order."""
+        for i, length in enumerate(self.lengths):
+            yield Chunk(length, self.digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
+
+    @property
+    def blob_id(self) -> str:
+        """BLAKE3 (hex) of the canonical chunk list: the name of this file's bytes."""
+        return blob_id(self.chunks)
+
+
+class Manifest(NamedTuple):
+    """A model's files, sorted by path."""
+
+    files: tuple[File, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the files' sizes (F in the figures of merit)."""
+        return sum(f.size for f in self.files)
+
+    @property
+    def chunk_count(self) -> int:
+        """Chunks over all files, repeats counted."""
+        return sum(len(f.lengths) for f in self.files)
+
+
+class _FileRecord(msgspec.Struct, forbid_unknown_fields=True):
+    path: str
+    size: int
+    lengths: list[int]
+    digests: str
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    files: list[_FileRecord]
+
+
+class _Probe(msgspec.Struct):
+    format: str = ""
+
+
+_HEAD = f'{{"format":"{FORMAT}","files":['.encode()
+_SIZE, _LENGTHS, _DIGESTS = b'","size":', b',"lengths":[', b'],"digests":"'
+_decoder = msgspec.json.Decoder(_Record)
+_encoder = msgspec.json.Encoder()
+
+
+def make_file(path: str, chunks: Iterable[Chunk]) -> File:
+    """Build a `File` from its path and chunks."""
+    listed = list(chunks)
+    lengths = array("I", (c.length for c in listed))
+    return File(path, sum(lengths), lengths, b"".join(c.digest for c in listed))
+
+
+def make_manifest(files: Iterable[File]) -> Manifest:
+    """Build a validated manifest; files may come in any order.
+
+    Raises:
+        InvalidManifest: a path or a limit of format v1 is broken.
+    """
+    manifest = Manifest(tuple(sorted(files, key=lambda f: f.path.encode())))
+    _check(manifest)
+    return manifest
+
+
+def blob_id(chunks: Iterable[Chunk]) -> str:
+    """The id of a blob: BLAKE3 (hex) over a domain line and (length as u32 LE, digest) of each chunk."""
+    hasher = blake3(_BLOB_DOMAIN)
+    for length, digest in chunks:
+        hasher.update(length.to_bytes(4, "little") + digest)
+    return hasher.hexdigest()
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The canonical bytes: JSON without white space, keys in the order of docs/format.md."""
+    return _encoder.encode(
+        _Record(
+            FORMAT,
+            [
+                _FileRecord(f.path, f.size, f.lengths.tolist(), f.digests.hex())
+                for f in manifest.files
+            ],
+        )
+    )
+
+
+def digest_of(encoded: bytes) -> str:
+    """A model's identity: BLAKE3 (hex) of its manifest's canonical bytes."""
+    return blake3(encoded).hexdigest()
+
+
+def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
+    """Parse and validate untrusted manifest bytes.
+
+    Args:
+        encoded: the bytes as stored.
+        expected_digest: hex; checked first when given.
+
+    Raises:
+        InvalidManifest: wrong digest, unknown version, broken rule, or not canonical.
+    """
+    if len(encoded) > MAX_MANIFEST_BYTES:
+        raise InvalidManifest(f"manifest of {len(encoded)} bytes is over the limit of 256 MiB")
+    if expected_digest is not None and digest_of(encoded) != expected_digest:
+        raise InvalidManifest(
+            f"manifest doesn't match its digest blake3:{expected_digest}: the stored object "
+            "is corrupt; push again with --repair"
+        )
+    if len(encoded) > _SMALL_BYTES:
+        if not encoded.startswith(_HEAD):
+            raise _unreadable(encoded, None)
+        _count(encoded)
+    try:
+        record = _decoder.decode(encoded)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise _unreadable(encoded, error) from None
+    if record.format != FORMAT:
+        raise _unreadable(encoded, None)
+    manifest = Manifest(tuple(_file(r) for r in record.files))
+    _check(manifest)
+    if encode(manifest) != encoded:
+        raise InvalidManifest("manifest is not in canonical form")
+    return manifest
+
+
+def _count(encoded: bytes) -> None:
+    """Refuse more files or chunks than a manifest may have before they are made into objects.
+
+    What isn't written canonically could hide some from the count, so it is refused here already.
+    """
+    at, files, chunks = len(_HEAD), 0, 0
+    while encoded[at - 1 : at] != b"]":
+        sizes = encoded.find(_SIZE, at)
+        lengths = encoded.find(_LENGTHS, sizes)
+        digests = encoded.find(_DIGESTS, lengths)
+        end = encoded.find(b'"}', digests + len(_DIGESTS))
+        if not (encoded.startswith(b'{"path":"', at) and 0 < sizes < lengths < digests < end):
+            raise InvalidManifest("manifest is not in canonical form")
+        path = encoded[at + 9 : sizes].replace(b"\\\\", b"").replace(b'\\"', b"")
+        if b'"' in path or not encoded[sizes + len(_SIZE) : lengths].isdigit():
+            raise InvalidManifest("manifest is not in canonical form")
+        files += 1
+        chunks += encoded.count(b",", lengths + len(_LENGTHS), digests) + 1
+        if files > MAX_FILES or chunks > MAX_CHUNKS + files:  # an empty file has no chunk
+            raise InvalidManifest(
+                f"a manifest of more than {MAX_FILES:,} files or {MAX_CHUNKS:,} chunks is over the limit"
+            )
+        at = end + 3  # the brace, and a comma or the list's end
+    if encoded[at:] != b"}":
+        raise InvalidManifest("manifest is not in canonical form")
+
+
+def _unreadable(encoded: bytes, error: Exception | None) -> InvalidManifest:
+    try:
+        found = msgspec.json.decode(encoded, type=_Probe).format
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        found = ""
+    if found.startswith("p2pcache.manifest.") and found != FORMAT:
+        return InvalidManifest(
+            f"manifest format {found!r} is newer than this release understands ({FORMAT}); upgrade p2pcache"
+        )
+    return InvalidManifest(f"not a manifest of format {FORMAT}: {error or found!r}")
+
+
+def _file(record: _FileRecord) -> File:
+    try:
+        digests = bytes.fromhex(record.digests)
+        lengths = array("I", record.lengths)
+    except (ValueError, OverflowError, TypeError):
+        raise InvalidManifest(f"file {record.path!r}: bad chunk list") from None
+    return File(record.path, record.size, lengths, digests)
+
+
+def _check(manifest: Manifest) -> None:
+    files = manifest.files
+    if not files:
+        raise InvalidManifest("a model needs at least one file")
+    if len(files) > MAX_FILES:
+        raise InvalidManifest(f"{len(files)} files are over the limit of {MAX_FILES:,}")
+    if manifest.chunk_count > MAX_CHUNKS:
+        raise InvalidManifest(f"{manifest.chunk_count} chunks are over the limit of {MAX_CHUNKS:,}")
+    keys = [f.path.encode("utf-8", "surrogatepass") for f in files]
+    if any(a >= b for a, b in itertools.pairwise(keys)):
+        raise InvalidManifest("files are not in ascending order of path")
+    for file in files:
+        check_path(file.path)
+        _check_chunks(file)
+    _check_tree(files)
+
+
+def check_path(path: str) -> None:
+    """Accept only relative, normalised paths that can't leave or disturb their directory.
+
+    Raises:
+        InvalidManifest: says which rule is broken.
+    """
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise InvalidManifest(f"path {path!a} is not valid UTF-8") from None
+    parts = path.split("/")
+    if not path or size > MAX_PATH_BYTES or any(len(p.encode()) > 255 for p in parts):
+        raise InvalidManifest(f"path {path[:80]!a} is empty or too long")
+    if _BAD_CHARACTERS.search(path):
+        raise InvalidManifest(f"path {path!a} has a control character or a backslash")
+    if any(p in ("", ".", "..") for p in parts):
+        raise InvalidManifest(f"path {path!a} is absolute or not normalised")
+
+
+def _check_chunks(file: File) -> None:
+    lengths = file.lengths
+    if len(file.digests) != DIGEST_BYTES * len(lengths):
+        raise InvalidManifest(f"file {file.path!r}: digests and lengths don't pair up")
+    if sum(lengths) != file.size:
+        raise InvalidManifest(f"file {file.path!r}: chunk lengths don't add up to its size")
+    if lengths and not 0 < min(lengths) <= max(lengths) <= MAX_CHUNK_BYTES:
+        raise InvalidManifest(f"file {file.path!r}: a chunk is empty or over 64 MiB")
+
+
+def _check_tree(files: Iterable[File]) -> None:
+    """No two names that some file system would merge; no file that is also a directory."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for file in files:
+        folded = _fold(file.path)
+        if folded in seen:
+            raise InvalidManifest(
+                f"paths {seen[folded]!r} and {file.path!r} are the same name on some file systems"
+            )
+        seen[folded] = file.path
+        parts = file.path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            folder = "/".join(parts[:depth])
+            known = folders.setdefault(_fold(folder), folder)
+            if known != folder:
+                raise InvalidManifest(
+                    f"folders {known!r} and {folder!r} are the same name on some file systems"
+                )
+    clash = seen.keys() & folders.keys()
+    if clash:
+        raise InvalidManifest(f"path {seen[min(clash)]!r} is both a file and a folder")
+
+
+def _fold(path: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())

@@ -1,0 +1,1 @@
+"""Decisions about one machine: diagnosis, giving way to an engine, labels."""

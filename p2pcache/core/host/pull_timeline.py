@@ -1,0 +1,115 @@
+"""One pull's way from the question to the finished model: what took how long, and what was waited for.
+
+Pure; all times are seconds of one clock.
+"""
+
+from collections import Counter, deque
+
+from p2pcache.core.swarm.events import Source
+
+PHASES = {
+    "resolve": "what the name means now",
+    "manifest": "the manifest, and space for the model",
+    "local": "chunks that other models of this cache have",
+    "first_byte": "until the first chunk had come and was proved",
+    "swarm": "the bulk of the bytes",
+    "tail": "the last twentieth of the bytes",
+    "flush": "making the last bytes durable",
+    "publish": "showing the model's directory",
+}
+"""In the order in which they follow each other: together they are the critical path."""
+
+TAIL_SHARE = (
+    0.95  # of the bytes; behind it few runs are left to choose from, so it shows stragglers
+)
+PEAK_S = 1.0  # the best rate is a mean over so long: less would count bursts out of buffers
+LEAST_S = 2 * PEAK_S  # of fetching before `eta_node` says anything
+SHORTEST_S = 0.001  # below it a rate says nothing
+TOP_PEERS = 8  # told by name
+
+
+class Timeline:
+    """Marks of one pull, and what it took from whom."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self._ends: dict[str, float] = {}
+        self._expected = 0
+        self._taken = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._recent_bytes = 0
+        self._peak = 0
+        self._peers: Counter[int] = Counter()
+        self._waited: Counter[str] = Counter()
+
+    def reached(self, phase: str, now: float) -> None:
+        """A phase has ended; again says nothing."""
+        assert phase in PHASES
+        self._ends.setdefault(phase, now)
+
+    def expect(self, nbytes: int) -> None:
+        """So much isn't here and has to come over the network."""
+        self._expected = nbytes
+
+    def took(self, source: Source, nbytes: int, now: float, node: int = 0) -> None:
+        """Proved bytes came in; `node`: from this peer."""
+        if source is Source.LOCAL or not nbytes:
+            return
+        self.reached("first_byte", now)
+        if source is Source.PEER:
+            self._peers[node] += nbytes
+        self._taken += nbytes
+        self._recent.append((now, nbytes))
+        self._recent_bytes += nbytes
+        while self._recent[0][0] <= now - PEAK_S:
+            self._recent_bytes -= self._recent.popleft()[1]
+        self._peak = max(self._peak, self._recent_bytes)
+        if self._taken >= TAIL_SHARE * self._expected:
+            self.reached("swarm", now)
+
+    def finished(self, now: float) -> None:
+        """The last byte that is wanted is here."""
+        if self._taken:
+            self.reached("swarm", now)  # it was never expected that all comes: no tail to speak of
+            self.reached("tail", now)
+
+    def waited(self, what: str, seconds: float) -> None:
+        """It waited for this (a key of `view.WAITS`) for so long."""
+        if what:
+            self._waited[what] += seconds  # type: ignore[assignment] # Counters count seconds as well
+
+    def report(self, now: float) -> dict[str, object]:
+        """Where the time went, as docs/api.md has it; of a pull that runs, so far."""
+        phases = self._phases(now)
+        end = self.began + sum(seconds for _, seconds in phases)
+        fetched_s = sum(s for name, s in phases if name in ("first_byte", "swarm", "tail"))
+        peak = self._peak / PEAK_S
+        known = fetched_s >= LEAST_S and peak > 0
+        return {
+            "seconds": round(end - self.began, 3),
+            "phases": [{"phase": name, "seconds": round(s, 3)} for name, s in phases],
+            "longest": max(phases, key=lambda phase: phase[1])[0] if phases else "",
+            "waited": {what: round(s, 2) for what, s in self._waited.most_common()},
+            "rate": round(self._taken / fetched_s) if fetched_s >= SHORTEST_S else 0,
+            "peak_rate": round(peak) if known else 0,
+            "eta_node": round(min(1.0, self._taken / peak / fetched_s), 3) if known else None,
+            "peers": [
+                {"node": f"{node:016x}", "bytes": nbytes}
+                for node, nbytes in self._peers.most_common(TOP_PEERS)
+            ],
+            "peers_count": len(self._peers),
+        }
+
+    def _phases(self, now: float) -> list[tuple[str, float]]:
+        """(phase, seconds), up to the one that lasts."""
+        found, at = [], self.began
+        last = max((list(PHASES).index(name) for name in self._ends), default=-1)
+        for number, name in enumerate(PHASES):
+            end = self._ends.get(name)
+            if end is None and number < last:
+                continue  # there was nothing to do: everything lay here
+            found.append((name, max(0.0, (now if end is None else end) - at)))
+            if end is None:
+                break
+            at = max(at, end)
+        return found

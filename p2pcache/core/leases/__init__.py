@@ -1,0 +1,1 @@
+"""Who may read which run from storage."""

@@ -1,0 +1,81 @@
+"""Which nodes of a cluster are to fetch a model before anybody asks for it. Pure."""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from p2pcache.core.membership.registry import Node
+from p2pcache.core.membership.roster import Place
+
+
+class Spread(NamedTuple):
+    """Where a model is, and who could be told to fetch it."""
+
+    complete: frozenset[int]  # have all of it
+    holders: dict[int, Node]  # these, and who is fetching all of it
+    others: dict[int, Node]  # connected, and understand `Warm`
+    older: int  # connected, of a release that doesn't
+
+
+def choose(
+    candidates: Mapping[int, Node],
+    holders: Iterable[Node],
+    count: int,
+    size_bytes: int,
+    rng: random.Random,
+) -> list[int]:
+    """The nodes that are to get a model, so that its copies lie far apart.
+
+    Each goes to the site, and there to the rack, with the fewest copies; of the nodes there to the
+    one with the most free disk. Whose disk is too small comes last: it would refuse, but what it
+    says tells an operator more than silence.
+
+    Args:
+        candidates: the nodes that may be chosen, by id.
+        holders: the nodes that have the model, or are getting it.
+        count: how many are wanted; fewer come if there are no more.
+        size_bytes: of the model.
+        rng: seeded dice, for nodes that are alike.
+    """
+    sites: Counter[str] = Counter()
+    copies: Counter[Place] = Counter()
+    for record in holders:
+        _count(record, sites, copies)
+    racks: dict[Place, list[tuple[bool, int, float, int]]] = {}  # the best node last
+    for node, record in sorted(candidates.items()):
+        small = record.free_bytes < size_bytes
+        racks.setdefault(_place(record), []).append((small, -record.free_bytes, rng.random(), node))
+
+    def rank(place: Place) -> tuple[bool, int, int, int, float]:
+        small, used, dice, _ = racks[place][-1]
+        return small, sites[place[0]], copies[place], used, dice
+
+    for nodes in racks.values():
+        nodes.sort(reverse=True)
+    heap = [(rank(place), place) for place in racks]
+    heapq.heapify(heap)
+    chosen: list[int] = []
+    while heap and len(chosen) < count:
+        known, place = heapq.heappop(heap)
+        if (
+            now := rank(place)
+        ) == known:  # else its site got a copy meanwhile: ranks only ever grow
+            node = racks[place].pop()[-1]
+            chosen.append(node)
+            _count(candidates[node], sites, copies)
+            if not racks[place]:
+                continue
+            now = rank(place)
+        heapq.heappush(heap, (now, place))
+    return chosen
+
+
+def _place(record: Node) -> Place:
+    return record.member.site, record.member.rack
+
+
+def _count(record: Node, sites: Counter[str], copies: Counter[Place]) -> None:
+    sites[record.member.site] += 1
+    copies[_place(record)] += 1

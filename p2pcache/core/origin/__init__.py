@@ -1,0 +1,1 @@
+"""What a node reads from storage: with leases, and without a tracker."""

@@ -1,0 +1,287 @@
+"""What agents and tracker say to each other on the one WebSocket between them.
+
+MessagePack arrays, tagged by a small int: one binary WebSocket message holds one message.
+Bitmaps are `chunkset.to_bytes` over the runs of the model. Fields are only ever appended, with
+defaults, so that neighbouring releases understand each other. Everything here is untrusted
+input to the other side; sizes are limited by `MAX_MESSAGE_BYTES` and the checks where used.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from p2pcache.errors import RemoteProtocolError
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
+TWIN = 4409  # ... another live agent has the same node id; the reason says where it is
+MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+def run_bits(runs: Iterable[int], run_count: int) -> int:
+    """Run numbers of a message as bits.
+
+    Raises:
+        RemoteProtocolError: a number beyond the model.
+    """
+    bits = 0
+    for run in runs:
+        if not 0 <= run < run_count:
+            raise RemoteProtocolError(f"run {run} of a model with {run_count} runs")
+        bits |= 1 << run
+    return bits
+
+
+class Member(_Message, frozen=True):
+    """One live node: id, address "host:port" of its peer listener, place."""
+
+    node: int
+    address: str
+    rack: str = ""
+    site: str = ""
+
+
+class SwarmState(_Message, frozen=True):
+    """What one agent has of one model. A complete model is `have=b""` with `complete`."""
+
+    digest: str  # hex, of the manifest
+    run_count: int
+    have: bytes = b""
+    complete: bool = False
+    credit: int = 0  # > 0: it wants the rest, and works on so many leases at once
+    leases: tuple[int, ...] = ()  # runs it is reading from the origin right now
+    known: tuple[int, ...] = ()  # the swarm's members as it last knew them
+    label: str = ""  # a ref that it has it by; this and what follows is for people
+    total_bytes: int = 0  # distinct bytes of the model
+    taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
+    wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
+    pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
+    # Index 12 is taken: the release before names slow nodes there (decision 0042).
+
+
+# -- agent to tracker ---------------------------------------------------------------------------
+
+
+class Announce(_Message, tag=1, frozen=True):
+    """First message after the handshake: who I am and all that I have."""
+
+    address: str
+    version: str
+    rack: str = ""
+    site: str = ""
+    swarms: tuple[SwarmState, ...] = ()
+    name: str = ""  # what people call the node, for example its Kubernetes node name
+    warms: bool = False  # it understands `Warm`
+    instance: int = (
+        0  # random, of this process: tells a restart from a second agent with the same id; 0: older
+    )
+
+
+class Heartbeat(_Message, tag=2, frozen=True):
+    """Every `heartbeat_s`: I live; the swarms whose have-set or leases changed or are active."""
+
+    load: int = 0
+    swarms: tuple[SwarmState, ...] = ()
+    free_bytes: int = 0
+    cached_bytes: int = 0
+
+
+class Enter(_Message, tag=3, frozen=True):
+    """I take part in a swarm (as one who wants or only has). Answered with `Swarm`."""
+
+    swarm: SwarmState
+
+
+class Exit(_Message, tag=4, frozen=True):
+    """I have nothing of this model any more, or don't want to serve it."""
+
+    digest: str
+
+
+class LeaseReport(_Message, tag=5, frozen=True):
+    """What became of leases, batched."""
+
+    digest: str
+    epoch: int
+    done: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    mismatched: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    credit: int = -1  # new credit, or -1: as before
+    wanted: bytes = b""  # with a credit: leases of other runs are of no use to it; empty: of all
+    demanded: tuple[int, ...] = ()  # a loader waits for these: let them be read first
+
+
+class Stuck(_Message, tag=6, frozen=True):
+    """No neighbour has these runs for long, and none has any of those in the bitmap `lacks` at the moment."""
+
+    digest: str
+    runs: tuple[int, ...]
+    lacks: bytes = b""  # what it wants and has no lease for; empty: a release that doesn't tell
+
+
+class Blame(_Message, tag=7, frozen=True):
+    """That node sent me bytes that don't match."""
+
+    node: int
+    digest: str
+    run: int
+
+
+class Leaving(_Message, tag=8, frozen=True):
+    """Orderly end: forget me now."""
+
+
+class Ask(_Message, tag=9, frozen=True):
+    """A question; answered by exactly one `Answer` or `Refusal` with the same id.
+
+    `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
+    "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
+    "warm" (JSON -> JSON: see to it that so many nodes get a model),
+    "tag_put" (origin without conditional put: the tracker writes, alone).
+    """
+
+    id: int
+    what: str
+    text: str = ""
+    offset: int = 0
+
+
+class Warmed(_Message, tag=10, frozen=True):
+    """The one answer to a `Warm`: what it found or began, else the exit code of the cause, and one line."""
+
+    id: int
+    state: str = ""  # "had", "getting" or "started"
+    digest: str = ""
+    code: int = 0
+    message: str = ""
+
+
+# -- tracker to agent ---------------------------------------------------------------------------
+
+
+class Settled(_Message, tag=32, frozen=True):
+    """First message after Announce: you are a member."""
+
+    epoch: int
+    origin: str  # URL of the default origin, "" if none
+    heartbeat_s: float
+    lease_ttl_s: float
+
+
+class Swarm(_Message, tag=33, frozen=True):
+    """A swarm's members. `full`: `joined` is the whole list; else a delta to `version - 1`."""
+
+    digest: str
+    version: int
+    full: bool
+    joined: tuple[Member, ...] = ()
+    left: tuple[int, ...] = ()
+    neighbours: tuple[
+        int, ...
+    ] = ()  # whom to dial, in order of preference (may be empty in deltas)
+    # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (decision 0042).
+
+
+class Grant(_Message, tag=34, frozen=True):
+    """You may read these runs from the origin until `ttl_s` after your last heartbeat."""
+
+    digest: str
+    epoch: int
+    runs: tuple[int, ...]
+
+
+class Revoke(_Message, tag=35, frozen=True):
+    """Not needed any more: enough nodes have them."""
+
+    digest: str
+    runs: tuple[int, ...]
+
+
+class Stop(_Message, tag=36, frozen=True):
+    """No more leases for this model: the origin's bytes are wrong (exit 6 everywhere), or those that you read."""
+
+    digest: str
+    run: int
+    reason: str
+    odd: int = (
+        0  # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`)
+    )
+
+
+class Poll(_Message, tag=37, frozen=True):
+    """A holder left: say now what you have of this model (answered with a Heartbeat)."""
+
+    digest: str
+
+
+class Answer(_Message, tag=38, frozen=True):
+    """The good end of an `Ask`. `total`: size of the whole thing, for parts."""
+
+    id: int
+    data: bytes
+    total: int = 0
+
+
+class Refusal(_Message, tag=39, frozen=True):
+    """The bad end of an `Ask`: exit code of the cause, and one line."""
+
+    id: int
+    code: int
+    message: str
+
+
+class Warm(_Message, tag=40, frozen=True):
+    """Fetch this model, after all that somebody waits for. Only for who said `warms`; answered by `Warmed`."""
+
+    id: int
+    ref: str
+
+
+class TwinSeen(_Message, tag=41, frozen=True):
+    """Another live agent has your node id and was refused. Only for who announced an `instance`."""
+
+    address: str
+
+
+ToTracker = (
+    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
+)  # fmt: skip
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | TwinSeen
+
+_encoder = msgspec.msgpack.Encoder()
+_to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+
+def encode(message: ToTracker | ToAgent) -> bytes:
+    """One message as one WebSocket payload."""
+    return _encoder.encode(message)
+
+
+def decode_to_tracker(data: bytes) -> ToTracker:
+    """Parse what an agent sent.
+
+    Raises:
+        RemoteProtocolError: not a message of this protocol.
+    """
+    try:
+        return _to_tracker.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"bad message from an agent: {error}") from None
+
+
+def decode_to_agent(data: bytes) -> ToAgent:
+    """Parse what a tracker sent.
+
+    Raises:
+        RemoteProtocolError: not a message of this protocol.
+    """
+    try:
+        return _to_agent.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"bad message from the tracker: {error}") from None

@@ -1,0 +1,1 @@
+"""Who brings runs across the boundary of a rack or site."""

@@ -1,0 +1,1 @@
+"""The decider of one swarm on one node, its batches and its recording."""

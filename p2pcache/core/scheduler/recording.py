@@ -1,0 +1,140 @@
+"""A scheduler's life as lines: what it was made of, then each event, so that it can be lived again.
+
+One JSON document a line: first a `Head`, then for each event `[seconds, name, fields, commands]`, where
+`commands` is a checksum of what the scheduler answered. Same events and same seed give the same
+commands, so a recording from the field replays exactly, and says where it doesn't.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm import commands as c
+from p2pcache.core.swarm import events as e
+from p2pcache.errors import UsageError
+
+VERSION = 2
+_EXACT = (
+    1 << 53
+)  # larger numbers are text in hex: sets of runs are bits of an int, JSON's are doubles
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        e.PeerJoined, e.PeerLeft, e.PeerHas, e.RequestEnded, e.FetchEnded, e.RunsProved, e.RunsLost,
+        e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.DialFailed,
+        e.Demanded, e.Wanted, e.Tick,
+    )
+}  # fmt: skip
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a scheduler was made of."""
+
+    version: int  # of the recording
+    release: str  # of p2pcache: another one may well decide otherwise
+    digest: str  # of the model
+    node: str  # hex
+    run_bytes: tuple[int, ...]
+    have: str  # hex
+    settings: dict[str, int | float]
+    seed: int
+    tracker: bool
+    now: float  # of the clock of all times here
+
+    def scheduler(self) -> Scheduler:
+        """The scheduler as it was at the start.
+
+        Raises:
+            UsageError: the recording isn't one that this release can replay.
+        """
+        try:
+            return Scheduler(
+                node=int(self.node, 16), run_bytes=self.run_bytes, have=int(self.have, 16),
+                settings=SwarmSettings(**self.settings),  # type: ignore[arg-type] # as they were told
+                seed=self.seed, tracker=self.tracker, now=self.now,
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"release {self.release} recorded this, and its settings aren't ours: {error}"
+            ) from None
+
+
+class Step(NamedTuple):
+    """One event of a recording."""
+
+    now: float
+    event: e.Event
+    commands: int  # checksum
+
+
+def head_line(head: Head) -> bytes:
+    """The first line."""
+    return msgspec.json.encode(head) + b"\n"
+
+
+def step_line(now: float, event: e.Event, commands: Sequence[c.Command]) -> bytes:
+    """One more line: an event, and what the scheduler answered."""
+    step = (now, type(event).__name__, [_told(v) for v in _values(event)], checksum(commands))
+    return msgspec.json.encode(step) + b"\n"
+
+
+def read_head(line: bytes) -> Head:
+    """The first line, decoded.
+
+    Raises:
+        UsageError: it isn't one.
+    """
+    try:
+        head = msgspec.json.decode(line, type=Head)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"not a recording of a scheduler: {error}") from None
+    if head.version != VERSION:
+        raise UsageError(f"a recording of version {head.version}; this release reads {VERSION}")
+    return head
+
+
+def read_step(line: bytes) -> Step:
+    """Another line, decoded.
+
+    Raises:
+        UsageError: it isn't one.
+    """
+    try:
+        now, name, values, commands = msgspec.json.decode(
+            line, type=tuple[float, str, list[Any], int]
+        )
+        return Step(now, _KINDS[name](*(_read(value) for value in values)), commands)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"not a line of a recording: {error!r}") from None
+
+
+def checksum(commands: Iterable[c.Command]) -> int:
+    """Of what was answered; 0 for nothing. Not against forgers: it finds the first difference."""
+    said = [(type(command).__name__, *map(_told, _values(command))) for command in commands]
+    return zlib.crc32(msgspec.json.encode(said)) if said else 0
+
+
+def _values(one: Any) -> list[Any]:
+    return [getattr(one, field.name) for field in dataclasses.fields(one)]
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_told(part) for part in value]
+    if isinstance(value, e.Outcome | e.Source):
+        return {type(value).__name__: value.name}
+    return hex(value) if isinstance(value, int) and abs(value) >= _EXACT else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_read(part) for part in value)
+    if isinstance(value, dict):
+        ((kind, name),) = value.items()
+        return {"Outcome": e.Outcome, "Source": e.Source}[kind][name]
+    return int(value, 16) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""What a node serves: admission and order of uploads."""

@@ -1,0 +1,1 @@
+"""Bytes of files: partial, proved, complete."""

@@ -1,0 +1,188 @@
+"""One blob's file on this node: what is proved of it, and open handles to it."""
+
+import os
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from p2pcache.core.format.manifest import File
+from p2pcache.ids import DIGEST_BYTES
+
+OPEN_FILES = 256  # well under the usual limit of 1024 fds a process; sockets need the rest
+BLOCK_BYTES = 4096  # a file takes whole blocks; ten thousand one-byte files take 40 MB
+
+
+class OpenFile:
+    """An fd that is closed when its last holder lets go of it.
+
+    The cache, every `ChunkSource` and every writer hold one; so an fd in use is never closed
+    or reused under its user, and idle ones don't pile up.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class ChunkSource(NamedTuple):
+    """Where a proved chunk can be read, for `os.sendfile(sock, s.fd, s.offset, s.length)`.
+
+    The fd is valid for as long as this object is held (`file` keeps it open).
+    """
+
+    fd: int
+    offset: int
+    length: int
+    file: OpenFile
+
+
+class Owner(Protocol):
+    """Who wants to know about a blob's chunks (a `ModelStore`). Called under the pool's lock."""
+
+    def blob_gained(self, number: int, positions: Iterable[int]) -> None:
+        """Positions of the owner's blob `number` are proved now."""
+
+    def blob_lost(self, number: int, positions: Iterable[int]) -> None:
+        """Positions of the owner's blob `number` are proved no longer."""
+
+
+class BlobFile:
+    """State of one blob. All fields are guarded by the pool's lock.
+
+    Positions count the blob's own chunk list. Invariants: `left` counts the zeros in `bits`;
+    a set bit means its bytes on disk matched their digest; a flag in `suspect` means bytes
+    lie there that nobody proved in this process, and such a position has no set bit and no
+    writer; a published file is never written.
+    """
+
+    __slots__ = (
+        "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths",
+        "made", "offsets", "on_disk", "owners", "published", "reserved", "shown", "size", "suspect",
+    )  # fmt: skip
+
+    def __init__(self, blob_id: str, file: File) -> None:
+        self.id = blob_id
+        self.size = file.size
+        self.lengths: array[int] = file.lengths
+        self.digests = file.digests
+        self.offsets: array[int] = array("Q", accumulate(file.lengths[:-1], initial=0))
+        self.bits = bytearray(len(file.lengths))
+        self.left = len(file.lengths)
+        self.done_bytes = 0
+        self.published = False
+        self.on_disk = False
+        self.made = 0  # how often the partial file was created: another file each time
+        self.shown = False  # others may have this partial file open, and don't know what is proved
+        self.allocated = 0  # bytes of disk that the file holds already
+        self.reserved = False  # promised: its missing space counts against other models
+        self.suspect: bytearray | None = None
+        self.dirty = False  # bits (or their absence) that no bitmap on disk tells yet
+        self.owners: list[tuple[Owner, int]] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether every chunk is proved."""
+        return self.left == 0
+
+    def position(self, offset: int) -> int:
+        """Position of the chunk that starts at a byte offset."""
+        return bisect_right(self.offsets, offset) - 1
+
+    def digest(self, position: int) -> bytes:
+        """BLAKE3 digest of the chunk at a position."""
+        return self.digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]
+
+    def set_bits(self, bits: bytearray) -> None:
+        """Replace all bits (from a bitmap, or all of a proved file)."""
+        self.bits = bits
+        self.left = bits.count(0)
+        self.done_bytes = sum(n for n, bit in zip(self.lengths, bits, strict=True) if bit)
+
+    def set_all(self) -> None:
+        """Every chunk is proved."""
+        self.bits = bytearray(b"\x01") * len(self.lengths)
+        self.left = 0
+        self.done_bytes = self.size
+
+    def gain(self, positions: Iterable[int]) -> None:
+        """Set bits and tell the owners."""
+        fresh = [p for p in positions if not self.bits[p]]
+        for p in fresh:
+            self.bits[p] = 1
+            self.left -= 1
+            self.done_bytes += self.lengths[p]
+        self.dirty = True
+        for owner, number in self.owners:
+            owner.blob_gained(number, fresh)
+
+    def lose(self, positions: Iterable[int]) -> None:
+        """Clear bits and tell the owners."""
+        gone = [p for p in positions if self.bits[p]]
+        for p in gone:
+            self.bits[p] = 0
+            self.left += 1
+            self.done_bytes -= self.lengths[p]
+        self.dirty = True
+        for owner, number in self.owners:
+            owner.blob_lost(number, gone)
+
+    def doubt(self) -> None:
+        """Believe nothing of the file until it's proved again."""
+        self.lose(range(len(self.bits)))
+        self.suspect = bytearray(b"\x01") * len(self.bits)
+
+    def suspects(self) -> list[int]:
+        """Positions whose bytes are there but not proved."""
+        if self.suspect is None:
+            return []
+        return [p for p, flag in enumerate(self.suspect) if flag]
+
+    def clear_suspect(self, position: int) -> bool:
+        """Take a position's flag away; whether it was there."""
+        if self.suspect is None or not self.suspect[position]:
+            return False
+        self.suspect[position] = 0
+        if not any(self.suspect):
+            self.suspect = None
+        return True
+
+    def promise(self) -> int:
+        """Bytes of disk that the file still needs to become whole."""
+        if self.published:
+            return 0
+        rounded = -(-self.size // BLOCK_BYTES) * BLOCK_BYTES
+        return max(0, rounded - max(self.allocated, self.done_bytes))
+
+
+class FileCache:
+    """The most recently used open files of blobs. Guarded by the pool's lock."""
+
+    def __init__(self, capacity: int = OPEN_FILES) -> None:
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._capacity = capacity
+
+    def get(self, blob_id: str, opener: Callable[[], int]) -> OpenFile:
+        """The blob's open file, opened by `opener` when it isn't there."""
+        file = self._files.get(blob_id)
+        if file is not None:
+            self._files.move_to_end(blob_id)
+            return file
+        file = self._files[blob_id] = OpenFile(opener())
+        if len(self._files) > self._capacity:
+            self._files.popitem(last=False)
+        return file
+
+    def drop(self, blob_id: str) -> None:
+        """Forget a file; it's closed when nobody else holds it."""
+        self._files.pop(blob_id, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._files.clear()

@@ -1,0 +1,398 @@
+"""All blobs of one cache dir: found, opened, proved again, demoted, kept in memory once each.
+
+A blob is *missing*, *partial* (`partial/<hex>` and its bitmap `partial/<hex>.have`) or
+*published* (`blobs/<hex>`, read-only, with a proof record). Models share blobs, so this is the
+one place that knows what is proved of them.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from blake3 import blake3
+
+from p2pcache.core.format.manifest import File
+from p2pcache.errors import NotFound
+from p2pcache.ids import is_digest
+from p2pcache.io.blobs import bitmap
+from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
+from p2pcache.io.disk.agent_db import Proof, Records
+from p2pcache.io.disk.cache_dir import Folders, cache_errors
+from p2pcache.io.disk.disk import Disk, read_small
+from p2pcache.io.disk.region_hash import hash_region
+from p2pcache.io.disk.syscalls import is_hole
+
+_OTHERS_READ = 0o004  # a partial file has no such bit unless it was visible under `models/`
+
+
+class Blobs:
+    """The pool of blobs. Thread-safe.
+
+    Locks, in the order they may be taken: `maintenance` (long: flush, publish, remove, demote),
+    then `lock` (short: bookkeeping, opens and renames, no data).
+    """
+
+    def __init__(self, root: Path, folders: Folders, disk: Disk, records: Records) -> None:
+        self.root = root
+        self.folders = folders
+        self.disk = disk
+        self.records = records
+        self.maintenance = threading.RLock()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.files = FileCache()
+        self.proofs = records.proofs()
+        self.before_demote: Callable[[str], None] = lambda _blob: None
+        self._known: dict[str, BlobFile] = {}
+        self._published = {n: size for n, size, _ in _blobs_in(folders.blobs)}
+        self._partial = {n: held for n, _, held in _blobs_in(folders.partial)}
+
+    # Finding
+
+    def known(self) -> list[BlobFile]:
+        """The blobs in memory."""
+        with self.lock:
+            return list(self._known.values())
+
+    def attach(self, blob_id: str, file: File) -> BlobFile:
+        """The one `BlobFile` of this id, loaded from disk the first time."""
+        with self.lock:
+            blob = self._known.get(blob_id)
+            if blob is None:
+                blob = self._known[blob_id] = self._load(blob_id, file)
+            return blob
+
+    def peek(self, blob_id: str, file: File) -> BlobFile:
+        """As `attach`, but not kept in memory: for a look at what lies around."""
+        with self.lock:
+            return self._known.get(blob_id) or self._load(blob_id, file)
+
+    def detach(self, blob: BlobFile) -> None:
+        """Drop a blob from memory when no model uses it."""
+        with self.lock:
+            if not blob.owners:
+                self._known.pop(blob.id, None)
+                self.files.drop(blob.id)
+                if not blob.published and blob.on_disk:
+                    self._partial[blob.id] = max(blob.allocated, blob.done_bytes)
+
+    def is_published(self, blob_id: str) -> bool:
+        """Whether `blobs/<hex>` is there."""
+        with self.lock:
+            return blob_id in self._published
+
+    def note_published(self, blob: BlobFile) -> None:
+        """`blobs/<hex>` is there now."""
+        self._published[blob.id] = blob.size
+        self._partial.pop(blob.id, None)
+
+    def names(self) -> list[tuple[str, bool]]:
+        """(id, published) of every blob on disk."""
+        with self.lock:
+            partial = set(self._partial) | {
+                b.id for b in self._known.values() if b.on_disk and not b.published
+            }
+            return [(b, True) for b in self._published] + [(b, False) for b in sorted(partial)]
+
+    def cached_bytes(self) -> int:
+        """Bytes of model data on this disk."""
+        with self.lock:
+            total = sum(self._published.values())
+            for blob in self._known.values():
+                if not blob.published:
+                    total += blob.done_bytes
+            return total + sum(s for b, s in self._partial.items() if b not in self._known)
+
+    def done_bytes(self, blob_id: str, size: int) -> int:
+        """Proved bytes of a blob, also of one that isn't in memory."""
+        with self.lock:
+            blob = self._known.get(blob_id)
+            if blob is not None:
+                return blob.done_bytes
+            if blob_id in self._published:
+                return size
+            if blob_id not in self._partial:
+                return 0
+        found = bitmap.decode(
+            read_small(self.folders.partial, f"{blob_id}.have", bitmap.MAX_BITMAP_BYTES)
+        )
+        return min(found.done_bytes, size) if found else 0
+
+    def _load(self, blob_id: str, file: File) -> BlobFile:
+        blob = BlobFile(blob_id, file)
+        if blob_id in self._published:
+            blob.published = blob.on_disk = True
+            try:
+                info = os.stat(blob_id, dir_fd=self.folders.blobs, follow_symlinks=False)
+            except FileNotFoundError:
+                self._published.pop(blob_id)
+                blob.published = blob.on_disk = False
+                return blob
+            if self.proofs.get(blob_id) == Proof(info.st_size, info.st_mtime_ns) and (
+                info.st_size == blob.size
+            ):
+                blob.set_all()
+            else:
+                blob.doubt()
+        elif blob_id in self._partial:
+            self._load_partial(blob)
+        return blob
+
+    def _load_partial(self, blob: BlobFile) -> None:
+        try:
+            info = os.stat(blob.id, dir_fd=self.folders.partial, follow_symlinks=False)
+        except FileNotFoundError:
+            self._partial.pop(blob.id, None)
+            return
+        blob.on_disk = True
+        blob.allocated = info.st_blocks * 512
+        blob.shown = bool(info.st_mode & _OTHERS_READ)
+        found = bitmap.decode(
+            read_small(self.folders.partial, f"{blob.id}.have", bitmap.MAX_BITMAP_BYTES)
+        )
+        if found is None or len(found.bits) != len(blob.bits) or info.st_size != blob.size:
+            blob.doubt()  # torn or lost bitmap: prove what is there rather than fetch it
+        else:
+            blob.set_bits(found.bits)
+        blob.dirty = blob.whole or found is None
+
+    # Opening
+
+    def reader(self, blob: BlobFile, *, check: bool = True) -> OpenFile:
+        """The blob's file, open for reading.
+
+        Args:
+            blob: which.
+            check: compare a published file with its proof record when it's opened.
+
+        Raises:
+            NotFound: the file is gone or was changed; the blob is then believed no longer.
+        """
+        with self.lock:
+            if not blob.published:
+                return self.writer(blob)
+            try:
+                file = self.files.get(
+                    blob.id, lambda: self.disk.open_read(self.folders.blobs, blob.id)
+                )
+            except OSError as error:
+                self._gone(blob)
+                raise NotFound(f"blob {blob.id} can't be opened: {error.strerror}") from error
+            if check and not self._unchanged(blob, file):
+                self.files.drop(blob.id)
+                blob.doubt()
+                raise NotFound(f"blob {blob.id} was changed on disk; it will be proved again")
+            return file
+
+    def writer(self, blob: BlobFile) -> OpenFile:
+        """The partial blob's file, open for reading and writing, created when missing."""
+        assert not blob.published, "a published blob is never written"
+        with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
+            try:
+                file = self.files.get(blob.id, lambda: self._open_partial(blob))
+            except FileNotFoundError:  # somebody deleted it
+                self._gone(blob)
+                file = self.files.get(blob.id, lambda: self._open_partial(blob))
+            if not blob.on_disk:
+                self._create(blob, file)
+            return file
+
+    def _open_partial(self, blob: BlobFile) -> int:
+        return self.disk.open_write(self.folders.partial, blob.id, create=not blob.on_disk)
+
+    def _create(self, blob: BlobFile, file: OpenFile) -> None:
+        try:
+            if blob.reserved and self.disk.allocate(file.fd, blob.size):
+                blob.allocated = blob.size
+            else:
+                self.disk.truncate(file.fd, blob.size)
+        except OSError:
+            self.files.drop(blob.id)
+            self.disk.unlink(self.folders.partial, blob.id)
+            raise
+        blob.on_disk, blob.dirty, blob.made = True, True, blob.made + 1
+        blob.shown = False
+
+    def reserve(self, blob: BlobFile) -> None:
+        """Give a partial blob its disk space now.
+
+        Raises:
+            NoSpace: the disk is full; a file that was there stays as it was.
+        """
+        with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
+            blob.reserved = True
+            if blob.published or not blob.promise():
+                return
+            if not blob.on_disk:
+                self.writer(blob)
+            elif self.disk.allocate(self.writer(blob).fd, blob.size):
+                blob.allocated = blob.size
+
+    def _unchanged(self, blob: BlobFile, file: OpenFile) -> bool:
+        info = os.fstat(file.fd)
+        return self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns)
+
+    def _gone(self, blob: BlobFile) -> None:
+        """Somebody deleted the file: nothing that was said of it may outlive it."""
+        self.disk.unlink(self.folders.partial, f"{blob.id}.have")
+        self._published.pop(blob.id, None)
+        blob.published = blob.on_disk = False
+        blob.allocated = 0
+        blob.lose(range(len(blob.bits)))
+        blob.suspect = None
+
+    def recheck(self, blob: BlobFile) -> None:
+        """Compare a published file with its proof record; one that was changed is believed no longer."""
+        with self.lock:
+            if not blob.published or not blob.whole:
+                return  # what is doubted already is being proved
+            try:
+                info = os.stat(blob.id, dir_fd=self.folders.blobs, follow_symlinks=False)
+                if self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns):
+                    return
+                blob.doubt()
+            except FileNotFoundError:
+                self._gone(blob)
+            self.files.drop(blob.id)
+
+    # Proving what lies there already
+
+    def settle(self, blob: BlobFile, positions: Iterable[int]) -> None:
+        """Prove suspect positions by reading them; a published file with a bad one is demoted."""
+        bad = False
+        for position in positions:
+            with self.lock:
+                if blob.suspect is None or not blob.suspect[position]:
+                    continue
+                file = self.reader(blob, check=False)
+            good = self._proves(blob, position, file)
+            with self.lock:
+                # A cleared flag means that a writer began meanwhile: what we read says nothing.
+                if blob.clear_suspect(position):
+                    if good:
+                        blob.gain([position])
+                    bad = bad or not good
+        if blob.published and bad:
+            self.demote(blob)
+        elif blob.published and blob.whole:
+            self._renew_proof(blob)
+
+    def _proves(self, blob: BlobFile, position: int, file: OpenFile) -> bool:
+        offset, length = blob.offsets[position], blob.lengths[position]
+        if not blob.published and is_hole(file.fd, offset, length):
+            return False  # never written
+        return hash_region(file.fd, offset, length, blake3()).digest() == blob.digest(position)
+
+    def _renew_proof(self, blob: BlobFile) -> None:
+        with self.maintenance, self.lock:
+            info = os.fstat(self.reader(blob, check=False).fd)
+            if info.st_size != blob.size:
+                self.demote(blob)
+                return
+            proof = Proof(info.st_size, info.st_mtime_ns)
+            self.records.add_proofs([(blob.id, proof)])
+            self.proofs[blob.id] = proof
+
+    def drop(self, blob: BlobFile, positions: Iterable[int]) -> None:
+        """Believe these positions no longer, in memory and on disk, before this returns."""
+        with self.lock:
+            blob.lose(positions)
+        if blob.published:
+            self.demote(blob)
+        else:
+            with self.maintenance:
+                self.write_bitmap(blob, blob.bits, blob.done_bytes)
+
+    def demote(self, blob: BlobFile) -> None:
+        """Make a published blob partial again, so that its bad chunks can be mended in place.
+
+        Trees that show it are removed first: a model's path is complete or absent. The proof
+        record goes before the file moves, so a crash in between believes nothing. Engines may go
+        on reading it: only proved bytes are written into it from here on, and it is never cut.
+        """
+        with self.maintenance, cache_errors(self, f"{self.root}/blobs/{blob.id}"):
+            self.before_demote(blob.id)
+            with self.lock:
+                if not blob.published:
+                    return
+                self.proofs.pop(blob.id, None)
+                self.records.remove_proofs([blob.id])
+                file = self.reader(blob, check=False)
+                if os.fstat(file.fd).st_size > blob.size:
+                    self._start_over(blob)
+                    return
+                self.write_bitmap(blob, blob.bits, blob.done_bytes)
+                self.disk.chmod(file.fd, 0o644)  # loaders may have it in an arriving directory
+                self.disk.rename(self.folders.blobs, blob.id, self.folders.partial, blob.id)
+                self.files.drop(blob.id)
+                self._published.pop(blob.id, None)
+                self._partial[blob.id] = blob.size
+                blob.published, blob.shown = False, True
+                blob.allocated = os.fstat(file.fd).st_blocks * 512
+                self.disk.truncate(self.writer(blob).fd, blob.size)
+                blob.dirty = True
+            self.disk.sync(self.folders.partial)
+            self.disk.sync(self.folders.blobs)
+
+    def _start_over(self, blob: BlobFile) -> None:
+        """Give up a published file that somebody made longer: who has it mapped would miss what is cut off."""
+        self.files.drop(blob.id)
+        self.disk.unlink(self.folders.blobs, blob.id)
+        self._gone(blob)
+
+    def write_bitmap(self, blob: BlobFile, bits: bytearray, done_bytes: int) -> None:
+        """Replace a blob's bitmap file."""
+        name = f"{blob.id}.have"
+        self.disk.replace_file(self.folders.partial, name, bitmap.encode(bits, done_bytes))
+
+    def held_bytes(self, blob_id: str) -> int:
+        """Bytes of disk that a blob's file takes."""
+        for folder in (self.folders.blobs, self.folders.partial):
+            try:
+                return os.stat(blob_id, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+        return 0
+
+    def remove(self, blob_id: str) -> int:
+        """Delete a blob's files; returns the bytes of disk that this frees."""
+        freed, unseen = 0, list[str]()
+        with self.lock:
+            self.files.drop(blob_id)
+            for folder in (self.folders.blobs, self.folders.partial):
+                try:
+                    info = os.stat(blob_id, dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                unseen += self._put_away(folder, blob_id)
+                freed += info.st_blocks * 512 if info.st_nlink == 1 else 0
+            self.disk.unlink(self.folders.partial, f"{blob_id}.have")
+            self._published.pop(blob_id, None)
+            self._partial.pop(blob_id, None)
+            self.proofs.pop(blob_id, None)
+        for name in unseen:  # without the lock: a large file takes the kernel a second or two
+            self.disk.unlink(self.folders.tmp, name)
+        return freed
+
+    def _put_away(self, folder: int, blob_id: str) -> list[str]:
+        """Take a blob's name away; what is left to delete in `tmp/`."""
+        name = f"removed-{secrets.token_hex(8)}"
+        try:
+            self.disk.rename(folder, blob_id, self.folders.tmp, name)
+        except OSError:  # a disk may be too full for one more name
+            self.disk.unlink(folder, blob_id)
+            return []
+        return [name]
+
+
+def _blobs_in(folder: int) -> list[tuple[str, int, int]]:
+    """(id, size, bytes of disk) of the blobs in a directory."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_digest(entry.name) and entry.is_file(follow_symlinks=False):
+                info = entry.stat(follow_symlinks=False)
+                found.append((entry.name, info.st_size, info.st_blocks * 512))
+    return found

@@ -1,0 +1,294 @@
+"""One incoming stream of one chunk, and the fence between streams of the same chunk.
+
+The first writer of a chunk (the *primary*) writes straight into the partial blob; writers that
+begin while it's at work write into nameless scratch files, and so do all of a blob that engines
+may still read since it was published once. Whoever proves first fences the
+others: their later puts do nothing and their running ones are waited for. Only then is the
+region filled (from the scratch file, if a second writer won), copied to the chunk's other
+places, and marked. So a proved region is never written again, and no byte of an unproved
+stream can follow a proof. Slots are kept by chunk (length and digest, since a manifest could
+lie about one of them), for models share blobs and chunks.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from blake3 import blake3
+
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import Chunk
+from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError, from_code
+from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
+from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.region_hash import hash_region
+
+
+class Target(Protocol):
+    """The model that a chunk is written for."""
+
+    layout: Layout
+
+    def has_chunk(self, chunk: int) -> bool:
+        """Whether every place of the chunk is proved."""
+
+    def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
+        """Places (blob, position) of the chunk that aren't proved yet."""
+
+
+class Slot:
+    """The writers of one chunk, whichever model they write for. Guarded by the pool's lock."""
+
+    __slots__ = ("chunk", "failure", "primary", "proving", "writers")
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.writers: list[ChunkWriter] = []
+        self.primary: ChunkWriter | None = None
+        self.proving = False  # a winner is filling the places
+        self.failure: P2PCacheError | None = None  # why a winner couldn't
+
+
+class Writers:
+    """Hands out chunk writers, so that no two ever share a region."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self._slots: dict[Chunk, Slot] = {}
+
+    def begin(self, model: Target, chunk: int) -> "ChunkWriter | None":
+        """A writer for a chunk that isn't proved; None if it is.
+
+        Raises:
+            NoSpace, NotAllowed, P2PCacheError: the file can't be opened.
+        """
+        blobs = self.blobs
+        key = Chunk(model.layout.lengths[chunk], model.layout.digest_of_chunk(chunk))
+        with blobs.lock:
+            places = model.open_places(chunk)
+            if not places:
+                return None
+            slot = self._slots.get(key) or Slot(key)
+            blob, position = places[0]
+            if slot.primary is None and not slot.proving and not blob.shown:
+                writer = ChunkWriter(self, slot, model, chunk, blobs.writer(blob),
+                                     blob.offsets[position])  # fmt: skip
+                slot.primary = writer
+            else:
+                with disk_errors(f"scratch file in {blobs.root}"):
+                    scratch = OpenFile(blobs.disk.open_scratch(blobs.folders.tmp))
+                writer = ChunkWriter(self, slot, model, chunk, scratch, 0)
+            slot.writers.append(writer)
+            self._slots[key] = slot
+            return writer
+
+    def stop(self, model: Target) -> None:
+        """End every writer of a model that is being removed, and wait until none writes."""
+        with self.blobs.lock:
+            mine = [w for s in self._slots.values() for w in s.writers if w.model is model]
+            for writer in mine:
+                writer.abort()
+            self.blobs.changed.wait_for(lambda: all(w.idle for w in mine))
+
+    def release(self, writer: "ChunkWriter") -> None:
+        """Forget a writer that has ended and is idle. Under the lock."""
+        slot = writer.slot
+        if writer not in slot.writers:
+            return
+        # botocore's errors keep the frames of all their callers until garbage is collected, and those
+        # keep writers: a removed model's bytes would stay on the disk for so long.
+        del writer.file
+        slot.writers.remove(writer)
+        if slot.primary is writer:
+            slot.primary = None
+        if not slot.writers:
+            self._slots.pop(slot.chunk, None)
+
+    def prove(self, winner: "ChunkWriter") -> bool:
+        """Fence the other writers, fill every place and mark them.
+
+        Raises:
+            P2PCacheError: the places couldn't be filled (disk); nothing is marked.
+        """
+        blobs, slot = self.blobs, winner.slot
+        with blobs.lock:
+            blobs.changed.wait_for(lambda: not slot.proving)
+            if winner.model.has_chunk(winner.chunk):
+                return True
+            if winner.fenced:
+                raise slot.failure or NotFound("the model was removed from this cache meanwhile")
+            winner.check_complete()
+            slot.proving = True
+            winner.busy()  # `stop` waits until its file has been read
+            others = [w for w in slot.writers if w is not winner]
+            for writer in others:
+                writer.fenced = True
+            blobs.changed.wait_for(lambda: all(w.idle for w in others))
+            places = _places(slot.writers)
+        try:
+            self._fill(winner, places)
+        except P2PCacheError as error:
+            # Another one: the frames of this one have files open.
+            slot.failure = from_code(error.exit_code, str(error))
+            raise
+        else:
+            with blobs.lock:
+                for blob, positions in places:
+                    blob.gain(positions)
+        finally:
+            with blobs.lock:
+                slot.proving = False
+                winner.done()
+                blobs.changed.notify_all()
+        return True
+
+    def _fill(self, winner: "ChunkWriter", places: Iterable[tuple[BlobFile, list[int]]]) -> None:
+        blobs = self.blobs
+        for blob, positions in places:
+            target = blobs.writer(blob)
+            with disk_errors(f"{blobs.root}/partial/{blob.id}"):
+                for position in positions:
+                    offset = blob.offsets[position]
+                    if target is winner.file and offset == winner.base:
+                        continue
+                    blobs.disk.copy_range(winner.file.fd, winner.base, target.fd, offset,
+                                          winner.length)  # fmt: skip
+
+
+def _places(writers: "list[ChunkWriter]") -> list[tuple[BlobFile, list[int]]]:
+    """The unproved places of the chunk in every model that has a writer for it, each once."""
+    found: dict[str, tuple[BlobFile, list[int]]] = {}
+    for writer in writers:
+        for blob, position in writer.model.open_places(writer.chunk):
+            positions = found.setdefault(blob.id, (blob, []))[1]
+            if position not in positions:
+                positions.append(position)
+            blob.clear_suspect(position)
+    return list(found.values())
+
+
+class ChunkWriter:
+    """One stream of one chunk. `update` in stream order; `put` on any thread, in any order.
+
+    End it with exactly one `finish` or `abort`; after either, puts do nothing.
+    """
+
+    __slots__ = (
+        "_active", "_ended", "_hasher", "_put", "_seen", "_writers", "base", "chunk", "fenced", "file",
+        "length", "model", "slot",
+    )  # fmt: skip
+
+    def __init__(
+        self, writers: Writers, slot: Slot, model: Target, chunk: int, file: OpenFile, base: int
+    ) -> None:
+        self._writers = writers
+        self.slot = slot
+        self.model = model
+        self.chunk = chunk
+        self.file = file
+        self.base = base  # where in the file the chunk begins
+        self.length = slot.chunk.length
+        self.fenced = False  # puts do nothing any more
+        self._ended = False  # its owner finished or aborted it
+        self._active = 0  # who reads or writes `file` now
+        self._hasher = blake3()
+        self._seen = 0
+        self._put = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is at its file now. Under the lock."""
+        return self._active == 0
+
+    def busy(self) -> None:
+        """Somebody reads or writes its file until `done`. Under the lock."""
+        self._active += 1
+
+    def done(self) -> None:
+        """The end of `busy`. Under the lock."""
+        self._active -= 1
+        self._settle()
+
+    def update(self, data: memoryview) -> None:
+        """Hash the next bytes of the stream."""
+        self._seen += len(data)
+        if self._seen > self.length:
+            raise LocalProtocolError(f"more than {self.length} bytes for chunk {self.chunk}")
+        self._hasher.update(data)
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Write bytes at an offset within the chunk, unless the writer is fenced.
+
+        Raises:
+            NoSpace, NotAllowed, P2PCacheError: the disk refused.
+        """
+        if offset < 0 or offset + len(data) > self.length:
+            raise LocalProtocolError(f"bytes outside of chunk {self.chunk}")
+        blobs = self._writers.blobs
+        with blobs.lock:
+            if self.fenced:
+                return
+            self.busy()
+        written = 0
+        try:
+            with disk_errors(f"write into {blobs.root}"):
+                blobs.disk.write_at(self.file.fd, data, self.base + offset)
+            written = len(data)
+        finally:
+            with blobs.lock:
+                self._put += written
+                self.done()
+
+    def copy_from(self, source: OpenFile, offset: int) -> None:
+        """Take the whole chunk from another file of this disk, instead of `update` and `put`.
+
+        What is hashed is what lies in the target afterwards, whatever the source says.
+        """
+        blobs = self._writers.blobs
+        with blobs.lock:
+            if self.fenced:
+                return
+            self.busy()
+        try:
+            with disk_errors(f"copy into {blobs.root}"):
+                blobs.disk.copy_range(source.fd, offset, self.file.fd, self.base, self.length)
+                hash_region(self.file.fd, self.base, self.length, self._hasher)
+        finally:
+            with blobs.lock:
+                self._seen = self._put = self.length
+                self.done()
+
+    def finish(self) -> bool:
+        """End the stream once all its bytes are updated and put.
+
+        Returns:
+            True if the chunk is proved now (by this writer, or by another one meanwhile, when
+            these bytes matched too); False if these bytes don't match the manifest.
+
+        Raises:
+            LocalProtocolError: bytes are missing.
+            P2PCacheError: the disk refused, or the model was removed; nothing is marked.
+        """
+        try:
+            if self._seen != self.length:
+                raise LocalProtocolError(f"chunk {self.chunk}: {self._seen} of {self.length} bytes")
+            return self._hasher.digest() == self.slot.chunk.digest and self._writers.prove(self)
+        finally:
+            self.abort()
+
+    def check_complete(self) -> None:
+        """Refuse to prove what wasn't written in full. Under the lock."""
+        if self._active or self._put != self.length:
+            raise LocalProtocolError(f"chunk {self.chunk}: {self._put} of {self.length} bytes put")
+
+    def abort(self) -> None:
+        """Give up (or, after `finish`, let go). Never blocks; running puts end by themselves."""
+        with self._writers.blobs.lock:
+            self.fenced = self._ended = True
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._active == 0 and self.fenced:
+            if self._ended:
+                self._writers.release(self)
+            self._writers.blobs.changed.notify_all()

@@ -1,0 +1,109 @@
+"""Making progress durable: data first, then the bitmap that speaks of it, then the published name.
+
+A crash at any point loses at most what came after the last flush, never consistency:
+1. bits are read, then the data behind them is synced (one `syncfs` when many files changed);
+2. bitmaps of unfinished blobs are replaced;
+3. whole blobs get their proof record, then move from `partial/` to `blobs/`;
+4. both directories are synced.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from p2pcache.io.blobs.blob_file import BlobFile
+from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.disk.agent_db import Proof
+from p2pcache.io.disk.cache_dir import cache_errors
+
+FEW_FILES = 16  # up to so many are synced one by one; above, one syncfs is cheaper
+BATCH_FILES = 256  # renames under one hold of the lock: a few ms
+
+
+class _Snapshot(NamedTuple):
+    blob: BlobFile
+    bits: bytearray
+    done_bytes: int
+
+
+def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
+    """Make what is proved of these blobs durable and publish the whole ones.
+
+    Raises:
+        NoSpace, NotAllowed, P2PCacheError: the disk refused; nothing is lost, flush again.
+    """
+    with blobs.maintenance:
+        taken = _take(blobs, candidates)
+        if not taken:
+            return
+        try:
+            with cache_errors(blobs, f"flush of {blobs.root}"):
+                _sync(blobs, [s.blob for s in taken])
+                done = []
+                for snapshot in taken:
+                    if 0 not in snapshot.bits:
+                        done.append(snapshot.blob)
+                    elif not _lost_any(blobs, snapshot):
+                        blobs.write_bitmap(*snapshot)
+                for i in range(0, len(done), BATCH_FILES):
+                    _publish(blobs, done[i : i + BATCH_FILES])
+                blobs.disk.sync(blobs.folders.partial)
+                if done:
+                    blobs.disk.sync(blobs.folders.blobs)
+        except BaseException:
+            with blobs.lock:
+                for snapshot in taken:
+                    snapshot.blob.dirty = not snapshot.blob.published
+            raise
+
+
+def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
+    taken = []
+    with blobs.lock, cache_errors(blobs, f"flush of {blobs.root}"):
+        for blob in candidates:
+            if not blob.dirty or blob.published:
+                continue
+            if not blob.on_disk:
+                if not blob.whole:
+                    continue
+                blobs.writer(blob)  # an empty file has no chunk that would have created it
+            blob.dirty = False
+            taken.append(_Snapshot(blob, bytearray(blob.bits), blob.done_bytes))
+    return taken
+
+
+def _lost_any(blobs: Blobs, snapshot: _Snapshot) -> bool:
+    """Whether a bit of the snapshot was taken back meanwhile; then the next flush tells the truth."""
+    with blobs.lock:
+        now = int.from_bytes(snapshot.blob.bits, "little")
+        return int.from_bytes(snapshot.bits, "little") & ~now != 0
+
+
+def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:
+    if len(changed) > FEW_FILES:
+        blobs.disk.sync_all(blobs.folders.root)
+        return
+    for blob in changed:
+        blobs.disk.sync(blobs.writer(blob).fd)
+
+
+def _publish(blobs: Blobs, whole: list[BlobFile]) -> None:
+    proofs = []
+    for blob in whole:
+        file = blobs.writer(blob)
+        blobs.disk.chmod(file.fd, 0o444)
+        info = os.fstat(file.fd)
+        proofs.append((blob.id, Proof(info.st_size, info.st_mtime_ns)))
+    blobs.records.add_proofs(proofs)
+    with blobs.lock:
+        for blob, (_, proof) in zip(whole, proofs, strict=True):
+            if not blob.whole:  # a check found a bad chunk meanwhile
+                continue
+            folders = blobs.folders
+            blobs.disk.rename(folders.partial, blob.id, folders.blobs, blob.id)
+            blobs.disk.unlink(folders.partial, f"{blob.id}.have")
+            blobs.files.drop(blob.id)  # the next opener gets it read-only
+            blob.published = True
+            blob.dirty = False
+            blobs.proofs[blob.id] = proof
+            blobs.note_published(blob)

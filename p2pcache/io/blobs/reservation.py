@@ -1,0 +1,70 @@
+"""Free space, asked for before the first byte comes, not noticed at 97 percent."""
+
+from collections.abc import Iterable
+
+from p2pcache.errors import NoSpace, P2PCacheError
+from p2pcache.io.blobs.blob_file import BlobFile
+from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.disk.disk import free_bytes
+
+# Files above this are given their blocks at once; of ten thousand small ones only the sum is
+# promised, and each is allocated when its first byte comes.
+EAGER_BYTES = 1 << 20
+
+
+def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
+    """Promise disk space for what these blobs still lack, on top of earlier promises.
+
+    Raises:
+        NoSpace: it doesn't fit; says how much is needed, free and promised, and where.
+    """
+    with blobs.maintenance, blobs.lock:
+        fresh = [b for b in wanted if not b.reserved]
+        check(blobs, sum(b.promise() for b in fresh), min_free_bytes)
+        made = []
+        try:
+            for blob in fresh:
+                if blob.size > EAGER_BYTES:
+                    if not blob.on_disk:
+                        made.append(blob)
+                    blobs.reserve(blob)
+                blob.reserved = True
+        except P2PCacheError:
+            _undo(blobs, fresh, made)
+            raise
+
+
+def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
+    """Refuse what wouldn't fit beside earlier promises and the part of the disk kept free.
+
+    Raises:
+        NoSpace: it doesn't fit.
+    """
+    promised = sum(b.promise() for b in blobs.known() if b.reserved)
+    free = free_bytes(blobs.root)
+    if needed_bytes and needed_bytes + promised + min_free_bytes > free:
+        kept = f", {human(min_free_bytes)} are kept free (min_free_bytes)" if min_free_bytes else ""
+        others = f", {human(promised)} are promised to other pulls" if promised else ""
+        raise NoSpace(
+            f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"
+            f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir"
+        )
+
+
+def _undo(blobs: Blobs, promised: Iterable[BlobFile], made: Iterable[BlobFile]) -> None:
+    for blob in promised:
+        blob.reserved = False
+    for blob in made:
+        blobs.remove(blob.id)
+        blob.on_disk = blob.dirty = False
+        blob.allocated = 0
+
+
+def human(size: int) -> str:
+    """Bytes as people read them: 1.5 GB."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

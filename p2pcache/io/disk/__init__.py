@@ -1,0 +1,1 @@
+"""Files, directories and the database of one cache directory."""

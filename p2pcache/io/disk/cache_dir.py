@@ -1,0 +1,205 @@
+"""The frame of a cache dir: its lock, its directories, its node id."""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
+
+from blake3 import blake3
+
+from p2pcache.errors import Unreachable, UsageError
+from p2pcache.ids import format_node, parse_node
+from p2pcache.io.disk.disk import Disk, read_small, translate
+
+MACHINE_ID = Path("/etc/machine-id")
+_MACHINE_ID_DIGITS = 32  # else it isn't set yet, or is a word that says so
+_MACHINE_CONTEXT = (
+    b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Folders(NamedTuple):
+    """Open directories of a cache dir (fds)."""
+
+    root: int
+    blobs: int
+    partial: int
+    manifests: int
+    models: int
+    tmp: int
+
+
+class Cache(Protocol):
+    """An open cache dir (`p2pcache.io.blobs.blob_pool.Blobs`)."""
+
+    root: Path
+    folders: Folders
+
+
+def take_lock(root: Path) -> int:
+    """Make this process the only one that uses the cache dir; the lock goes with the fd.
+
+    Raises:
+        UsageError: another process has it.
+    """
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "?"
+        os.close(fd)
+        raise UsageError(
+            f"cache dir {root} is used by another agent (pid {holder}); stop it, talk to it with "
+            "--agent, or choose another --cache-dir"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def open_folders(disk: Disk, root: Path) -> Folders:
+    """Create what is missing of the layout and open its directories."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = [fd]
+    try:
+        # Containers read models (and through its hard links, blobs); the rest is ours alone.
+        for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
+                           ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
+            opened.append(disk.ensure_directory(fd, name, mode))
+        disk.sync(fd)
+    except BaseException:
+        for one in opened:
+            os.close(one)
+        raise
+    return Folders(*opened)
+
+
+def check_present(root: Path, fd: int) -> None:
+    """Refuse to go on in a cache dir that nobody sees any more.
+
+    Raises:
+        Unreachable: `root` isn't the directory that `fd` has open.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.samestat(root.stat(), os.fstat(fd)):
+            return
+    raise Unreachable(
+        f"cache dir {root} was deleted or replaced under this agent; restart it: it makes a new one"
+    )
+
+
+@contextlib.contextmanager
+def cache_errors(cache: Cache, what: str) -> Iterator[None]:
+    """As `disk_errors`, within a cache dir: when that was deleted, nothing else is worth saying.
+
+    Raises:
+        Unreachable: as `check_present`; it may be said before the janitor looks.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            with contextlib.suppress(OSError):
+                check_present(cache.root, cache.folders.root)
+        raise translate(error, what) from error
+
+
+def close_all(folders: Folders) -> None:
+    """Close the directories."""
+    for fd in folders:
+        os.close(fd)
+
+
+def node_id(disk: Disk, root: int, machine_id: Path = MACHINE_ID) -> int:
+    """This cache's node id, drawn once. A copy of the cache draws another: two nodes with one id can't be members.
+
+    Args:
+        disk: how to touch the disk.
+        root: the open cache dir.
+        machine_id: file with this machine's id, if it has one.
+    """
+    data = read_small(root, "node-id", 64)
+    try:
+        node = parse_node((data or b"").decode("ascii").strip())
+    except (UsageError, UnicodeDecodeError):
+        node = 0
+    home = _Home.read(root)
+    if node and home is not None and (why := home.left(_Home.now(root, machine_id))):
+        fresh = _draw()
+        _log.warning(
+            "this cache was cloned (%s): it is node %s from now on, as %s may be another node",
+            why, format_node(fresh), format_node(node),
+        )  # fmt: skip
+        # A full disk is no reason to stay out; without the note we are another node at the next start.
+        with _despite_a_full_disk():
+            _write_id(disk, root, fresh)
+        node = fresh
+    elif not node:
+        node = _draw()
+        _write_id(disk, root, node)
+    here = _Home.now(root, machine_id)
+    if here != home:
+        with _despite_a_full_disk():
+            disk.replace_file(root, "node-home", f"{here.inode} {here.machine}\n".encode())
+    return node
+
+
+class _Home(NamedTuple):
+    """Where a node id was drawn.
+
+    The inode of its file: a copy has another, a renamed or remounted directory has not. The machine: of a disk
+    that was copied as a whole, the inode is the same.
+    """
+
+    inode: int
+    machine: str  # hash of its id; empty: it has none, as most containers
+
+    @classmethod
+    def now(cls, root: int, machine_id: Path) -> Self:
+        """This place."""
+        inode = os.stat("node-id", dir_fd=root, follow_symlinks=False).st_ino
+        try:
+            text = machine_id.read_bytes()[:64].strip()
+        except OSError:
+            text = b""
+        known = len(text) == _MACHINE_ID_DIGITS
+        return cls(inode, blake3(_MACHINE_CONTEXT + text).hexdigest()[:16] if known else "")
+
+    @classmethod
+    def read(cls, root: int) -> Self | None:
+        """As it was noted; None: it never was (by an older release), or makes no sense."""
+        inode, _, machine = (read_small(root, "node-home", 64) or b"").strip().partition(b" ")
+        return cls(int(inode), machine.decode("ascii", "replace")) if inode.isdigit() else None
+
+    def left(self, here: Self) -> str:
+        """How the place `here` differs, for people; empty: it is this one."""
+        if here.inode != self.inode:
+            return "its files are copies"
+        if here.machine and self.machine and here.machine != self.machine:
+            return "it was made on another machine"
+        return ""
+
+
+def _draw() -> int:
+    return secrets.randbits(63) or 1
+
+
+def _write_id(disk: Disk, root: int, node: int) -> None:
+    disk.replace_file(root, "node-id", f"{format_node(node)}\n".encode())
+
+
+@contextlib.contextmanager
+def _despite_a_full_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _log.warning("can't note this cache's node id: %s", error.strerror)

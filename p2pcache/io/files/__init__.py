@@ -1,0 +1,1 @@
+"""Directories of users: indexed for a push, materialised after a pull."""

@@ -1,0 +1,1 @@
+"""Models in the cache: published, arriving, removed, recovered."""

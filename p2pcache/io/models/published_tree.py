@@ -1,0 +1,322 @@
+"""The trees that people and loaders see: `models/<namespace>/<name>/@<hex>/` and `<tag>` links.
+
+A tree is built of hard links to blobs under `tmp/` and appears by one rename; a tag is a
+relative link swapped by rename. Paths come from untrusted manifests: every step goes by
+directory fd and never follows a link.
+"""
+
+import errno
+import logging
+import os
+import secrets
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from p2pcache.core.format.file_filter import is_name
+from p2pcache.ids import Ref, is_digest
+from p2pcache.io.disk.cache_dir import Folders
+from p2pcache.io.disk.disk import Disk, names
+
+_COPY_BYTES = 1 << 20
+_MANY_LINKS = 30_000  # file systems stop at 32,000 or 65,000 links: from there trees have copies
+_log = logging.getLogger(__name__)
+
+
+class Tree(NamedTuple):
+    """One published model directory."""
+
+    namespace: str
+    name: str
+    digest: str
+    selection: str = ""  # of only some files: the selection's name; no tag ever points at it
+
+    @property
+    def entry(self) -> str:
+        """Its name in the directory of the model's name."""
+        return f"@{self.digest}+{self.selection}" if self.selection else f"@{self.digest}"
+
+    @property
+    def path(self) -> str:
+        """Relative to the models directory."""
+        return f"{self.namespace}/{self.name}/{self.entry}"
+
+
+class Trees:
+    """All model trees of one cache dir. Callers serialise (the pool's maintenance lock)."""
+
+    def __init__(self, disk: Disk, folders: Folders) -> None:
+        self._disk = disk
+        self._folders = folders
+
+    def exists(self, tree: Tree) -> bool:
+        """Whether the tree is there (then it's complete)."""
+        parent = self._open(tree.namespace, tree.name)
+        if parent is None:
+            return False
+        try:
+            os.close(self._disk.open_directory(parent, tree.entry))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        finally:
+            os.close(parent)
+        return True
+
+    def publish(self, tree: Tree, files: Iterable[tuple[str, str]]) -> None:
+        """Make the tree appear, complete. One that's there and undamaged stays.
+
+        Args:
+            tree: its place.
+            files: (path inside the model, blob id), ascending by path.
+        """
+        files = list(files)
+        if self.exists(tree):
+            if self._intact(tree, files):
+                return
+            _log.warning("files of %s were removed or replaced; showing it anew", tree.path)
+            self.remove(tree)
+        temporary = f"tree-{secrets.token_hex(8)}"
+        root = self._disk.ensure_directory(self._folders.tmp, temporary, 0o755)
+        _Builder(self._disk, self._folders.blobs, root).build(files)
+        parent = self._ensure(tree.namespace, tree.name)
+        try:
+            self._disk.rename(self._folders.tmp, temporary, parent, tree.entry)
+            self._disk.sync(parent)
+            self._disk.sync(self._folders.tmp)
+        finally:
+            os.close(parent)
+
+    def _intact(self, tree: Tree, files: list[tuple[str, str]]) -> bool:
+        """Whether each name still is a link to its blob (root may have removed or replaced some)."""
+        parent = self._open(tree.namespace, tree.name)
+        assert parent is not None
+        root = -1
+        try:
+            root = self._disk.open_directory(parent, tree.entry)
+            for path, blob_id in files:
+                shown = os.stat(path, dir_fd=root, follow_symlinks=False)
+                blob = os.stat(blob_id, dir_fd=self._folders.blobs, follow_symlinks=False)
+                copied = blob.st_nlink >= _MANY_LINKS and shown.st_size == blob.st_size
+                if shown.st_ino != blob.st_ino and not copied:
+                    return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        finally:
+            os.close(parent)
+            if root >= 0:
+                os.close(root)
+        return True
+
+    def set_link(self, ref: Ref, digest: str) -> None:
+        """Point `<tag>` at a tree; a reader sees the old or the new one."""
+        parent = self._ensure(ref.namespace, ref.name)
+        try:
+            temporary = f".tag-{secrets.token_hex(8)}"
+            self._disk.symlink(f"@{digest}", parent, temporary)
+            self._disk.rename(parent, temporary, parent, ref.tag)
+            self._disk.sync(parent)
+        finally:
+            os.close(parent)
+
+    def link(self, ref: Ref) -> str | None:
+        """The digest that `<tag>` points at; None if it isn't there."""
+        parent = self._open(ref.namespace, ref.name)
+        if parent is None:
+            return None
+        try:
+            target = _link_target(parent, ref.tag)
+        finally:
+            os.close(parent)
+        return target[1:] if target.startswith("@") and is_digest(target[1:]) else None
+
+    def remove_link(self, ref: Ref) -> None:
+        """Remove `<tag>` where it's there."""
+        parent = self._open(ref.namespace, ref.name)
+        if parent is None:
+            return
+        try:
+            self._disk.unlink(parent, ref.tag)
+        finally:
+            os.close(parent)
+        self._tidy(ref.namespace, ref.name)
+
+    def remove(self, tree: Tree) -> None:
+        """Make a tree disappear at once, then delete it."""
+        parent = self._open(tree.namespace, tree.name)
+        if parent is None:
+            return
+        temporary = f"gone-{secrets.token_hex(8)}"
+        try:
+            self._disk.rename(parent, tree.entry, self._folders.tmp, temporary)
+            # Gone for good before its files go, or a power cut could leave half a tree in sight.
+            self._disk.sync(parent)
+            self._disk.sync(self._folders.tmp)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(parent)
+        self._disk.remove_tree(self._folders.tmp, temporary)
+        self._tidy(tree.namespace, tree.name)
+
+    def trees(self, digest: str | None = None) -> list[Tree]:
+        """Every tree, or those of one model."""
+        found = (
+            _parse(space, name, entry)
+            for space, name, fd_entries in self._walk()
+            for entry in fd_entries
+        )
+        return [t for t in found if t is not None and digest in (None, t.digest)]
+
+    def links(self) -> list[tuple[Ref, str]]:
+        """Every tag link with the digest it points at; remains of a broken swap are removed."""
+        found = []
+        for space, name, entries in self._walk():
+            parent = self._open(space, name)
+            if parent is None:
+                continue
+            try:
+                for entry in entries:
+                    if entry.startswith(".tag-"):
+                        self._disk.unlink(parent, entry)
+                    elif not entry.startswith("@"):
+                        target = _link_target(parent, entry)
+                        if target.startswith("@") and is_digest(target[1:]):
+                            found.append((Ref(space, name, entry), target[1:]))
+            finally:
+                os.close(parent)
+        return found
+
+    def _walk(self) -> list[tuple[str, str, list[str]]]:
+        found = []
+        for space in _names(self._disk, self._folders.models, "."):
+            if space.startswith("."):  # no namespace: models that still arrive
+                continue
+            fd = self._disk.open_directory(self._folders.models, space)
+            try:
+                found += [(space, name, _names(self._disk, fd, name)) for name in names(fd)]
+            finally:
+                os.close(fd)
+        return found
+
+    def _ensure(self, namespace: str, name: str) -> int:
+        space = self._disk.ensure_directory(self._folders.models, namespace, 0o755)
+        try:
+            found = self._disk.ensure_directory(space, name, 0o755)
+            self._disk.sync(space)
+            self._disk.sync(self._folders.models)
+            return found
+        finally:
+            os.close(space)
+
+    def _open(self, namespace: str, name: str) -> int | None:
+        try:
+            space = self._disk.open_directory(self._folders.models, namespace)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._disk.open_directory(space, name)
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(space)
+
+    def _tidy(self, namespace: str, name: str) -> None:
+        """Remove the directories above a removed tree when they are empty."""
+        try:
+            space = self._disk.open_directory(self._folders.models, namespace)
+        except FileNotFoundError:
+            return
+        try:
+            self._disk.rmdir(space, name)
+            self._disk.rmdir(self._folders.models, namespace)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+        finally:
+            os.close(space)
+
+
+def _parse(namespace: str, name: str, entry: str) -> Tree | None:
+    digest, plus, selection = entry[1:].partition("+")
+    if not entry.startswith("@") or not is_digest(digest) or bool(plus) != is_name(selection):
+        return None
+    return Tree(namespace, name, digest, selection)
+
+
+class _Builder:
+    """Links files into a fresh directory, depth first, each directory synced when it's done."""
+
+    def __init__(self, disk: Disk, blobs: int, root: int) -> None:
+        self._disk = disk
+        self._blobs = blobs
+        self._open: list[tuple[str, int]] = [("", root)]  # the way down to where we are
+
+    def build(self, files: Iterable[tuple[str, str]]) -> None:
+        try:
+            # By directory, so that each is entered and synced once ("a-b" sorts before "a/b").
+            for path, blob_id in sorted(files, key=lambda f: f[0].split("/")):
+                *folders, name = path.split("/")
+                self._enter(folders)
+                self._place(blob_id, name)
+            self._leave(0)
+        finally:
+            for _, fd in self._open:
+                os.close(fd)
+
+    def _enter(self, folders: list[str]) -> None:
+        here = [name for name, _ in self._open[1:]]
+        common = 0
+        while common < min(len(here), len(folders)) and here[common] == folders[common]:
+            common += 1
+        self._leave(common + 1)
+        for name in folders[common:]:
+            fd = self._disk.ensure_directory(self._open[-1][1], name, 0o755)
+            self._open.append((name, fd))
+
+    def _leave(self, depth: int) -> None:
+        while len(self._open) > depth:
+            fd = self._open[-1][1]
+            self._disk.sync(fd)
+            self._open.pop()
+            os.close(fd)
+
+    def _place(self, blob_id: str, name: str) -> None:
+        folder = self._open[-1][1]
+        try:
+            self._disk.link(self._blobs, blob_id, folder, name)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            self._copy(blob_id, folder, name)  # ext4 allows 65,000 links to one (empty) file
+
+    def _copy(self, blob_id: str, folder: int, name: str) -> None:
+        source = self._disk.open_read(self._blobs, blob_id)
+        try:
+            target = self._disk.open_write(folder, name, create=True)
+            try:
+                self._disk.copy_range(source, 0, target, 0, os.fstat(source).st_size)
+                self._disk.chmod(target, 0o444)
+                self._disk.sync(target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+
+def _names(disk: Disk, parent: int, name: str) -> list[str]:
+    try:
+        fd = disk.open_directory(parent, name)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENOENT):
+            return []  # not ours
+        raise
+    try:
+        return names(fd)
+    finally:
+        os.close(fd)
+
+
+def _link_target(parent: int, name: str) -> str:
+    try:
+        return os.readlink(name, dir_fd=parent)
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Small files that outlive a process."""

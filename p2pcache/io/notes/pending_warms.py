@@ -1,0 +1,58 @@
+"""The warms under way, in the cache dir: nobody waits for them, so nobody would begin them again."""
+
+import logging
+import threading
+from pathlib import Path
+
+import msgspec
+
+from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.notes.json_note import read_page, write_page
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+class _Page(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    warms: list[str]
+
+
+class WarmBook:
+    """Refs that are being warmed, in the order in which they were asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what an earlier life wrote; what makes no sense is left out."""
+        self._path = path
+        self._lock = threading.Lock()  # two threads may write
+        page = read_page(path, _Page)
+        self._refs = dict.fromkeys(page.warms if page and page.format == FORMAT else ())
+
+    def refs(self) -> list[Ref]:
+        """All of them."""
+        found = []
+        for text in self._refs:
+            try:
+                found.append(Ref.parse(text))
+            except UsageError as error:
+                log.warning("ignoring %r in %s: %s", text, self._path, error)
+        return found
+
+    def add(self, ref: Ref) -> None:
+        """One begins. Blocking."""
+        with self._lock:
+            if str(ref) not in self._refs:
+                self._refs[str(ref)] = None
+                self._write()
+
+    def remove(self, ref: Ref) -> None:
+        """One has ended. Blocking."""
+        with self._lock:
+            if str(ref) in self._refs:
+                del self._refs[str(ref)]
+                self._write()
+
+    def _write(self) -> None:
+        write_page(self._path, msgspec.json.encode(_Page(FORMAT, list(self._refs))))

@@ -1,0 +1,170 @@
+"""The botocore client of an origin, and another one when its credentials were renewed."""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+import botocore
+import botocore.session
+from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
+
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.io import redaction
+from p2pcache.io.origins.base import OriginSettings
+from p2pcache.io.origins.s3.errors import FOREIGN, about_credentials
+
+LOOK_AGAIN_S = (
+    1.0  # a file that is the same was looked at; a storm of refusals needn't read it more
+)
+FETCH_AGAIN_S = 60.0  # a service that hands out new keys each time is asked once for one refusal
+
+_IN_ENV = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_IN_FILE = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_SETTINGS = (
+    "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE",
+    "AWS_CA_BUNDLE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE", "P2PCACHE_S3_ADDRESSING", "P2PCACHE_S3_UNSIGNED",
+)  # fmt: skip
+
+
+for _library in ("botocore", "urllib3"):
+    # Where nobody has set up logging, Python prints warnings itself: with traces, which may quote keys.
+    logging.getLogger(_library).addHandler(logging.NullHandler())
+
+
+class Clients:
+    """Makes clients. botocore reads a file of credentials once in a client's life."""
+
+    def __init__(self, settings: OriginSettings) -> None:
+        """Find credentials, and make the first one.
+
+        Raises:
+            UsageError: a setting holds white space or a line break.
+            NotAllowed: so do the credentials.
+            FOREIGN: as botocore has it.
+        """
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._looked = self._fetched = -FETCH_AGAIN_S
+        _check_settings()
+        self.client, self._credentials = _make(settings)
+
+    def renewed(self, client: Any, error: Exception) -> bool:
+        """Whether to ask again: `client` was refused, and there are other credentials by now.
+
+        Blocks for the file or the service that has them.
+        """
+        if self._settings.s3_unsigned or not about_credentials(error):
+            return False
+        with self._lock:
+            if self.client is not client:
+                return True  # somebody else has found them meanwhile
+            now = time.monotonic()
+            if now < self._looked + LOOK_AGAIN_S:
+                return False
+            self._looked = now
+            fetched = isinstance(self._credentials, RefreshableCredentials)
+            if fetched and now < self._fetched + FETCH_AGAIN_S:
+                return False
+            with contextlib.suppress(P2PCacheError, *FOREIGN):  # half written, for example
+                fresh, credentials = _make(self._settings)
+                if credentials is None or _values(credentials, fetch=True) == self._known():
+                    fresh.close()
+                    return False
+                if fetched:
+                    self._fetched = now
+                self.client, self._credentials = fresh, credentials
+                client.close()
+                return True
+            return False
+
+    def hide(self) -> None:
+        """Let no message show the credentials in use; they may be newer than the client."""
+        _hide(self._known())
+
+    def _known(self) -> tuple[str, ...]:
+        return () if self._credentials is None else _values(self._credentials, fetch=False)
+
+
+def _make(settings: OriginSettings) -> tuple[Any, Any]:
+    """A client and its credentials, None if there are none or none are wanted."""
+    session = botocore.session.Session()
+    credentials = None if settings.s3_unsigned else session.get_credentials()
+    if credentials is not None:
+        values = _values(credentials, fetch=False)
+        _hide(values)
+        _check_credentials(values, str(getattr(credentials, "method", "")))
+    s3: dict[str, object] = {
+        # Over TLS the channel proves the bytes; SHA-256 in front of it would cap a push at 0.36
+        # GB/s a core. Over plain HTTP botocore signs them all the same.
+        "payload_signing_enabled": False
+    }
+    if settings.s3_addressing != "auto":
+        s3["addressing_style"] = settings.s3_addressing
+    config = Config(
+        connect_timeout=settings.connect_timeout_s,
+        read_timeout=settings.read_timeout_s,
+        max_pool_connections=settings.pool,
+        tcp_keepalive=True,
+        retries={"total_max_attempts": 1, "mode": "standard"},  # `Retrying` does it
+        # CRC trailers are news to many compatible stores; chunks carry BLAKE3 digests anyway
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3=s3,
+        **({"signature_version": botocore.UNSIGNED} if settings.s3_unsigned else {}),
+    )
+    # Every SDK but botocore reads AWS_REGION, and Kubernetes webhooks set only that one.
+    region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
+    return session.create_client("s3", region_name=region, config=config), credentials
+
+
+def _values(credentials: Any, *, fetch: bool) -> tuple[str, ...]:
+    """Key id, secret and token; `fetch`: asked for if they weren't yet, or are too old."""
+    if fetch:
+        frozen = credentials.get_frozen_credentials()
+        return tuple(str(value or "") for value in frozen[:3])
+    # Public names of those that are fetched would fetch them.
+    inside = "_" if isinstance(credentials, RefreshableCredentials) else ""
+    names = ("access_key", "secret_key", "token")
+    return tuple(str(getattr(credentials, inside + name, None) or "") for name in names)
+
+
+def _hide(values: tuple[str, ...]) -> None:
+    redaction.keep_ids(*values[:1])
+    redaction.keep(*values[1:])
+
+
+def _check_settings() -> None:
+    for name in _SETTINGS:
+        value = os.environ.get(name, "")
+        if value != value.strip() or not value.isprintable():
+            raise UsageError(
+                f"{name} begins or ends with white space, or holds a line break; set it without "
+                "(a Secret that was made with `echo` ends in a line break: use `echo -n`)"
+            )
+
+
+def _check_credentials(values: tuple[str, ...], method: str) -> None:
+    for value, variable, entry in zip(values, _IN_ENV, _IN_FILE, strict=True):
+        if value.isprintable() and not any(map(str.isspace, value)):
+            continue
+        where = variable if method == "env" else f"{entry} of {_place(method)}"
+        raise NotAllowed(
+            f"{where} holds white space or a line break, which no key has; write it without "
+            "(a Secret that was made with `echo` ends in a line break: use `echo -n`)"
+        )
+
+
+def _place(method: str) -> str:
+    profile = os.environ.get("AWS_PROFILE", "default")
+    if method == "shared-credentials-file":
+        file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+        return f"profile {profile!r} in {file}"
+    if method == "config-file":
+        file = os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")
+        return f"profile {profile!r} in {file}"
+    return f"the credentials that {method or 'botocore'} gave"

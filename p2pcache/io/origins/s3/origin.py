@@ -1,0 +1,373 @@
+"""Any S3-compatible store as origin: `s3://bucket[/prefix]`.
+
+botocore signs, finds credentials, resolves endpoints and follows bucket regions; it is driven
+from our threads and retries nothing. Bodies are read from the HTTP response straight into the
+caller's buffer (docs/lab/0001-s3-client.md has the figures).
+"""
+
+import contextlib
+import http.client
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from p2pcache.errors import (
+    Conflict,
+    IntegrityError,
+    NotFound,
+    OriginChanged,
+    OriginUnavailable,
+    P2PCacheError,
+    UsageError,
+)
+from p2pcache.io.origins.base import (
+    ABSENT,
+    Body,
+    Expect,
+    NoContainer,
+    ObjectInfo,
+    Origin,
+    OriginSettings,
+    Readable,
+    Renewed,
+    check_key,
+    check_prefix,
+)
+from p2pcache.io.origins.causes import causes
+from p2pcache.io.origins.multipart import Multipart, Uploader
+from p2pcache.io.origins.retry import RetryPolicy
+from p2pcache.io.origins.s3.client import Clients
+from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
+
+log = logging.getLogger(__name__)
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")  # old and foreign buckets are lenient
+_PROBE = "p2pcache/v1/probe"
+
+
+class S3Origin(Origin):
+    """See the module. Thread-safe: botocore clients are."""
+
+    def __init__(self, url: str, settings: OriginSettings, policy: RetryPolicy) -> None:
+        """Find credentials and make a client; the bucket isn't asked yet.
+
+        Raises:
+            UsageError: a URL, profile or endpoint that isn't understood.
+            NotAllowed: credentials that can't be right, or can't be had.
+        """
+        bucket, _, prefix = url.removeprefix("s3://").rstrip("/").partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            raise UsageError(
+                f"not a bucket URL: {url.rpartition('@')[2]!r}; expected s3://BUCKET[/PREFIX], with "
+                "keys in the environment or a profile"
+            )
+        if prefix:
+            check_key(prefix)
+        self.url = f"s3://{bucket}" + (f"/{prefix}" if prefix else "")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._policy = policy
+        self._part_bytes = settings.part_bytes
+        self._uploader = Uploader(settings.parts)
+        self._probe_lock = threading.Lock()
+        self._conditional: bool | None = None
+        self._endpoint = "S3"
+        self._clients: Clients | None = None
+        try:
+            self._clients = Clients(settings)
+        except FOREIGN as error:
+            raise self.failure("", error) from None
+        self._endpoint = str(self._clients.client.meta.endpoint_url)
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the server that is asked."""
+        return self._endpoint
+
+    @property
+    def _client(self) -> Any:
+        assert self._clients is not None
+        return self._clients.client
+
+    @property
+    def conditional_put(self) -> bool:
+        """Tried with a small object of its own: some stores ignore the headers silently."""
+        with self._probe_lock:
+            if self._conditional is None:
+                self._conditional = self._probe()
+            return self._conditional
+
+    def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
+        """As `Origin.get`."""
+        with self.asking(key) as client:
+            answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
+            size = answer.get("ContentLength")
+            with contextlib.closing(answer["Body"]) as stream:
+                if size is not None and size > limit:
+                    raise IntegrityError(
+                        f"{self.url}/{key} has {size} bytes, over its limit of {limit}"
+                    )
+                data = bytes(stream.read(limit + 1))
+            if len(data) > limit:
+                raise IntegrityError(f"{self.url}/{key} has over {limit} bytes")
+            if size is not None and len(data) != size:
+                raise OriginUnavailable(f"{self.url}/{key}: {len(data)} of {size} bytes came")
+            return data, str(answer.get("ETag", ""))
+
+    def stat(self, key: str) -> ObjectInfo | None:
+        """As `Origin.stat`."""
+        try:
+            with self.asking(key) as client:
+                answer = self._head(client, key)
+        except NotFound:
+            return None
+        return ObjectInfo(key, int(answer["ContentLength"]), str(answer.get("ETag", "")))
+
+    def open(self, key: str, start: int, length: int) -> Body:
+        """As `Origin.open`."""
+        with self.asking(key) as client:
+            answer = client.get_object(
+                Bucket=self._bucket,
+                Key=self._key(key),
+                Range=f"bytes={start}-{start + length - 1}",
+            )
+            body = _S3Body(self, key, answer, length)
+            try:
+                self._check_range(key, answer, start, length)
+            except P2PCacheError:
+                body.close()
+                raise
+            return body
+
+    def put(self, key: str, data: bytes, *, expect: Expect = None) -> str:
+        """As `Origin.put`."""
+        condition: dict[str, str] = {}
+        if expect is ABSENT:
+            condition = {"IfNoneMatch": "*"}
+        elif expect is not None:
+            condition = {"IfMatch": expect}
+        try:
+            with self.asking(key) as client:
+                answer = client.put_object(
+                    Bucket=self._bucket, Key=self._key(key), Body=data, **condition
+                )
+        except NoContainer:
+            raise
+        except NotFound:  # how AWS refuses If-Match where nothing is
+            raise Conflict(f"{self.url}/{key} was deleted by somebody else") from None
+        return str(answer.get("ETag", ""))
+
+    def put_file(
+        self,
+        key: str,
+        source: Readable,
+        size: int,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """As `Origin.put_file`: several parts at once, each retried by itself."""
+        upload = Multipart(
+            _PartCalls(self, self._bucket, self._key(key), key),
+            self._policy,
+            progress,
+        )
+        upload.run(self._uploader, source, size, self._part_bytes)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As `Origin.list`. Foreign keys that ours can't be are left out."""
+        check_prefix(prefix)
+        with self.asking(prefix) as client:
+            pages = client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
+                for entry in page.get("Contents", ()):
+                    key = str(entry["Key"]).removeprefix(self._prefix)
+                    with contextlib.suppress(UsageError):
+                        check_key(key)
+                        yield ObjectInfo(key, int(entry["Size"]), str(entry.get("ETag", "")))
+
+    def delete(self, key: str) -> None:
+        """As `Origin.delete`."""
+        with contextlib.suppress(NotFound), self.asking(key) as client:
+            client.delete_object(Bucket=self._bucket, Key=self._key(key))
+
+    def rest(self) -> None:
+        """As `Origin.rest`: one that answers at this moment is closed when its body has been read."""
+        self._client.close()
+
+    def close(self) -> None:
+        """Drop pooled connections and the upload threads."""
+        self._uploader.close()
+        self.rest()
+
+    def failure(self, key: str, error: Exception, client: Any = None) -> P2PCacheError:
+        """What a foreign error about `key` ("": the whole origin) means to a caller.
+
+        The foreign one must not become the cause of ours: it may quote keys, and traces show it.
+
+        Args:
+            key: of the object.
+            error: one of `FOREIGN`.
+            client: that was asked; its credentials may have been renewed meanwhile.
+        """
+        what = f"{self.url}/{key}" if key else self.url
+        if self._clients is not None:
+            self._clients.hide()
+            if client is not None and self._clients.renewed(client, error):
+                return Renewed(f"{what}: the S3 credentials were renewed just now; ask again")
+        log.debug("%s: %s", what, " <- ".join(type(one).__name__ for one in causes(error)))
+        return translate(error, what, self._bucket, self._endpoint)
+
+    @contextlib.contextmanager
+    def asking(self, key: str) -> Iterator[Any]:
+        """The client, for the length of one question about `key`; its errors become ours."""
+        client = self._client
+        try:
+            yield client
+        except FOREIGN as error:
+            raise self.failure(key, error, client) from None
+
+    def _head(self, client: Any, key: str) -> dict[str, Any]:
+        where = {"Bucket": self._bucket, "Key": self._key(key)}
+        answer: dict[str, Any]
+        try:
+            answer = client.head_object(**where)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status not in (400, 403) or says_why(error):
+                raise
+            # An answer to HEAD has no body, so it doesn't say why: one to GET does.
+            client.get_object(**where, Range="bytes=0-0")["Body"].close()
+            raise
+        return answer
+
+    def _key(self, key: str) -> str:
+        check_key(key)
+        return self._prefix + key
+
+    def _check_range(self, key: str, answer: dict[str, Any], start: int, length: int) -> None:
+        came = answer.get("ContentLength")
+        partial = answer["ResponseMetadata"]["HTTPStatusCode"] == http.client.PARTIAL_CONTENT
+        if partial and came is not None and came < length:
+            raise OriginChanged(
+                f"{self.url}/{key} has {start + came} bytes where at least {start + length} were "
+                "pushed; push it again"
+            )
+        if (came is not None and came != length) or (start and not partial):
+            raise UsageError(f"{self._endpoint} ignores range requests; p2pcache needs them")
+
+    def _probe(self) -> bool:
+        key = f"{_PROBE}/{secrets.token_hex(12)}"
+        try:
+            version = self.put(key, b"1", expect=ABSENT)
+            if not self._refuses(key, ABSENT) or not self._refuses(key, '"00000000"'):
+                return False
+            self.put(key, b"2", expect=version)
+            return True
+        except Conflict:
+            return False  # refuses also what holds
+        except P2PCacheError as error:
+            if error.exit_code != 1:
+                raise
+            return False  # 400 or 501: doesn't know the headers
+        finally:
+            with contextlib.suppress(P2PCacheError):
+                self.delete(key)
+
+    def _refuses(self, key: str, expect: Expect) -> bool:
+        try:
+            self.put(key, b"3", expect=expect)
+        except Conflict:
+            return True
+        return False
+
+
+class _S3Body(Body):
+    """Reads the HTTP response's own buffer; a body read to its end gives the connection back."""
+
+    def __init__(self, origin: S3Origin, key: str, answer: dict[str, Any], length: int) -> None:
+        self._origin = origin
+        self._key = key
+        self._left = length
+        self._counted = "ContentLength" in answer
+        self._raw = answer["Body"]._raw_stream  # noqa: SLF001 - urllib3's response
+        # urllib3's own readinto reads into bytes and copies them: twice the memory traffic
+        below = getattr(self._raw, "_fp", None)
+        self._source = below if isinstance(below, http.client.HTTPResponse) else self._raw
+
+    def readinto(self, buffer: memoryview) -> int:
+        if not self._left:
+            return 0
+        try:
+            count = _read_some(self._source, buffer[: self._left])
+        except FOREIGN as error:
+            raise self._origin.failure(self._key, error) from None
+        if not count:
+            raise OriginUnavailable(
+                f"{self._origin.url}/{self._key}: the body ended {self._left} bytes early"
+            )
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        # Where the rest of the body (or the end mark of one without a length) is still on its way,
+        # nobody else can use the connection.
+        if self._left or not self._counted:
+            self._raw.close()
+        else:
+            self._raw.release_conn()
+
+
+def _read_some(source: Any, buffer: memoryview) -> int:
+    """What is there, up to the buffer's length.
+
+    `HTTPResponse.readinto` goes on until the buffer is full; when the connection breaks before
+    that, what had come is lost with the exception, and is read from the origin a second time.
+    """
+    plain = isinstance(source, http.client.HTTPResponse) and not source.chunked
+    if not plain or source.length is None or source.fp is None:
+        return int(source.readinto(buffer))
+    count = source.fp.readinto1(buffer[: source.length])
+    source.length -= count
+    if not count or not source.length:
+        source.readinto(buffer[:0])  # let it notice its end, and give the connection free
+    return int(count)
+
+
+class _PartCalls:
+    """The five calls of a multipart upload of one key."""
+
+    def __init__(self, origin: S3Origin, bucket: str, full_key: str, key: str) -> None:
+        self._origin = origin
+        self._where = {"Bucket": bucket, "Key": full_key}
+        self._key = key
+
+    def whole(self, data: bytes) -> None:
+        self._call("put_object", Body=data)
+
+    def create(self) -> str:
+        return str(self._call("create_multipart_upload")["UploadId"])
+
+    def part(self, upload: str, number: int, data: bytes) -> str:
+        answer = self._call("upload_part", UploadId=upload, PartNumber=number, Body=data)
+        return str(answer["ETag"])
+
+    def complete(self, upload: str, tags: dict[int, str]) -> None:
+        parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(tags.items())]
+        self._call("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts})
+
+    def abort(self, upload: str) -> None:
+        self._call("abort_multipart_upload", UploadId=upload)
+
+    def size(self) -> int | None:
+        found = self._origin.stat(self._key)
+        return None if found is None else found.size
+
+    def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
+        with self._origin.asking(self._key) as client:
+            answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
+        return answer

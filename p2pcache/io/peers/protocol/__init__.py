@@ -1,0 +1,1 @@
+"""Frames on the wire between nodes, and their limits."""

@@ -1,0 +1,1 @@
+"""Chunks from the wire into memory, proved."""

@@ -1,0 +1,1 @@
+"""What this node asks of others."""

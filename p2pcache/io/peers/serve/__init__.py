@@ -1,0 +1,1 @@
+"""Chunks from this node to others."""

@@ -1,0 +1,212 @@
+"""Serving chunks: admitted requests go to upload threads, payload goes out by sendfile."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from p2pcache.core.settings import UploadSettings
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.upload_queue import Turn, UploadQueue
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.peers.protocol.limits import TokenBucket
+from p2pcache.io.peers.protocol.ports import ChunkSource, ChunkStore
+from p2pcache.io.peers.protocol.wire import data_header
+from p2pcache.io.peers.transport.connection import Connection
+from p2pcache.io.peers.transport.workers import Inbox, Workers
+
+_log = logging.getLogger(__name__)
+
+
+class Upload:
+    """One admitted REQUEST."""
+
+    __slots__ = (
+        "cancelled",
+        "chunks",
+        "connection",
+        "number",
+        "on_ended",
+        "on_room",
+        "store",
+        "stream",
+        "tempo_s",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: int,
+        number: int,
+        chunks: range,
+        store: ChunkStore,
+        on_ended: Callable[["Upload", str], None],
+        on_room: Callable[["Upload"], None],
+        tempo_s: Callable[[], float],
+    ) -> None:
+        """What to send where.
+
+        Args:
+            connection: the requester's.
+            stream: its number for the model.
+            number: its number for the request.
+            chunks: in the order to send.
+            store: where they lie.
+            on_ended: told once on the loop's thread; the text says why something is left unsent,
+                "" if nothing is.
+            on_room: told on the loop's thread when it was answered BUSY and there is room now.
+            tempo_s: how quickly new runs appear in its swarm, as `SwarmPort.tempo_s`.
+        """
+        self.connection = connection
+        self.stream = stream
+        self.number = number
+        self.chunks = chunks
+        self.store = store
+        self.on_ended = on_ended
+        self.on_room = on_room
+        self.tempo_s = tempo_s
+        self.cancelled = False
+
+
+class Uploads:
+    """The upload slots of this node, over all its connections."""
+
+    def __init__(self, settings: UploadSettings, inbox: Inbox, up: TokenBucket) -> None:
+        """Start the threads.
+
+        Args:
+            settings: slots, queue, cap per peer.
+            inbox: the way to the loop.
+            up: the rate of what is sent.
+        """
+        self._queue: UploadQueue[Upload] = UploadQueue(settings)
+        # As many as the queue starts at once: a slow peer's upload must not hold the thread of another.
+        self._workers = Workers(2 * settings.slots, "upload")
+        self._inbox = inbox
+        self._up = up
+        self.idle = asyncio.Event()  # nothing is active or waiting
+        self.idle.set()
+
+    @property
+    def load(self) -> int:
+        """Uploads active and waiting."""
+        return self._queue.load
+
+    def limit(self, slots: int) -> None:
+        """Send so many at once at most, and no more than the settings say."""
+        self._queue.limit(slots)
+        self._start()
+        self._call()
+
+    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
+        """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
+        self._queue.look(time.monotonic())
+        if not self._queue.offer(upload.connection.serial, upload, turn):
+            return False
+        self.idle.clear()
+        self._start()
+        return True
+
+    def cancel(self, upload: Upload) -> None:
+        """Stop it at the next frame boundary; it still ends."""
+        upload.cancelled = True
+        if self._queue.cancel(upload.connection.serial, upload):
+            self._over(upload, "cancelled")
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is gone: forget what waited. What is active ends by itself."""
+        for upload in self._queue.leave(connection.serial):
+            self._over(upload, "the connection is gone")
+
+    def close(self) -> None:
+        """Answer BUSY from now on."""
+        self._queue.close()
+
+    def stop(self) -> None:
+        """End the threads (blocks); every connection is closed already."""
+        self._workers.stop()
+
+    def _start(self) -> None:
+        while (begun := self._queue.start()) is not None:
+            upload = begun[1]
+            upload.connection.uploading = True
+            self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
+        self._queue.look(time.monotonic())
+
+    def _ended(self, upload: Upload, left: str, took_s: float) -> None:
+        connection = upload.connection
+        connection.uploading = False
+        tempo_s = upload.tempo_s()
+        self._queue.ended(connection.serial, upload, None if left else took_s, tempo_s)
+        self._queue.look(time.monotonic())
+        self._over(upload, left)
+        if connection.backlog:
+            connection.flush()  # what was queued while the thread held the write side
+        self._start()
+        self._call()
+
+    def _call(self) -> None:
+        for refused in self._queue.vacant():
+            refused.on_room(refused)
+
+    def _over(self, upload: Upload, left: str) -> None:
+        if not self._queue.load:
+            self.idle.set()
+        upload.on_ended(upload, left)
+
+    # -- upload threads --------------------------------------------------------------------------
+
+    def _serve(self, upload: Upload) -> None:
+        connection = upload.connection
+        left = "the connection is gone"
+        began = time.monotonic()
+        if connection.hold():
+            try:
+                with connection.writing:
+                    left = self._send_all(upload)
+                connection.wait_sent()
+            except TimeoutError:
+                self._inbox.post(connection.close, Outcome.STALLED, "stalled: it doesn't read")
+            except OSError as error:
+                self._inbox.post(connection.close, Outcome.LOST, str(error))
+            finally:
+                connection.release()
+        self._inbox.post(self._ended, upload, left, time.monotonic() - began)
+
+    def _send_all(self, upload: Upload) -> str:
+        connection = upload.connection
+        for chunk in upload.chunks:
+            connection.drain()  # control frames go between DATA frames
+            if upload.cancelled:
+                return "cancelled"
+            try:
+                source = upload.store.source(chunk)
+            except P2PCacheError as error:
+                _log.info("chunk %d can't be served: %s", chunk, error)
+                return "not here any more"
+            self._send(
+                connection, data_header(upload.stream, upload.number, chunk, source.length), source
+            )
+        connection.drain()
+        return ""
+
+    def _send(self, connection: Connection, header: bytes, source: ChunkSource) -> None:
+        sent = 0
+        while sent < len(header):
+            try:
+                sent += connection.channel.send(header[sent:], more=True)
+            except BlockingIOError:
+                connection.wait_writable()
+        at, end = source.offset, source.offset + source.length
+        while at < end:
+            count = min(end - at, self._up.quantum)
+            try:
+                moved = connection.channel.send_file(source.fd, at, count)
+            except BlockingIOError:
+                connection.wait_writable()
+                continue
+            if not moved:
+                raise OSError("our copy of a chunk is shorter than it was when proved")
+            at += moved
+            connection.bytes_out += moved
+            self._up.take(moved)

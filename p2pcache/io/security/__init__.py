@@ -1,0 +1,1 @@
+"""Certificates, cluster keys, credentials of local peers."""

@@ -1,0 +1,1 @@
+"""Safetensors headers, indexes and dtypes."""

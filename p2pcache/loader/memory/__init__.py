@@ -1,0 +1,1 @@
+"""Where tensors end: host and device memory."""

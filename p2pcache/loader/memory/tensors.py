@@ -1,0 +1,100 @@
+"""Tensors over memory: a view in the caller's framework that keeps its memory alive."""
+
+from typing import Any
+
+from p2pcache.errors import UsageError
+from p2pcache.loader.format.dtypes import (
+    Framework,
+    RawTensor,
+    import_numpy,
+    import_torch,
+    native_shape,
+    numpy_dtype,
+    torch_dtype,
+)
+
+
+def wrap(
+    owner: object, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...], to: Framework
+) -> Any:
+    """A tensor over `nbytes` of host memory; it holds `owner`.
+
+    Args:
+        owner: has the buffer protocol and is writable.
+        offset: where in it the tensor begins.
+        nbytes: of the tensor.
+        dtype: safetensors' word.
+        shape: in elements.
+        to: the caller's framework.
+    """
+    if to == "raw":
+        view = memoryview(owner)[offset : offset + nbytes]  # type: ignore[arg-type]
+        return RawTensor(dtype, shape, view.cast("B") if view.format != "B" else view)
+    seen = native_shape(dtype, shape, to)
+    if to == "np":
+        np = import_numpy()
+        if nbytes == 0:
+            return np.empty(seen, dtype=numpy_dtype(dtype))
+        flat = np.frombuffer(owner, dtype=np.uint8, count=nbytes, offset=offset)
+        return flat.view(numpy_dtype(dtype)).reshape(seen)
+    torch = import_torch()
+    if nbytes == 0:
+        return torch.empty(seen, dtype=torch_dtype(dtype), device="cpu")
+    flat = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)
+    return flat.view(torch_dtype(dtype)).reshape(seen)
+
+
+def writable_bytes(target: Any, dtype: str, shape: tuple[int, ...]) -> memoryview | None:
+    """The bytes behind a caller's host tensor, if a tensor of this kind can be read straight in.
+
+    None where it can't: another dtype, a view with strides, memory of a device.
+
+    Raises:
+        UsageError: the shape is another, or the target is nothing that could be filled.
+    """
+    kind = framework_of(target)
+    if kind == "raw":
+        view = memoryview(target).cast("B")
+        if view.readonly:
+            raise UsageError("a target buffer is read-only; give a bytearray or the like")
+        return view
+    if tuple(target.shape) != native_shape(dtype, shape, kind):
+        raise UsageError(
+            f"the target has the shape {list(target.shape)}, the model {list(native_shape(dtype, shape, kind))}"
+        )
+    if kind == "np":
+        if not target.flags.writeable:
+            raise UsageError("the target array is read-only")
+        if target.dtype != numpy_dtype(dtype) or not target.flags.c_contiguous:
+            return None
+        return memoryview(target.reshape(-1).view(import_numpy().uint8))
+    if any(step == 0 and n > 1 for step, n in zip(target.stride(), target.shape, strict=True)):
+        raise UsageError("the target is an expanded view, whose elements share memory; clone it")
+    if target.dtype != torch_dtype(dtype) or target.device.type != "cpu":
+        return None
+    flat = flat_bytes(target)
+    return None if flat is None else memoryview(flat.numpy())
+
+
+def flat_bytes(target: Any) -> Any:
+    """A torch tensor as its bytes, on its own device; None where strides forbid it."""
+    if not target.is_contiguous():
+        return None
+    # a dimension of length 1 may have any stride and still be contiguous, but not be viewed as bytes
+    return target.detach().as_strided((target.numel(),), (1,)).view(import_torch().uint8)
+
+
+def framework_of(target: object) -> Framework:
+    """Whose tensor it is.
+
+    Raises:
+        UsageError: none that we know.
+    """
+    root = type(target).__module__.partition(".")[0]
+    if hasattr(target, "data_ptr") and hasattr(target, "is_contiguous"):  # also a torch Parameter
+        return "pt"
+    if root == "numpy" and hasattr(target, "shape"):
+        return "np"
+    if isinstance(target, bytearray | memoryview):
+        return "raw"
+    raise UsageError(f"can't load into a {type(target).__name__}; give a torch or numpy tensor")

@@ -1,0 +1,1 @@
+"""Which bytes go where, decided before a byte moves."""

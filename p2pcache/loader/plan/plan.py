@@ -1,0 +1,342 @@
+"""What to read for a load: which tensors, which part of each, in which pieces. Pure.
+
+A load is cut into batches: one large tensor, or small neighbours together. A batch is what is
+waited for, held in memory and handed out as one; it's read in reads of a few megabytes.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, SupportsIndex
+
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.loader.format.dtypes import BITS
+from p2pcache.loader.format.header import TensorInfo
+from p2pcache.loader.source.source import Range
+
+MiB = 1 << 20
+READ_BYTES = 8 * MiB  # a preadv of 8 MiB measured best; smaller ones pay more for each call
+BATCH_BYTES = 4 * MiB  # small tensors that travel together: about a chunk of a large file
+GAP_BYTES = 64 << 10  # reading so much in vain costs less than another system call
+ALIGN_BYTES = 256  # what CUDA's allocator promises; suits every dtype and vector unit
+MAX_PARTS = 1000  # of one read: the kernel takes 1024 at most (IOV_MAX)
+MAX_ITEMS = 256  # tensors of one read: bounds the padding in a ring slot to 64 KiB
+MAX_SPANS = 64  # a strided slice with more of them is waited for as a whole
+
+Filter = str | Iterable[str] | Callable[[str], bool]
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)\.")
+_EXPERT = re.compile(r"(?:^|\.)experts\.(\d+)\.")
+_INPUT = re.compile(
+    r"(?:^|[._])(?:embed|embeddings|embed_tokens|wte|wpe|tok_embeddings|emb)(?:[._]|$)"
+)
+_OUTPUT = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelAxis:
+    """This process is `rank` of `size` along one way of splitting a model.
+
+    "tensor": of the tensors whose names match, only the rank's equal part along `dim`.
+    "pipeline": only the layers of the stage, even shares in order; what comes before the layers
+    goes to the first stage, what comes after them to the last (with the embedding, where the
+    model has no output layer of its own).
+    "expert": of tensors named `...experts.N...` only the rank's share of the numbers.
+    """
+
+    kind: Literal["tensor", "pipeline", "expert"]
+    rank: int
+    size: int
+    dim: int = 0  # of "tensor" only
+    names: str = "*"  # of "tensor" only: a glob
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("tensor", "pipeline", "expert"):
+            raise UsageError(f"kind {self.kind!r}: expected tensor, pipeline or expert")
+        numbers: tuple[Any, ...] = (self.rank, self.size, self.dim)  # whatever somebody wrote
+        if not all(isinstance(number, SupportsIndex) for number in numbers):
+            raise UsageError(f"{self}: rank, size and dim are whole numbers")
+        if not isinstance(self.names, str):
+            raise UsageError(f"{self}: names is one glob; give an axis for each")
+        if not 0 <= self.rank < self.size:
+            raise UsageError(f"rank {self.rank} of {self.size}: expected 0 <= rank < size")
+
+
+class Want(NamedTuple):
+    """A tensor or a slice of it: `pieces` pieces of `length` bytes, `stride` apart in the file."""
+
+    info: TensorInfo
+    shape: tuple[int, ...]
+    start: int
+    length: int
+    stride: int
+    pieces: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.pieces * self.length
+
+
+class Part(NamedTuple):
+    """Bytes of one read: to `offset` of the batch's tensor `item`; to nowhere if `item` is -1."""
+
+    item: int
+    offset: int
+    length: int
+
+
+class Read(NamedTuple):
+    """Neighbouring bytes of one file, for one call."""
+
+    path: str
+    start: int
+    parts: list[Part]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Tensors that are waited for, held and handed out together."""
+
+    wants: list[Want]
+    offsets: list[int] = field(default_factory=list)  # of each want in the batch's own memory
+    nbytes: int = 0  # memory, with padding
+
+    def add(self, want: Want) -> None:
+        """Append one tensor."""
+        self.offsets.append(self.nbytes)
+        self.wants.append(want)
+        self.nbytes += -(-want.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+    def ranges(self) -> list[Range]:
+        """The bytes of the file that must be there."""
+        found: list[Range] = []
+        for want in self.wants:
+            path = want.info.path
+            for start, end in _spans(want):
+                if found and found[-1].path == path and found[-1].end == start:
+                    start = found.pop().start  # noqa: PLW2901  # neighbours become one
+                found.append(Range(path, start, end))
+        return found
+
+    def reads(self, read_bytes: int = READ_BYTES) -> Iterator[Read]:
+        """The calls that bring it; each spans at most `read_bytes` of the file."""
+        return _reads(self.wants, read_bytes)
+
+
+def shown(name: object) -> str:
+    """A tensor's name for a message of one line: names are untrusted, keys of a dict may be anything."""
+    text = name if isinstance(name, str) and name.isprintable() else repr(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def whole(info: TensorInfo) -> Want:
+    """All of a tensor."""
+    return Want(info, info.shape, info.start, info.nbytes, 0, 1)
+
+
+def cut(info: TensorInfo, dim: int, start: int, stop: int) -> Want:
+    """The slice [start, stop) along one dimension; both inside the shape.
+
+    Raises:
+        UsageError: no such dimension, or elements smaller than a byte that begin inside one.
+    """
+    if not -len(info.shape) <= dim < len(info.shape):
+        raise UsageError(
+            f"{shown(info.name)} has the shape {list(info.shape)} and no dimension {dim}"
+        )
+    dim %= len(info.shape)
+    outer = 1
+    for length in info.shape[:dim]:
+        outer *= length
+    inner_bits = BITS[info.dtype]
+    for length in info.shape[dim + 1 :]:
+        inner_bits *= length
+    edges = (start * inner_bits, stop * inner_bits, info.shape[dim] * inner_bits)
+    if any(edge % 8 for edge in edges):
+        raise UsageError(f"{shown(info.name)}: {info.dtype} can't be cut there, inside a byte")
+    low, high, stride = (edge // 8 for edge in edges)
+    shape = (*info.shape[:dim], stop - start, *info.shape[dim + 1 :])
+    if outer == 1 or high - low == stride:
+        return Want(info, shape, info.start + low, (high - low) * outer, 0, 1)
+    if outer == 0 or low == high:
+        return Want(info, shape, info.start, 0, 0, 1)
+    return Want(info, shape, info.start + low, high - low, stride, outer)
+
+
+def choose(
+    tensors: Sequence[TensorInfo],
+    names: Filter | None = None,
+    axes: Sequence[ParallelAxis] = (),
+) -> list[Want]:
+    """The tensors (or parts) that a load is to bring, in the given order.
+
+    Args:
+        tensors: all of the model.
+        names: a glob, several (any may match), or a function of the name; None takes all.
+        axes: what this process is in a parallel group. Of two "tensor" axes that match a name the
+            first counts.
+
+    Raises:
+        NotFound: globs that no tensor of the model matches: a slip, which a function may know better.
+        UsageError: a dimension that `size` doesn't divide.
+    """
+    kept = _matching(tensors, names)
+    for axis in axes:
+        if axis.kind == "pipeline":
+            kept = _stage(kept, tensors, axis)
+        elif axis.kind == "expert":
+            kept = _experts(kept, tensors, axis)
+    cuts = [axis for axis in axes if axis.kind == "tensor"]
+    return [_part_of(info, cuts) for info in kept]
+
+
+def batches(wants: Iterable[Want], batch_bytes: int = BATCH_BYTES) -> list[Batch]:
+    """Group wants, in order: large ones alone, small neighbours of one file together."""
+    found: list[Batch] = []
+    for want in wants:
+        last = found[-1] if found else None
+        if (
+            last is None
+            or last.nbytes + want.nbytes > batch_bytes
+            or last.wants[-1].info.path != want.info.path
+        ):
+            last = Batch([])
+            found.append(last)
+        last.add(want)
+    return found
+
+
+def _globs(names: str | Iterable[str]) -> list[str]:
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    globs: list[Any] = list(names) if several else [names]
+    if not all(isinstance(glob, str) for glob in globs):
+        raise UsageError(f"filter {names!r}: expected a glob, several, or a function of the name")
+    return globs
+
+
+def _matching(tensors: Sequence[TensorInfo], names: Filter | None) -> list[TensorInfo]:
+    if names is None:
+        return list(tensors)
+    if callable(names):
+        return [info for info in tensors if names(info.name)]
+    globs = _globs(names)
+    pattern = re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
+    found = [info for info in tensors if pattern.match(info.name)]
+    if globs and not found:
+        told = ", ".join(shown(glob) or "''" for glob in globs)
+        raise NotFound(
+            f"none of the {len(tensors)} tensors matches {told}; globs are for whole names, such as '*.mlp.*'"
+        )
+    return found
+
+
+def _part_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> Want:
+    for axis in cuts:
+        if not fnmatch.fnmatchcase(info.name, axis.names):
+            continue
+        if not -len(info.shape) <= axis.dim < len(info.shape):
+            raise UsageError(
+                f"{shown(info.name)} has the shape {list(info.shape)} and no dimension {axis.dim}; "
+                "narrow the axis' names"
+            )
+        share, rest = divmod(info.shape[axis.dim], axis.size)
+        if rest:
+            raise UsageError(
+                f"{shown(info.name)}: {axis.size} ranks can't share {info.shape[axis.dim]} rows of "
+                f"dimension {axis.dim} evenly; cut it by hand with safe_open(...).get_slice"
+            )
+        return cut(info, axis.dim, axis.rank * share, (axis.rank + 1) * share)
+    return whole(info)
+
+
+def _share(number: int, total: int, size: int) -> int:
+    """The rank that `number` of `total` belongs to, in even consecutive shares."""
+    return number * size // total
+
+
+def _stage(
+    kept: list[TensorInfo], tensors: Sequence[TensorInfo], axis: ParallelAxis
+) -> list[TensorInfo]:
+    layers = [_number(_LAYER, t.name) for t in tensors]
+    total = max((n for n in layers if n is not None), default=-1) + 1
+    tied = not any(_OUTPUT.search(t.name) for t in tensors)
+    first, last = axis.rank == 0, axis.rank == axis.size - 1
+
+    def mine(name: str) -> bool:
+        layer = _number(_LAYER, name)
+        if layer is not None:
+            return _share(layer, total, axis.size) == axis.rank
+        if _INPUT.search(name):
+            return first or (last and tied)
+        return last
+
+    return [t for t in kept if mine(t.name)]
+
+
+def _experts(
+    kept: list[TensorInfo], tensors: Sequence[TensorInfo], axis: ParallelAxis
+) -> list[TensorInfo]:
+    numbers = [_number(_EXPERT, t.name) for t in tensors]
+    total = max((n for n in numbers if n is not None), default=-1) + 1
+
+    def mine(name: str) -> bool:
+        number = _number(_EXPERT, name)
+        return number is None or _share(number, total, axis.size) == axis.rank
+
+    return [t for t in kept if mine(t.name)]
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int | None:
+    found = pattern.search(name)
+    return int(found[1]) if found and len(found[1]) <= 9 else None
+
+
+def _spans(want: Want) -> list[tuple[int, int]]:
+    end = want.start + want.stride * (want.pieces - 1) + want.length
+    if want.nbytes == 0:
+        return []
+    if want.pieces == 1 or want.pieces > MAX_SPANS or want.stride - want.length <= GAP_BYTES:
+        return [(want.start, end)]
+    return [
+        (want.start + i * want.stride, want.start + i * want.stride + want.length)
+        for i in range(want.pieces)
+    ]
+
+
+def _reads(wants: Sequence[Want], read_bytes: int) -> Iterator[Read]:
+    """Walk the segments in file order and close a read when it is full or the gap is wide."""
+    path, start, end, items = "", 0, 0, 0
+    parts: list[Part] = []
+    for item, want in enumerate(wants):
+        items += 1
+        for position, offset, length in _pieces(want, read_bytes):
+            gap = position - end
+            fits = (
+                want.info.path == path
+                and 0 <= gap <= GAP_BYTES
+                and position + length - start <= read_bytes
+                and len(parts) + 2 <= MAX_PARTS
+                and items <= MAX_ITEMS
+            )
+            if not fits:
+                if parts:
+                    yield Read(path, start, parts)
+                path, start, parts, items = want.info.path, position, [], 1
+            elif gap:
+                parts.append(Part(-1, 0, gap))
+            parts.append(Part(item, offset, length))
+            end = position + length
+    if parts:
+        yield Read(path, start, parts)
+
+
+def _pieces(want: Want, read_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """(position in the file, offset in the tensor, length) of bites no longer than a read."""
+    for index in range(want.pieces if want.length else 0):
+        for inside in range(0, want.length, read_bytes):
+            yield (
+                want.start + index * want.stride + inside,
+                index * want.length + inside,
+                min(read_bytes, want.length - inside),
+            )

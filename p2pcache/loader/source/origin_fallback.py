@@ -1,0 +1,181 @@
+"""When the agent is gone for good: the missing chunks from the origin, proved here, into a scratch file."""
+
+import os
+import tempfile
+import threading
+from array import array
+from itertools import accumulate
+
+from blake3 import blake3
+
+from p2pcache.core import bitset
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.errors import IntegrityError, NoSpace, OriginChanged, OriginUnavailable, P2PCacheError
+from p2pcache.io.blobs.blob_file import OpenFile
+from p2pcache.io.disk.disk import Disk, disk_errors
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.fetch import fetch_run
+from p2pcache.io.origins.repo import OriginRepo
+
+THREADS = (
+    4  # one S3 connection gives about 100 MB/s; all nodes of a broken cluster may do this at once
+)
+
+
+class Rescue:
+    """Reads runs of one model from its origin. Thread-safe. Implements `fetch.Target`.
+
+    The scratch file has no name and is as large as what was rescued; it goes with the object.
+    """
+
+    def __init__(self, layout: Layout, url: str) -> None:
+        """Open the origin; nothing is read yet.
+
+        Args:
+            layout: of the model.
+            url: of the origin; credentials come from the storage's own environment.
+
+        Raises:
+            UsageError, NotFound, OriginUnavailable: the origin can't be opened.
+            NoSpace, P2PCacheError: no scratch file (TMPDIR says where).
+        """
+        self.layout = layout
+        self.bytes_origin = 0
+        self._repo = OriginRepo(open_origin(url))
+        self._offsets: array[int] = array("Q", accumulate(layout.lengths, initial=0))
+        self._have = bytearray(layout.chunk_count)
+        self._disk = Disk()
+        with disk_errors(f"scratch file in {tempfile.gettempdir()}"):
+            with tempfile.TemporaryFile() as file:
+                self._file = OpenFile(os.dup(file.fileno()))
+            os.ftruncate(self._file.fd, self._offsets[-1])
+        self._asked = 0  # runs (bits) that were asked for
+        self._queue: list[int] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self.error: P2PCacheError | None = None
+        for number in range(THREADS):
+            threading.Thread(
+                target=self._work, name=f"p2pcache-rescue-{number}", daemon=True
+            ).start()
+
+    def ask(self, runs: int) -> None:
+        """Bring these runs (bits); the last ones asked for come first. Returns at once."""
+        with self._changed:
+            fresh = runs & ~self._asked
+            if fresh:
+                self._asked |= fresh
+                self._queue[:0] = bitset.members(fresh)
+                self._changed.notify_all()
+
+    def has_run(self, run: int) -> bool:
+        """Whether the run's chunks are here and proved."""
+        return all(self._have[chunk] for chunk in self.layout.run_chunks(run))
+
+    def read(self, chunk: int, start: int, into: memoryview) -> None:
+        """Fill `into` from byte `start` of a chunk that is here.
+
+        Raises:
+            P2PCacheError: the scratch file can't be read.
+        """
+        with disk_errors("scratch file"):
+            done = 0
+            while done < len(into):
+                got = os.preadv(self._file.fd, [into[done:]], self._offsets[chunk] + start + done)
+                if got == 0:
+                    raise IntegrityError("the scratch file became shorter")
+                done += got
+
+    def close(self) -> None:
+        """Stop. Reads in flight end by themselves."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # -- fetch.Target ------------------------------------------------------------------------------
+
+    def missing_chunks(self, run: int) -> list[int]:
+        """Chunks of the run that aren't here, in order."""
+        return [chunk for chunk in self.layout.run_chunks(run) if not self._have[chunk]]
+
+    def begin(self, chunk: int) -> "_Writer | None":
+        """A stream for one chunk; None when it is here."""
+        return None if self._have[chunk] else _Writer(self, chunk)
+
+    def write(self, chunk: int, offset: int, data: memoryview) -> None:
+        """Bytes of a chunk that isn't proved yet."""
+        self._disk.write_at(self._file.fd, data, self._offsets[chunk] + offset)
+
+    def prove(self, chunk: int, digest: bytes) -> bool:
+        """The chunk is written in full and has this digest; whether it is the right one."""
+        if digest != self.layout.digest_of_chunk(chunk):
+            return False
+        self._have[chunk] = 1
+        return True
+
+    # -- threads -----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (run := self._next()) is not None:
+            why: list[P2PCacheError] = []
+            outcome = fetch_run(
+                self._repo, self.layout, self, run, on_bytes=self._count, cancelled=self._is_over,
+                on_trouble=why.append,
+            )  # fmt: skip
+            with self._changed:
+                if outcome is not Outcome.DONE and self.error is None and not self._closed:
+                    self.error = _error(outcome, self._repo.url, why)
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._is_over())
+            return None if self._is_over() else self._queue.pop(0)
+
+    def _is_over(self) -> bool:
+        return self._closed or self.error is not None
+
+    def _count(self, nbytes: int) -> None:
+        with self._changed:
+            self.bytes_origin += nbytes
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something came, or the time is up."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+
+class _Writer:
+    """One stream of one chunk; two of the same chunk write the same bytes or fail their proof."""
+
+    def __init__(self, rescue: Rescue, chunk: int) -> None:
+        self._rescue = rescue
+        self._chunk = chunk
+        self._hasher = blake3()
+
+    def update(self, data: memoryview) -> None:
+        self._hasher.update(data)
+
+    def put(self, offset: int, data: memoryview) -> None:
+        self._rescue.write(self._chunk, offset, data)
+
+    def finish(self) -> bool:
+        return self._rescue.prove(self._chunk, self._hasher.digest())
+
+    def abort(self) -> None:
+        pass
+
+
+def _error(outcome: Outcome, url: str, why: list[P2PCacheError]) -> P2PCacheError:
+    if outcome is Outcome.UNAVAILABLE and why:
+        return type(why[-1])(f"{why[-1]}; start the node's agent again and load again")
+    if outcome is Outcome.MISMATCH:
+        return OriginChanged(
+            f"the bytes at {url} aren't what was pushed; push the model again with --repair"
+        )
+    if outcome is Outcome.FAILED:
+        return NoSpace(
+            f"the scratch file in {tempfile.gettempdir()} can't be written; free some space, or set TMPDIR"
+        )
+    return OriginUnavailable(f"{url} doesn't answer; start the node's agent again and load again")

@@ -1,0 +1,1 @@
+"""A load at work: bytes from a source into memory."""

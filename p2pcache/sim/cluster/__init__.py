@@ -1,0 +1,1 @@
+"""Nodes, tracker and network in virtual time."""

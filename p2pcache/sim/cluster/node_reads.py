@@ -1,0 +1,115 @@
+"""What one simulated node reads from the origin, as the daemon's threads do it: begun, frozen, cancelled, ended."""
+
+from typing import TYPE_CHECKING
+
+from p2pcache.core.swarm import events
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.sim.cluster.network import Flow, Link
+
+if TYPE_CHECKING:
+    from p2pcache.sim.cluster.node import SimNode
+
+STREAMS = 64  # connections of one node to the origin: more than it ever uses
+READ_TIMEOUT_S = 10.0  # as the origin's client: without a byte for so long a read begins again
+
+
+class Read:
+    """One read in flight."""
+
+    __slots__ = ("cancelled", "flow", "frozen", "run")
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.flow: Flow | None = None  # None: the origin hasn't answered yet, or is frozen
+        self.frozen = False
+        self.cancelled = False
+
+
+class OriginReads:
+    """The reads of one node."""
+
+    def __init__(self, node: "SimNode") -> None:
+        self.odd = False  # this node's storage isn't what the others read
+        self._node = node
+        self._reads: dict[int, Read] = {}
+        self._streams: list[Link] = []
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def begin(self, fetch: int, run: int) -> None:
+        """Ask the origin for a run."""
+        self._reads[fetch] = Read(run)
+        self._ask(fetch)
+
+    def cancel(self, fetch: int) -> None:
+        """Nobody needs it any more; a thread that waits for bytes doesn't hear of it before its timeout."""
+        read = self._reads.get(fetch)
+        if read is None:
+            return
+        read.cancelled = True
+        if read.flow is not None:
+            self._node.net.cancel(read.flow)
+        if not read.frozen:
+            self._node.world.after(0, self._ended, fetch, Outcome.CANCELLED)
+
+    def freeze(self) -> int:
+        """No byte more of what flows now; returns how many reads that were."""
+        flowing = [(n, r) for n, r in self._reads.items() if r.flow is not None and not r.cancelled]
+        for fetch, read in flowing:
+            assert read.flow is not None
+            self._node.net.cancel(read.flow)
+            self._hang(fetch, read)
+        return len(flowing)
+
+    def stop(self) -> None:
+        """The process is gone."""
+        for read in self._reads.values():
+            if read.flow is not None:
+                self._node.net.cancel(read.flow)
+
+    def _ask(self, fetch: int) -> None:
+        node = self._node
+        node.world.after(node.cluster.first_byte_s(), self._answers, fetch)
+
+    def _answers(self, fetch: int) -> None:
+        node, read = self._node, self._reads.get(fetch)
+        if not node.alive or read is None or read.cancelled:
+            return
+        if node.cluster.refusing_until > node.world.now:
+            self._ended(fetch, Outcome.UNAVAILABLE)
+        elif self.odd:
+            self._ended(fetch, Outcome.MISMATCH)
+        elif node.cluster.frozen_until > node.world.now:
+            self._hang(fetch, read)
+        else:
+            path = [node.cluster.origin, *self._stream(fetch), *node.way_in]
+            size = node.run_bytes[read.run]
+            read.flow = node.net.start(path, size, self._ended, fetch, Outcome.DONE)
+
+    def _hang(self, fetch: int, read: Read) -> None:
+        read.flow, read.frozen = None, True
+        self._node.world.after(READ_TIMEOUT_S, self._timed_out, fetch)
+
+    def _timed_out(self, fetch: int) -> None:
+        if not self._node.alive:
+            return
+        read = self._reads[fetch]
+        read.frozen = False
+        if read.cancelled:
+            self._ended(fetch, Outcome.CANCELLED)
+        else:
+            self._ask(fetch)
+
+    def _stream(self, fetch: int) -> list[Link]:
+        """What one connection to the origin carries, if that is limited."""
+        rate, number = self._node.cluster.origin_stream, fetch % STREAMS
+        while rate and len(self._streams) <= number:
+            self._streams.append(self._node.net.link(rate))
+        return self._streams[number : number + 1]
+
+    def _ended(self, fetch: int, outcome: Outcome) -> None:
+        if self._reads.pop(fetch, None) is not None:
+            if outcome is Outcome.DONE:
+                self._node.progressed()
+            self._node.post(events.FetchEnded(fetch, outcome))

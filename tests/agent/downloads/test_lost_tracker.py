@@ -1,0 +1,86 @@
+"""A pull that no tracker ever heard of, with the storage healthy."""
+
+import asyncio
+import dataclasses
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads.lost_tracker import FILE
+from p2pcache.core.protocol.messages import Member
+from p2pcache.io.notes.known_members import MemberBook
+from tests.agent.kit import agent, make_model, pull, push
+
+DATA = random.Random(11).randbytes(6_000_000)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> str:
+    push(tmp_path / "origin", make_model(tmp_path / "model", {"w.bin": DATA}), "m:v1")
+    return (tmp_path / "origin").as_uri()
+
+
+@pytest.fixture
+def nobody() -> str:
+    """Where no tracker listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    return f"http://127.0.0.1:{port}"
+
+
+def hurry(app: AgentApp) -> None:
+    """Without the waits that a tracker's leases are worth."""
+    quick = {"lease_ttl_s": 1.0, "fallback_grace_s": 0.5, "stuck_after_s": 0.2}
+    downloads = app.downloads
+    downloads._settings = dataclasses.replace(downloads._settings, **quick)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+async def test_who_never_met_its_tracker_reads_alone(
+    tmp_path: Path, origin: str, nobody: str
+) -> None:
+    async with agent(tmp_path, origin=origin, tracker=nobody) as app:
+        hurry(app)
+        async with asyncio.timeout(60):
+            end = await pull(app, "m:v1")
+    assert (end["event"], end["bytes_origin"]) == ("done", len(DATA))
+
+
+@pytest.mark.slow
+async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, nobody: str) -> None:
+    """A dead node among them stops nobody."""
+    async with (
+        agent(tmp_path, "a", origin=origin, tracker=nobody) as a,
+        agent(tmp_path, "b", origin=origin, tracker=nobody) as b,
+    ):
+        for app, other in ((a, b), (b, a)):
+            hurry(app)
+            app.stranded._book.note([Member(other.node, other.advertise), Member(9, "127.0.0.1:1")])
+        async with asyncio.timeout(60):
+            ends = await asyncio.gather(pull(a, "m:v1"), pull(b, "m:v1"))
+    assert [end["event"] for end in ends] == ["done", "done"]
+    assert sum(end["bytes_origin"] for end in ends) <= 1.1 * len(DATA)
+    again = MemberBook(tmp_path / "a" / FILE)
+    assert set(again.members) == {b.node, 9}
+
+
+def test_a_book_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    for text in ("", "{", '{"format": 1, "members": 7}', '{"format": 9, "members": []}'):
+        path.write_text(text)
+        assert not MemberBook(path).members
+
+
+def test_a_book_is_written_when_there_is_news(tmp_path: Path) -> None:
+    book = MemberBook(tmp_path / FILE)
+    assert book.page() is None
+    book.note([Member(1, "h:1"), Member(2, "h:2")])
+    page = book.page()
+    assert page is not None
+    book.write(page)
+    book.note([Member(1, "h:1")])
+    assert book.page() is None
+    assert MemberBook(tmp_path / FILE).members == book.members

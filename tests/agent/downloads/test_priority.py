@@ -1,0 +1,99 @@
+"""A pull in the background gives way to one that somebody waits for, and comes back."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads.download import Download
+from p2pcache.core.upload.upload_queue import Turn
+from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
+
+RATE = 12_000_000  # bytes per second of the origin
+SIZES = {"warm": 24_000_000, "now": 2_000_000}  # far more than what is read at the same time
+
+
+def models(tmp: Path) -> Path:
+    for name, size in SIZES.items():
+        data = {"w": random.Random(name).randbytes(size)}
+        push(tmp / "origin", make_model(tmp / name, data), f"t/{name}:v1")
+    return tmp / "origin"
+
+
+async def running(app: AgentApp, count: int) -> list[Download]:
+    async with asyncio.timeout(30):
+        while len(app.downloads.running) < count or not all(
+            one.swarm.scheduler for one in app.downloads.running.values()
+        ):
+            await asyncio.sleep(0.01)
+    return list(app.downloads.running.values())
+
+
+async def finished(app: AgentApp, name: str, ended: list[str], **body: Any) -> None:
+    last = await pull(app, f"t/{name}:v1", **body)
+    assert last["event"] == "done", json.dumps(last)
+    ended.append(name)
+
+
+async def test_the_background_waits_while_somebody_else_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        (behind,) = await running(app, 1)
+        assert app.net._turns[behind.swarm.digest] is Turn.BACKGROUND
+        now = asyncio.gather(finished(app, "now", ended))
+        await running(app, 2)
+        async with asyncio.timeout(30):
+            while behind.swarm.scheduler is None or behind.swarm.scheduler.wanted:
+                await asyncio.sleep(0.01)
+        async with client(app) as session, session.get("/v1/explain?ref=t/warm:v1") as answer:
+            now_told = (await answer.json())["now"]
+            assert "wait for others that go first" in now_told["waits"]
+            missing = now_told["runs"] - behind.swarm.scheduler.have.bit_count()
+            assert now_told["runs_missing"] == missing > 0, "held back isn't done"
+        reads.let_go.set()
+        await now
+        await warm
+        assert ended == ["now", "warm"]
+        assert behind.swarm.complete
+
+
+async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        (download,) = await running(app, 1)
+        now = asyncio.gather(finished(app, "warm", ended))
+        async with asyncio.timeout(30):
+            while download.swarm.digest in app.net._turns:
+                await asyncio.sleep(0.01)
+        reads.let_go.set()
+        await asyncio.gather(warm, now)
+        async with client(app) as session, session.get("/v1/status") as answer:
+            assert (await answer.json())["pulls"] == []
+
+
+async def test_a_stuck_pull_holds_nobody_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its origin reads hang: after a while the background goes on beside it."""
+    origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
+        warm = asyncio.gather(finished(app, "warm", ended, background=True))
+        await running(app, 1)
+        now = asyncio.gather(finished(app, "now", ended))
+        both = await running(app, 2)
+        stuck = both[1]
+        order = app.api._pulls._order
+        order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
+        assert not order._others_get_on(Turn.BACKGROUND)
+        reads.let_go.set()
+        await asyncio.gather(warm, now)

@@ -1,0 +1,286 @@
+"""Warming one agent: behind every pull, and what ends it."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.jobs import warms
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.ids import Ref
+from p2pcache.io.notes.pending_warms import WarmBook
+from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
+from tests.agent.jobs.warm_kit import REF, get, model, refs, running, until, warm
+from tests.agent.kit import HeldReads, agent, client, pull, push
+from tests.io.models.store_kit import small_file_system
+
+
+async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
+    digest = model(tmp_path)
+    origin = (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, origin=origin, abandon_after_s=0.1) as app:
+        began = await warm(app)
+        assert began == {"ref": REF, "digest": digest, "bytes": 3_000_000, "state": "started"}
+        await until(lambda: not app.warms._running)
+        assert await refs(app) == [REF]
+        assert (await warm(app))["state"] == "had"
+        (row,) = (await get(app, "/v1/history"))["history"]
+        assert (row["action"], row["ref"], row["code"]) == ("warm", REF, 0)
+        assert (await get(app, f"/v1/explain?ref={REF}"))["last"]["action"] == "warm"
+        assert 'p2pcache_agent_warms_total{exit_code="0"} 1.0' in app.queries.metrics()[0].decode()
+
+
+async def test_another_name_of_what_is_here_is_set(tmp_path: Path) -> None:
+    model(tmp_path)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        assert (await pull(app, REF))["event"] == "done"
+        push(tmp_path / "origin", tmp_path / "m", "team/other:v1")
+        assert (await warm(app, "team/other:v1"))["state"] == "had"
+        (known,) = (await get(app, "/v1/models"))["models"]
+        assert set(known["refs"]) == {REF, "team/other:v1"}
+
+
+async def test_it_yields_to_two_pulls_and_the_background_yields_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        model(tmp_path, name, 2_000_000)
+    for name in ("m", "least"):
+        model(tmp_path, name, 16_000_000)  # far more than what is read at the same time
+    reads, ended = HeldReads(monkeypatch), list[str]()
+
+    def follow(name: str) -> Download:
+        download = running(app, name)
+        download.ended.add_done_callback(lambda _: ended.append(name))
+        return download
+
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        assert (await warm(app))["state"] == "started"
+        least = asyncio.gather(pull(app, "team/least:v1", background=True))
+        await until(lambda: len(app.downloads.running) == 2)
+        mine, last = follow("m"), follow("least")
+        await until(lambda: last.swarm.scheduler is not None and not last.swarm.scheduler.wanted)
+        assert mine.swarm.scheduler is None or mine.swarm.scheduler.wanted
+        pulls = asyncio.gather(pull(app, "team/one:v1"), pull(app, "team/two:v1"))
+        await until(lambda: len(app.downloads.running) == 4)
+        follow("one"), follow("two")
+        await until(lambda: mine.swarm.scheduler is not None and not mine.swarm.scheduler.wanted)
+        kinds = {row["ref"]: row["kind"] for row in (await get(app, "/v1/pulls"))["pulls"]}
+        assert kinds == {
+            "team/m:v1": "warm", "team/one:v1": "pull", "team/two:v1": "pull",
+            "team/least:v1": "background",
+        }  # fmt: skip
+        assert app.net._turns[mine.swarm.digest] is Turn.WARM
+        reads.let_go.set()
+        await asyncio.gather(pulls, least)
+    assert set(ended[:2]) == {"one", "two"}
+    assert ended[2:] == ["m", "least"]
+
+
+async def test_a_pull_joins_it_and_lifts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await warm(app)
+        assert (await warm(app))["state"] == "getting"
+        download = running(app, "m")
+        assert download.clients == 1, "twice is once"
+        behind = asyncio.gather(pull(app, REF, background=True))  # as `warm --wait` does
+        await until(lambda: download.clients == 2)
+        assert download.kind == "warm"
+        now = asyncio.gather(pull(app, REF))
+        await until(lambda: download.kind == "pull")
+        assert download.swarm.digest not in app.net._turns
+        reads.let_go.set()
+        assert [last["event"] for (last,) in await asyncio.gather(behind, now)] == ["done"] * 2
+
+
+async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path) -> None:
+    model(tmp_path)
+    origin = (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, origin=origin, min_free_bytes=1 << 60) as app:
+        refused = await warm(app)
+        assert refused["code"] == 5
+        assert "3.0 MB needed" in refused["message"]
+        assert (await warm(app, "team/absent:v1"))["code"] == 3
+        assert (await warm(app, replicas=2))["code"] == 8
+        assert (await warm(app, replicas=-1))["code"] == 2
+        assert not app.downloads.running
+        assert {row["action"] for row in (await get(app, "/v1/history"))["history"]} == {"warm"}
+
+
+async def test_who_removes_it_stops_it_unless_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    reads = HeldReads(monkeypatch)
+
+    async def remove(ref: str) -> Any:
+        async with client(app) as session, session.delete(f"/v1/model?ref={ref}") as answer:
+            return await answer.json()
+
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await warm(app)
+        waiting = asyncio.gather(pull(app, REF))
+        await until(lambda: running(app, "m").clients == 2)
+        assert (await remove(REF))["code"] == 10
+        waiting.cancel()
+        await until(lambda: running(app, "m").clients == 1)
+        assert (await remove(REF))["removed"] == REF
+        assert not app.downloads.running
+        await until(lambda: not app.warms._running)
+        assert (await get(app, "/v1/models"))["models"] == []
+        rows = (await get(app, "/v1/history"))["history"]
+        assert [row["message"] for row in rows if row["action"] in ("pull", "warm")] == [
+            f"{REF} was removed while it was warmed"
+        ]
+        reads.let_go.set()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    with small_file_system(tmp_path / "small", 24_000_000) as place:
+        yield place
+
+
+async def test_it_gives_its_disk_space_to_a_pull(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a pod that waits would not start because of a model that nobody waits for."""
+    for name, size in (
+        ("old", 3_000_000),
+        ("one", 5_000_000),
+        ("two", 5_000_000),
+        ("big", 12_000_000),
+    ):
+        model(tmp_path, name, size)
+    origin, cache = (tmp_path / "origin").as_uri(), str(small_disk / "cache")
+    async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
+        assert (await pull(app, "team/old:v1"))["event"] == "done"
+        reads = HeldReads(monkeypatch)
+        assert [(await warm(app, f"team/{name}:v1"))["state"] for name in ("one", "two")] == [
+            "started"
+        ] * 2
+        assert (await warm(app, "team/big:v1"))["code"] == 5, "a warm takes nothing from a warm"
+        waiting = asyncio.gather(pull(app, "team/two:v1", background=True))  # as `warm --wait` does
+        await until(lambda: running(app, "two").clients == 2)
+        mine = asyncio.gather(pull(app, "team/big:v1"))
+        await until(lambda: any(d.ref.name == "big" for d in app.downloads.running.values()))
+        (told,) = await waiting
+        assert told["code"] == 5
+        assert told["message"] == (
+            "team/two:v1 gave its disk space to the pull of team/big:v1; make room (p2pcache prune) and ask again"
+        )
+        reads.let_go.set()
+        assert (await mine)[0]["event"] == "done"
+        await until(lambda: not app.warms._running)
+        assert set(await refs(app)) == {"team/old:v1", "team/one:v1", "team/big:v1"}
+        assert (await warm(app, "team/two:v1"))["code"] == 5
+
+
+async def test_it_goes_on_after_a_restart_unless_it_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("m", "one"):
+        model(tmp_path, name)
+    origin = (tmp_path / "origin").as_uri()
+    reads = HeldReads(monkeypatch)
+    refs_ = [f"team/{name}:v1" for name in ("m", "one")]
+    async with agent(tmp_path, origin=origin) as app:
+        for ref in refs_:
+            assert (await warm(app, ref))["state"] == "started"
+        await until(lambda: len(app.warms._book.refs()) == 2)
+        reads.lost = True
+        reads.let_go.set()
+    reads.lost = False
+    async with agent(tmp_path) as app:  # it doesn't know of any origin yet
+        assert WarmBook(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
+        async with client(app) as session, session.delete(f"/v1/model?ref={refs_[1]}") as answer:
+            assert answer.status == 200
+    async with agent(tmp_path, origin=origin) as app:
+        app.warms.resume()
+        await until(
+            lambda: not app.warms._running and not WarmBook(tmp_path / "a" / warms.FILE).refs()
+        )
+        assert refs_[0] in await refs(app)
+        assert refs_[1] not in await refs(app)
+
+
+async def test_it_waits_for_a_storage_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warms, "AGAIN_S", 0.02)
+    model(tmp_path)
+    (tmp_path / "a").mkdir()
+    book = WarmBook(tmp_path / "a" / warms.FILE)
+    for ref in (REF, "team/absent:v1"):
+        book.add(Ref.parse(ref))
+    async with agent(tmp_path) as app:
+        app.warms.resume()
+        await asyncio.sleep(0.1)
+        assert len(WarmBook(tmp_path / "a" / warms.FILE).refs()) == 2
+        await app._use_origin((tmp_path / "origin").as_uri())
+        await until(lambda: not WarmBook(tmp_path / "a" / warms.FILE).refs())
+        assert await refs(app) == [REF]
+
+
+async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    inside, go = WarmBook.add, threading.Event()
+
+    def slow(self: WarmBook, ref: Ref) -> None:
+        go.wait(60)
+        inside(self, ref)
+
+    monkeypatch.setattr(WarmBook, "add", slow)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
+        await until(lambda: app.warms._running)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        go.set()
+        await until(lambda: not app.warms._running)
+        assert await refs(app) == [REF]
+        assert app.warms._book.refs() == []
+
+
+def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / warms.FILE
+    for text in ("", "{", '{"format": 1, "warms": 7}', '{"format": 9, "warms": ["a/b:c"]}',
+                 '{"format": 1, "warms": ["..", "a/b:c:d"]}'):  # fmt: skip
+        path.write_text(text)
+        assert WarmBook(path).refs() == []
+
+
+async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warms, "MAX_WARMS", 1)
+    reads = HeldReads(monkeypatch)
+    for name in ("m", "one"):
+        model(tmp_path, name)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await warm(app)
+        assert (await warm(app, "team/one:v1"))["code"] == 10
+        reads.let_go.set()
+
+
+async def test_who_may_warm(tmp_path: Path) -> None:
+    model(tmp_path)
+    async with guarded(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        for scope, space, status in (
+            (Scope.PULL, "team", 403), (Scope.PUSH, "team", 403), (Scope.ADMIN, "other", 403),
+            (Scope.ADMIN, "team", 200),
+        ):  # fmt: skip
+            async with over_tcp(app, token(scope, space)) as session:
+                assert (await ask(session, "POST", "/v1/warm", json={"ref": REF}))[0] == status

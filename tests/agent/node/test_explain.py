@@ -1,0 +1,164 @@
+"""`GET /v1/explain` and the report in `done`: real agents, asked while they pull and afterwards."""
+
+import asyncio
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from p2pcache.cli.main import cli
+from p2pcache.ids import Ref
+from p2pcache.io.disk.store_info import ModelInfo, untold
+from tests.agent.kit import agent, client, explain, make_model, pull, push, said
+from tests.tracker.kit import tracker
+
+SIZE = 8_000_000
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    files = {"weights.bin": random.Random(5).randbytes(SIZE)}
+    push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
+    return tmp_path / "origin"
+
+
+async def test_a_finished_pull_says_where_its_time_went(tmp_path: Path, origin: Path) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await explain(app))[0] == 404
+        done = await pull(app, "team/m:v1")
+        report = done["report"]
+        names = [phase["phase"] for phase in report["phases"]]
+        assert names == [
+            "resolve", "manifest", "local", "first_byte", "swarm", "tail", "flush", "publish",
+        ]  # fmt: skip
+        assert report["bytes_origin"] == SIZE
+        assert 0 < report["seconds"] <= done["seconds"] + 0.1
+        assert "report" not in await pull(app, "team/m:v1")  # it was here: nothing to explain
+        status, found = await explain(app)
+        assert (status, found["state"], found["now"]) == (200, "idle", None)
+        assert found["report"]["phases"] == report["phases"]
+        assert found["last"]["code"] == 0
+        text = await said(app)
+        assert "time to ready: " in text
+        assert "8.00 MB from storage" in text
+    async with agent(tmp_path, origin=origin.as_uri()) as app:  # the next life remembers
+        assert (await explain(app))[1]["report"] == found["report"]
+
+
+async def test_a_failed_pull_says_why(tmp_path: Path, origin: Path) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await pull(app, "team/none:v1"))["code"] == 3
+        status, found = await explain(app, "team/none:v1")
+        assert (status, found["last"]["code"], found["report"]) == (200, 3, None)
+
+
+def enough(found: dict[str, Any]) -> bool:
+    """Whether bytes have come, and were waited for long enough to be seen in the report."""
+    come = found.get("state") == "running" and found["now"]["bytes_done"] > 0
+    return come and found["report"]["waited"].get("peers", 0) > 0.6
+
+
+async def test_a_running_pull_says_what_it_waits_for(tmp_path: Path, origin: Path) -> None:
+    async with tracker(origin) as hub:
+        url = f"http://{hub.address}"
+        async with (
+            agent(tmp_path, "a", tracker=url, governor="off") as a,
+            agent(tmp_path, "b", tracker=url) as b,
+        ):
+            assert (await pull(a, "team/m:v1"))["event"] == "done"
+            a.net.limit(250_000, 1)  # until everything below was seen
+            pulling = asyncio.gather(pull(b, "team/m:v1"))
+            status, found = await explain(b)
+            async with asyncio.timeout(60):
+                while not enough(found):
+                    await asyncio.sleep(0.05)
+                    status, found = await explain(b)
+            assert (status, found["state"]) == (200, "running")
+            now = found["now"]
+            assert now["waits_for"] == "peers"
+            assert [peer["node"] for peer in now["peers"]] == [f"{a.node:016x}"]
+            assert now["peers"][0]["address"] == a.advertise
+            assert now["requests"]
+            assert now["requests"][0]["node"] == f"{a.node:016x}"
+            assert 0 < now["bytes_done"] < now["bytes_total"] == SIZE
+            assert now["eta_s"] > 0
+            assert any("asked of" in line for one in now["stuck"] for line in one["story"])
+            assert found["report"]["phases"][-1]["phase"] in ("first_byte", "swarm")
+            text = await said(b)
+            assert "waits for: bytes are on their way from peers" in text
+            assert a.advertise in text
+            a.net.limit(0, 4)
+            (done,) = await pulling
+            assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
+            assert done["report"]["waited"]["peers"] > 0.5
+
+
+def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> None:
+    own = ["--cache-dir", str(tmp_path / "own")]
+    run = CliRunner().invoke(cli, ["pull", "team/m:v1", "--origin", origin.as_uri(), *own])
+    assert run.exit_code == 0, run.output
+    told = CliRunner().invoke(cli, ["explain", "team/m:v1", *own])
+    assert told.exit_code == 0, told.output
+    assert "the last pull that ended: done" in told.output
+    assert "are here" not in told.output
+    assert "time to ready: " in told.output
+    none = CliRunner().invoke(cli, ["explain", "team/none:v1", *own])
+    assert "nothing is known" in str(none.exception)
+
+
+async def test_what_is_left_of_a_model_is_told_beside_its_last_pull(
+    tmp_path: Path, origin: Path
+) -> None:
+    """After a pull that was killed, the last one that ended was another; after `rm`, so it was, too."""
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        await pull(app, "team/m:v1")
+        kept = {"bytes_done": SIZE, "bytes_total": SIZE, "complete": True}
+        assert (await explain(app))[1]["here"] == kept
+        (weights,) = (Path(app.settings.cache_dir) / "blobs").iterdir()
+        with weights.open("r+b") as file:
+            file.write(b"rot")
+        await asyncio.to_thread(
+            CliRunner().invoke,
+            cli,
+            ["verify", "team/m:v1", "--agent", f"unix://{app.settings.socket}"],
+        )
+        kept = (await explain(app))[1]["here"]
+        assert (kept["bytes_done"] < SIZE, kept["complete"]) == (True, False)
+        text = await said(app)
+        assert "the last pull that ended: done" in text
+        assert " of 8.00 MB are here, and nothing fetches the rest" in text
+        assert "run: p2pcache pull team/m:v1" in text
+        async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 200
+        assert (await explain(app))[1]["here"] is None
+        assert "none of it is in this cache any more" in await said(app)
+
+
+async def test_a_model_whose_pull_nobody_wrote_down(tmp_path: Path, origin: Path) -> None:
+    """An agent that is killed writes no history: what is here says so, and `nothing is known` would mislead."""
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        assert (await pull(app, "team/m:v1"))["event"] == "done"
+        cache = app.settings.cache_dir
+    with sqlite3.connect(Path(cache) / "agent.db") as records:
+        records.execute("DELETE FROM history")
+    records.close()
+    own = ["--cache-dir", str(cache)]
+    told = await asyncio.to_thread(CliRunner().invoke, cli, ["explain", "team/m:v1", *own])
+    assert "team/m:v1 is here, all of it" in str(told.exception)
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        status, found = await explain(app)
+        assert (status, "is here, all of it" in found["message"]) == (404, True)
+
+
+def test_what_is_said_of_a_pull_that_was_killed() -> None:
+    ref, digest = Ref.parse("team/m:v1"), "ab" * 32
+    part = ModelInfo(digest, 100, 1, 40, 100, False, [], [ref], 0.0)
+    says = "40% of team/m:v1 are here, of a pull that was killed with its agent; to resume it, run: p2pcache pull"
+    assert untold(ref, [part]).startswith(says)
+    assert untold(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
+    other = f"team/m:v1@blake3:{'cd' * 32}"
+    for unknown in ("team/m:v2", other):
+        assert untold(Ref.parse(unknown), [part]).startswith("nothing is known")

@@ -1,0 +1,47 @@
+"""What people read when the tracker can't be joined."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from p2pcache.agent import link_trouble
+from p2pcache.errors import NotAllowed, Unreachable
+
+
+def refused(status: int) -> aiohttp.WSServerHandshakeError:
+    info = aiohttp.RequestInfo(URL("http://t:7400/v1/member"), "GET", {}, URL())  # type: ignore[arg-type]
+    return aiohttp.WSServerHandshakeError(
+        info, (), status=status, message="Invalid response status"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(403, ("403", "its log", "name")), (404, ("404", "URL")), (503, ("busy", "503"))],
+)
+def test_an_answer_of_http_is_told_by_its_cause(status: int, words: tuple[str, ...]) -> None:
+    text = link_trouble.said(refused(status), None)
+    assert all(word in text for word in words)
+    assert "certificate" not in text  # nobody shows one
+    assert link_trouble.denied(refused(status)) == (status == 403)
+
+
+def test_where_members_show_certificates_a_refusal_is_about_ours() -> None:
+    tls: Any = object()
+    assert "refuses our certificate" in link_trouble.said(refused(403), tls)
+
+
+def test_two_agents_with_one_id_hear_the_cause_and_the_remedy() -> None:
+    text = link_trouble.twins(255, "at 10.0.0.7:7401", "/cache")
+    for word in (
+        "another live agent",
+        "10.0.0.7:7401",
+        "00000000000000ff",
+        "copied",
+        "delete /cache/node-id",
+    ):
+        assert word in text
+    assert link_trouble.denied(NotAllowed(text))
+    assert not link_trouble.denied(Unreachable("it said nothing"))

@@ -1,0 +1,82 @@
+"""`p2pcache bench` and `loadtest.bench`: the same parts, measured for an instant."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadtest import bench as tool
+from p2pcache.cli.main import cli
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.io.host import bench, host_facts
+from tests.agent.kit import make_model, push
+
+SIZE = 3_000_000
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SPAN_S", 0.1)
+    monkeypatch.setattr(host_facts, "DISK_BYTES", 1 << 20)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> str:
+    files = {"weights.bin": random.Random(5).randbytes(SIZE), "empty": b""}
+    push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
+    return (tmp_path / "origin").as_uri()
+
+
+def test_every_part_has_a_rate(tmp_path: Path, origin: str) -> None:
+    args = ["bench", "--cache-dir", str(tmp_path), "--origin", origin]
+    told = CliRunner().invoke(cli, [*args, "--json"])
+    assert told.exit_code == 0, told.output
+    figures = json.loads(told.stdout)
+    assert list(figures) == ["disk", "hash", "loopback", "origin"]
+    assert figures["hash"]["one_thread"] > 1e8
+    assert figures["loopback"]["tcp"] > 1e7
+    assert figures["disk"]["write"] > 0
+    assert figures["origin"]["many"] > 1e6
+    assert 0 < figures["origin"]["first_byte_s"] < 5
+    said = CliRunner().invoke(cli, args)
+    assert [line.split()[0] for line in said.stdout.splitlines()] == list(figures)
+
+
+def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "no").write_text("a file")
+    args = ["bench", "--cache-dir", str(tmp_path / "no" / "dir"), "--json"]
+    told = CliRunner().invoke(
+        cli, [*args, "--origin", (tmp_path / "none").as_uri()], standalone_mode=False
+    )
+    figures = json.loads(told.stdout)
+    assert told.return_value == 2  # of the disk, which comes first
+    assert "error" in figures["disk"]
+    assert "no model lies in" in figures["origin"]["error"]
+    assert figures["hash"]["one_thread"] > 0  # the others are measured all the same
+
+
+def test_a_cache_that_the_agent_will_make(tmp_path: Path) -> None:
+    told = CliRunner().invoke(cli, ["bench", "--cache-dir", str(tmp_path / "no" / "dir"), "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["disk"]["dir"] == str(tmp_path)
+
+
+def test_storages_without_blobs(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        bench.origin_speed(tmp_path.as_uri())
+    with pytest.raises(UsageError):
+        bench.origin_speed("gopher://x")
+
+
+def test_the_tool_says_the_same(
+    tmp_path: Path, origin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "b.json"
+    assert tool.main(["--origin", origin, "--dir", str(tmp_path), "--json", str(out)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "disk", "hash", "loopback", "origin", "load",
+    ]  # fmt: skip
+    assert json.loads(out.read_text())["origin"]["many"] > 0

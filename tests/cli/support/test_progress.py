@@ -1,0 +1,128 @@
+import contextlib
+import io
+import os
+import pty
+import sys
+from typing import Any
+
+import pytest
+
+from p2pcache.cli.support.progress import (
+    BarReporter,
+    LineReporter,
+    Meter,
+    make_reporter,
+    peer_share,
+)
+from tests.cli.fake_agent import progress as event
+
+
+def test_the_agent_s_rate_gives_the_eta() -> None:
+    meter = Meter()
+    assert meter.read(event(250, peers=200, origin=50), 1.0) == (
+        "25%",
+        "250 B of 1.00 kB",
+        "100 B/s",
+        "ETA 7.5s",
+        "80% from 3 peers",
+    )
+    assert meter.share == 0.25
+
+
+def test_without_a_rate_it_is_measured_and_smoothed() -> None:
+    meter = Meter()
+    plain = {"event": "progress", "bytes_total": 10_000}
+    assert meter.read(plain | {"bytes_done": 0}, 0.1)[2] == ""
+    assert meter.read(plain | {"bytes_done": 1000}, 1.1)[2] == "1.00 kB/s"
+    assert meter.read(plain | {"bytes_done": 1100}, 1.2)[2] == "1.00 kB/s"  # too soon to tell
+    slower = meter.read(plain | {"bytes_done": 1500}, 2.1)[2]
+    assert slower == "833 B/s"
+
+
+def test_a_new_phase_starts_a_new_measurement() -> None:
+    meter = Meter()
+    plain = {"event": "progress", "bytes_total": 1000}
+    meter.read(plain | {"bytes_done": 0, "phase": "index"}, 1.0)
+    meter.read(plain | {"bytes_done": 1000, "phase": "index"}, 2.0)
+    assert meter.read(plain | {"bytes_done": 0, "phase": "upload"}, 2.5)[2] == ""
+
+
+def test_nothing_known_yet() -> None:
+    assert Meter().read({"event": "progress"}, 1.0) == ("", "0 B", "", "", "")
+    assert peer_share({}) == ""
+
+
+@pytest.mark.parametrize("reporter", [LineReporter, BarReporter])
+def test_who_is_waited_for_is_said(
+    reporter: type[LineReporter | BarReporter], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = {"event": "waiting", "for": "storage s3://m\x1b[2J", "seconds": 3.0}
+    reporter("pulling m").update(waiting)
+    said = capsys.readouterr().err
+    assert said.startswith("pulling m: waiting for storage s3://m")
+    assert said.endswith("to answer (3.0s)\n")
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("kind", ["waiting", "progress"])
+def test_what_storage_says_is_shown_while_it_is_waited_for(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("p2pcache.cli.support.progress.time.monotonic", lambda: now[0])
+    reporter = LineReporter("pulling m")
+    now[0] += 5.0  # longer than anybody should look at nothing
+    reporter.update({"event": kind, "for": "storage", "seconds": 5.0, "trouble": "SlowDown\x1b[2J"})
+    said = capsys.readouterr().err
+    assert "SlowDown" in said
+    assert "\x1b" not in said
+
+
+def test_lines_come_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("p2pcache.cli.support.progress.time.monotonic", lambda: now[0])
+    reporter = LineReporter("pulling a:b")
+    reporter.update({"event": "resolved"})
+    for _ in range(41):  # ten seconds of four events each
+        now[0] += 0.25
+        reporter.update(event(500))
+    reporter.done({}, "pulled")
+    assert capsys.readouterr().err.splitlines() == [
+        "pulling a:b: 50%, 500 B of 1.00 kB, 100 B/s, ETA 5.0s"
+    ] * 2 + ["pulled"]
+
+
+def test_a_bar_on_a_terminal_and_nothing_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        reporter = make_reporter("pulling x:smile:", as_json=False, quiet=False)
+        assert isinstance(reporter, BarReporter)
+        reporter.update({"event": "resolved"})
+        reporter.update(event(500, peers=300, origin=200))
+        reporter.done({}, "pulled it")
+        reporter.close()
+    data = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed and all is read
+        while part := os.read(master, 65536):
+            data += part
+    text = data.decode()
+    os.close(master)
+    assert "pulling x:smile:" in text
+    assert "50%  500 B of 1.00 kB  100 B/s  ETA 5.0s  60% from 3 peers" in text
+    assert text.rstrip().endswith("pulled it")
+
+
+@pytest.mark.parametrize(("term", "kind"), [("dumb", LineReporter), ("xterm", BarReporter)])
+def test_which_reporter(monkeypatch: pytest.MonkeyPatch, term: str, kind: type[Any]) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(make_reporter("x", as_json=False, quiet=False), kind)
+    assert not isinstance(make_reporter("x", as_json=False, quiet=True), kind)

@@ -1,0 +1,235 @@
+"""What the tracker makes of its dials: who gets leases, what is read again, what people hear."""
+
+import msgspec
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.coordinator.stuck_runs import LEAST_LOST
+from p2pcache.core.leases.reachability import HIDDEN_S
+from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.outputs import DialBack, Unreached
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import RemoteProtocolError
+from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
+
+
+def rescues(world: World) -> int:
+    return world.tracking.swarms[X].book.rescues
+
+
+def answer(world: World, *nodes: int, reached: bool) -> list[object]:
+    """These nodes' dials end; returns what the tracker says to it."""
+    said: list[object] = []
+    for node in nodes:
+        out = world.tracking.dialled(world.dials[node], world.now, reached=reached)
+        said += out
+        world.take(out)
+    return said
+
+
+def second_hidden() -> World:
+    """Two members, of which the second can't be dialled."""
+    world = World()
+    for node in (1, 2):
+        world.announce(node)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    return world
+
+
+def test_a_member_is_dialled_where_it_says() -> None:
+    world = World()
+    out = world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
+    assert DialBack(1, Dial(1, m.Member(1, "10.0.0.1:7401"), again=False)) in out
+
+
+def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:
+    world = World()
+    world.join(1)
+    world.join(2)
+    assert not answer(world, 1, reached=True)
+    world.take(world.tracking.disconnected(2, world.now))
+    assert Unreached(2, "") not in answer(world, 2, reached=False)
+    world.wait(1.0, alive=(1,))
+    world.announce(2)
+    assert Unreached(2, "") in answer(world, 2, reached=False)
+
+
+def test_what_would_change_a_terminal_or_forge_a_line_of_the_log_is_refused() -> None:
+    world = World()
+    for text in ("10.0.0.1\nCRITICAL:1", "n\x1b[2J", "\ud800"):
+        for field in ("address", "version", "rack", "site", "name"):
+            said = msgspec.structs.replace(m.Announce("", "1", "", "", ()), **{field: text})
+            with pytest.raises(RemoteProtocolError, match=f"whose {field} has characters"):
+                world.tracking.handle(1, said, world.now)
+
+
+def test_an_announcement_that_is_refused_says_nothing_of_a_place() -> None:
+    world = World()
+    world.join(1)
+    world.join(2)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    bad = m.SwarmState("no digest", 4)
+    with pytest.raises(RemoteProtocolError):
+        world.tracking.handle(1, m.Announce("name:1", "1", "", "", (bad,)), world.now)
+    world.tracking.check()
+
+
+def test_who_was_hidden_from_others_is_not_called_unreached_for_ever() -> None:
+    """While nobody wants a lease nobody wakes the lease book."""
+    world = World()
+    world.join(1, have=2**32 - 1)
+    swarm = world.tracking.swarms[X]
+    swarm.book.readers.hide(1, world.now)
+    assert world.tracking.unreached(world.now) == {1}
+    world.wait(HIDDEN_S + 1, alive=(1,))
+    assert not world.tracking.unreached(world.now)
+
+
+def test_who_cannot_be_dialled_gets_no_lease_while_others_work_on_some() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=0)
+    said = answer(world, 1, reached=True) + answer(world, 2, reached=False)
+    assert said.count(Unreached(2, "")) == 1
+    assert world.tracking.unreached(world.now) == {2}
+    world.say(2, m.LeaseReport(X, EPOCH, credit=4))
+    assert world.granted(2), "nobody else wants any"
+    world.done(2, *world.granted(2))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=0))
+    world.forget_mail()
+    world.say(1, m.LeaseReport(X, EPOCH, credit=16))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=16))
+    assert len(world.granted(1)) == 8, "as if it were alone"
+    assert not world.granted(2)
+    world.done(1, *world.granted(1))
+    assert not world.granted(2)
+
+
+def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=8)
+    mine = world.granted(2)
+    world.done(2, *mine)
+    answer(world, 1, reached=True)
+    world.wait(0.1, alive=(1, 2))
+    assert not rescues(world), "it may only be late"
+    answer(world, 2, reached=False)
+    assert rescues(world) == len(mine) <= LEAST_LOST, "4 % of 32 runs were one"
+    assert world.tracking.swarms[X].book.free & 1 << mine[0]
+
+
+def test_one_who_was_sent_to_it_in_vain_is_enough_where_our_own_dial_failed() -> None:
+    """One pod came first, and nobody can fetch from it: the others read all that it has."""
+    world = World()
+    world.join(1, credit=8)
+    for _ in range(4):
+        mine = world.granted(1)
+        world.forget_mail()
+        world.done(1, *mine)
+    for node in (2, 3, 4, 5):
+        world.join(node)
+    answer(world, 2, 3, reached=True)
+    answer(world, 1, 5, reached=False)
+    has = world.tracking.swarms[X].roster.have[1]
+    assert rescues(world) == LEAST_LOST < has.bit_count(), "only the tracker may not reach it"
+    stuck = m.Stuck(X, (has.bit_length() - 1,))
+    world.say(2, stuck)
+    assert rescues(world) == LEAST_LOST, "it may well help"
+    world.wait(4.1, alive=(1, 2, 3, 4, 5))
+    out = world.tracking.handle(2, stuck, world.now)
+    assert Unreached(1, X) in out
+    world.take(out)
+    assert rescues(world) == has.bit_count()
+
+
+def test_who_reaches_nobody_and_is_reached_by_nobody_reads_for_itself() -> None:
+    world = World()
+    world.join(1, have=2**32 - 1, credit=0)
+    world.join(2, credit=2)
+    world.join(3, credit=0)
+    answer(world, 1, 2, reached=True)
+    answer(world, 3, reached=False)
+    world.say(3, m.LeaseReport(X, EPOCH, credit=2))
+    swarm = world.tracking.swarms[X]
+    for _ in range(10):
+        while leases := {node: world.granted(node) for node in (2, 3)}:
+            world.forget_mail()
+            if not any(leases.values()):
+                break
+            for node, runs in leases.items():
+                world.done(node, *runs)
+        missing = [run for run in range(32) if not swarm.roster.have[3] >> run & 1]
+        if not missing:
+            return
+        world.say(3, m.Stuck(X, tuple(missing)))
+        world.wait(4.1, alive=(1, 2, 3))
+    raise AssertionError(swarm.book.readers)
+
+
+def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
+    world = second_hidden()
+    world.say(1, m.Enter(state(credit=4)))
+    world.say(1, m.LeaseReport(X, EPOCH, credit=4, wanted=bitset.to_bytes(0b1111, 32)))
+    assert world.granted(1)[:4] == [0, 1, 2, 3]
+    world.say(2, m.Enter(state(credit=4)))
+    world.say(2, m.LeaseReport(X, EPOCH, credit=4, demanded=(20,)))
+    assert world.granted(2)
+
+
+def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
+    """The whole storm stood still for four seconds, for one run, and for twelve for the second one."""
+    world = second_hidden()
+    world.say(2, m.Enter(state(credit=2)))
+    first, second = world.granted(2)
+    world.done(2, first)
+    assert not rescues(world), "nobody else wants it"
+    world.say(1, m.Enter(state(credit=8)))
+    assert first in world.granted(1)
+    world.done(1, first)
+    world.done(2, second)
+    world.wait(0.5, alive=(1, 2))
+    assert rescues(world) == 2
+
+
+def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
+    world = World()
+    world.join(1, have=1, credit=0)
+    world.join(2, have=1, credit=0)
+    world.join(3, credit=0)
+    answer(world, 2, 3, reached=True)
+    answer(world, 1, reached=False)
+    world.forget_mail()
+    world.say(3, m.Stuck(X, (0,)))
+    assert {one.node for swarm in world.got(3, m.Swarm) for one in swarm.joined} >= {2}
+    assert not rescues(world)
+
+
+def test_who_cannot_be_dialled_reads_what_the_others_cannot() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    answer(world, 1, reached=True)
+    answer(world, 2, reached=False)
+    for run in world.granted(2):
+        world.done(2, run)
+    world.forget_mail()
+    for _ in range(3):
+        reading = sorted(world.tracking.swarms[X].book.runs_of(1))
+        world.say(1, m.LeaseReport(X, EPOCH, failed=tuple(reading)))
+        if world.granted(2):
+            return
+        world.wait(1.0, alive=(1, 2))
+    raise AssertionError("the one who reaches storage stood aside")
+
+
+def test_what_is_known_of_a_node_holds_for_the_next_model() -> None:
+    world = second_hidden()
+    world.say(1, m.Enter(state(credit=1)))
+    world.say(2, m.Enter(state(credit=16)))
+    assert world.granted(1)
+    assert not world.granted(2)
+    world.say(1, m.Leaving())
+    assert world.granted(2), "now it is the only one"

@@ -1,0 +1,157 @@
+"""What the tracker makes of nodes that are stuck, slow, wronged or lied to."""
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.membership.outputs import Unreached
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import RemoteProtocolError
+from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, state
+
+
+def test_stuck_introduces_a_holder() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    world.wait(1.0)
+    world.done(2, *world.granted(2))
+    run = world.granted(2)[0]
+    world.forget_mail()
+    world.say(3, m.Stuck(X, (run,)))
+    (told,) = world.got(3, m.Swarm)
+    assert told.neighbours == (2,)
+    assert [member.node for member in told.joined] == [2]
+    assert not told.full
+
+
+def test_stuck_without_a_holder_frees_at_once() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.done(1, run)
+    world.say(1, m.Heartbeat(swarms=(state(0, credit=0),)))  # its disk lost it
+    world.forget_mail()
+    world.say(2, m.Stuck(X, (run,)))
+    world.done(2, 1)
+    assert run in world.granted(2)
+
+
+def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
+    world = World()
+    world.join(1, credit=16)
+    while runs := world.granted(1):
+        world.forget_mail()
+        for run in runs:
+            world.done(1, run)
+    world.join(2, credit=4)
+    book = world.tracking.swarms[X].book
+    lacking = set(range(RUNS))
+    for _ in range(RUNS):
+        world.say(2, m.Stuck(X, tuple(lacking)))
+        world.wait(4.1, alive=(1, 2))
+        world.say(2, m.Stuck(X, tuple(lacking)))
+        while runs := world.granted(2):
+            world.forget_mail()
+            world.done(2, *runs)
+            lacking -= set(runs)
+    assert not lacking
+    assert book.rescues == RUNS, "each was read again, whatever the cap"
+
+
+def test_stuck_again_rescues_a_scarce_run() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=2 - node)
+    run = world.granted(1)[0]
+    world.done(1, run)
+    world.say(2, m.Stuck(X, (run,)))
+    world.say(2, m.Stuck(X, (run,)))
+    assert world.tracking.swarms[X].book.rescues == 0
+    world.wait(4.1, alive=(1, 2))
+    world.say(2, m.Stuck(X, (run,)))
+    assert world.tracking.swarms[X].book.rescues == 1
+    world.say(2, m.LeaseReport(X, EPOCH, credit=1))
+    assert run in world.granted(2)
+
+
+def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_again() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=8 * (node == 1))
+    mine = world.granted(1)
+    world.done(1, *mine)
+    assert len(mine) > 2
+    book = world.tracking.swarms[X].book
+    for node in (2, 3):
+        world.say(node, m.Stuck(X, (mine[0],)))
+    world.wait(4.1, alive=(1, 2, 3))
+    for _ in range(3):  # it may be cut off itself: one run is within the cap, and no more
+        world.say(2, m.Stuck(X, (mine[0], mine[1])))
+        world.wait(4.1, alive=(1, 2, 3))
+    assert book.rescues == 1
+    assert 1 not in book.readers.hiding.hidden
+    told = world.tracking.handle(3, m.Stuck(X, (mine[0],)), world.now)
+    assert Unreached(1, X) in told
+    world.take(told)
+    assert book.readers.hiding.hidden.keys() == {1}
+    assert book.rescues == len(mine), "not only what somebody has asked for"
+    world.forget_mail()
+    world.say(2, m.LeaseReport(X, EPOCH, credit=4))
+    world.say(1, m.LeaseReport(X, EPOCH, credit=16))
+    assert world.granted(2)
+    assert not world.granted(1)
+    world.wait(61.0, alive=(1, 2, 3))
+    assert 1 not in book.readers.hiding.hidden, "somebody may have mended it"
+
+
+def test_stuck_before_any_read_ended_moves_no_lease() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.wait(6.0, alive=(1, 2))
+    world.say(2, m.Stuck(X, (run,)))
+    assert not world.got(1, m.Revoke), "nothing is known of how long a read takes"
+
+
+def test_a_lease_that_drags_on_is_moved_unasked() -> None:
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    run = world.granted(1)[0]
+    world.wait(0.5, alive=(1, 2))
+    world.done(2, *world.granted(2))
+    world.wait(3.0, alive=(1, 2))
+    assert world.got(1, m.Revoke) == [m.Revoke(X, (run,))]
+    world.say(2, m.LeaseReport(X, EPOCH, returned=tuple(world.granted(2))))
+    assert run in world.granted(2)
+
+
+def test_a_peer_blamed_by_two_is_shunned() -> None:
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=1)
+    run = world.granted(3)[0]
+    world.done(3, run)
+    world.say(1, m.Blame(3, X, run))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(1, m.Blame(3, X, run))
+    world.say(3, m.Blame(3, X, run))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(2, m.Blame(3, X, run))
+    assert world.tracking.swarms[X].roster.is_shunned(3)
+    world.say(3, m.Heartbeat(swarms=(state(bitset.full(RUNS)),)))
+    assert not world.tracking.swarms[X].roster.complete
+    world.join(4)
+    assert 3 not in {n for s in world.got(4, m.Swarm) for n in s.neighbours}
+    world.announce(3, state(0b1, credit=1))
+    assert not world.tracking.swarms[X].roster.is_shunned(3)
+
+
+def test_a_stuck_notice_with_a_bad_bitmap_changes_nothing() -> None:
+    world = World()
+    world.join(1)
+    with pytest.raises(RemoteProtocolError, match="bitmap"):
+        world.say(1, m.Stuck(X, (0,), b"\xff" * 5))
+    assert world.tracking.swarms[X].book.rescues == 0

@@ -1,0 +1,120 @@
+"""A tracker's mind with a clock, and what each node was sent."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from p2pcache.core import bitset
+from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Spoken
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.settings import LeaseSettings, MemberSettings
+
+RUNS = 32
+X, Y = "ab" * 32, "cd" * 32
+EPOCH = 12345
+M = TypeVar("M")
+
+
+class World:
+    """A tracker, its clock, and what each node was sent."""
+
+    def __init__(
+        self, remembered: dict[str, list[int]] | None = None, members: MemberSettings | None = None
+    ) -> None:
+        self.now = 1000.0
+        self.tracking = Tracking(
+            epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
+            remembered=remembered,
+        )  # fmt: skip
+        self.sent: list[tuple[int, m.ToAgent]] = []
+        self.closed: list[int] = []
+        self.dials: dict[int, Dial] = {}  # the last of each node
+        self.word: Word | None = (
+            Word.NONE
+        )  # what the tracker finds when it reads itself; None: it reads yet
+        self.reads: list[ReadRun] = []  # that it was asked for
+        self.spoken: list[Spoken] = []
+
+    def take(self, out: list[Output]) -> None:
+        for output in out:
+            match output:
+                case Send(node, message):
+                    self.sent.append((node, message))
+                case Close(node, _):
+                    self.closed.append(node)
+                case DialBack(node, dial):
+                    self.dials[node] = dial
+                case Spoken():
+                    self.spoken.append(output)
+                case ReadRun():
+                    self.reads.append(output)
+                    if self.word is not None:
+                        self.witness(output, self.word)
+        self.tracking.check()
+
+    def witness(self, asked: ReadRun, word: Word) -> None:
+        """The tracker has read a run itself."""
+        self.take(self.tracking.witnessed(asked, word, self.now))
+
+    def say(self, node: int, message: m.ToTracker) -> None:
+        self.take(self.tracking.handle(node, message, self.now))
+
+    def wait(self, seconds: float, alive: Iterable[int] = ()) -> None:
+        """Time passes; these nodes go on sending heartbeats that say nothing."""
+        end = self.now + seconds
+        beats = self.now + 2.0
+        while True:
+            due = self.tracking.next_wakeup()
+            step = min(end, beats, max(self.now, due) if due is not None else end)
+            self.now = step
+            self.take(self.tracking.tick(self.now))
+            if self.now >= beats:
+                beats += 2.0
+                for node in alive:
+                    self.say(node, m.Heartbeat())
+            if self.now >= end:
+                return
+
+    def announce(self, node: int, *swarms: m.SwarmState, rack: str = "") -> None:
+        self.say(node, m.Announce(f"10.0.0.{node}:7401", "1", rack, "", swarms))
+
+    def join(self, node: int, have: int = 0, credit: int = 1, known: tuple[int, ...] = ()) -> None:
+        self.announce(node)
+        self.say(node, m.Enter(state(have, credit=credit, known=known)))
+
+    def done(self, node: int, *runs: int, epoch: int = EPOCH) -> None:
+        self.say(node, m.LeaseReport(X, epoch, done=runs))
+
+    def got(self, node: int, kind: type[M]) -> list[M]:
+        return [message for to, message in self.sent if to == node and isinstance(message, kind)]
+
+    def granted(self, node: int) -> list[int]:
+        return [run for grant in self.got(node, m.Grant) for run in grant.runs]
+
+    def forget_mail(self) -> None:
+        self.sent.clear()
+
+
+def state(
+    have: int = 0,
+    credit: int = 0,
+    leases: tuple[int, ...] = (),
+    known: tuple[int, ...] = (),
+    digest: str = X,
+) -> m.SwarmState:
+    complete = have == bitset.full(RUNS)
+    bits = b"" if complete else bitset.to_bytes(have, RUNS)
+    return m.SwarmState(digest, RUNS, bits, complete, credit, leases, known)
+
+
+def members_of(world: World, node: int) -> set[int]:
+    """The member list as `node` put it together from its mail."""
+    members: set[int] = set()
+    for message in world.got(node, m.Swarm):
+        if message.full:
+            members = set()
+        members |= {member.node for member in message.joined}
+        members -= set(message.left)
+    return members

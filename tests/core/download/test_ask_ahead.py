@@ -1,0 +1,142 @@
+"""Who is about to end a run is asked for the next; and who was BUSY and says that there is room again."""
+
+import pytest
+
+from p2pcache.core.swarm.commands import Request
+from p2pcache.core.swarm.events import Outcome, PeerHas, PeerLeft, RequestEnded
+from p2pcache.core.upload.upload_queue import Turn
+from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
+
+TOOK_S = 1.0  # each run
+TRIP_S = 0.1  # until its first byte
+SENDERS = range(2, 2 + SETTINGS.outstanding)
+
+
+def busy_desk() -> tuple[Desk, dict[int, Request]]:
+    """As many neighbours as are asked at once have sent us a run; what each one sends now."""
+    desk = Desk(runs=1000)
+    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    desk.now += TOOK_S
+    asked = [again for one in first for again in end(desk, one)]
+    assert sorted(r.peer for r in asked) == list(SENDERS), "one each"
+    return desk, {r.peer: r for r in asked}
+
+
+def end(desk: Desk, request: Request, outcome: Outcome = Outcome.DONE) -> list[Request]:
+    return of(Request, desk.do(RequestEnded(request.request, outcome, TRIP_S)))
+
+
+def test_a_sender_is_asked_for_the_next_run_a_question_before_the_last_one_ends() -> None:
+    desk, sent = busy_desk()
+    # A question sent as the last run came would have been answered now: from then on, a run's time.
+    assert of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) == []
+    following = of(Request, desk.sleep(1.1 * TRIP_S))
+    assert sorted(r.peer for r in following) == list(SENDERS)
+    assert of(Request, desk.sleep(0.1 * TRIP_S)) == [], "once"
+    assert end(desk, sent[2]) == [], "its next run is asked for already"
+    (second,) = [r for r in following if r.peer == 2]
+    # ... and counts from the end of the first.
+    assert [r.peer for r in of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) if r.peer == 2] == []
+    assert [r.peer for r in of(Request, desk.sleep(0.1 * TRIP_S)) if r.peer == 2] == [2]
+    assert end(desk, second) == []
+
+
+def test_who_keeps_no_place_for_the_next_run_is_asked_when_the_last_one_is_here() -> None:
+    desk, sent = busy_desk()
+    following = of(Request, desk.sleep(TOOK_S - TRIP_S))
+    (refused,) = [r for r in following if r.peer == 2]
+    assert end(desk, refused, Outcome.BUSY) == []
+    assert of(Request, desk.sleep(TRIP_S / 2)) == [], "not again"
+    assert [r.peer for r in end(desk, sent[2])] == [2]
+
+
+def test_what_waits_for_the_end_of_another_is_not_overdue() -> None:
+    desk, _ = busy_desk()
+    following = of(Request, desk.sleep(TOOK_S - TRIP_S))
+    behind = {r.run for r in following}
+    twins = of(Request, desk.sleep(3 * TOOK_S))
+    assert not behind & {r.run for r in twins}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STALLED, Outcome.LOST, Outcome.CANCELLED])
+def test_what_waits_takes_the_place_of_a_request_that_ends_badly(outcome: Outcome) -> None:
+    desk, sent = busy_desk()
+    assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
+    assert end(desk, sent[2], outcome) == [], "as many flow as may"
+    assert desk.s._peers._requests.flowing == SETTINGS.outstanding
+    desk.do(PeerLeft(2))
+    assert desk.s._peers._requests.flowing == SETTINGS.outstanding - 1
+
+
+def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
+    desk = Desk(runs=1000)
+    asked = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    assert len(asked) == SETTINGS.outstanding
+    assert of(Request, desk.sleep(0.9)) == []
+
+
+# -- room again -------------------------------------------------------------------------------
+
+
+def refused(desk: Desk, outcome: Outcome = Outcome.BUSY) -> None:
+    (asked,) = desk.meet({2: 1})
+    assert of(Request, desk.do(RequestEnded(asked.request, outcome, 0.001))) == []
+
+
+def test_who_has_room_again_is_asked_at_once() -> None:
+    desk = Desk(runs=1)
+    refused(desk)
+    desk.now += 0.012
+    assert [r.peer for r in of(Request, desk.do(PeerHas(2, 0, 3)))] == [2]
+
+
+def test_room_again_and_again_is_not_a_question_each_millisecond() -> None:
+    desk = Desk(runs=1)
+    refused(desk)
+    asked = 0
+    for _ in range(100):
+        desk.now += 0.001
+        for request in of(Request, desk.do(PeerHas(2, 0, 7))):
+            asked += 1
+            desk.do(RequestEnded(request.request, Outcome.BUSY, 0.001))
+    assert 8 <= asked <= 11
+
+
+def test_room_does_not_end_the_rest_of_who_stalled() -> None:
+    desk = Desk(runs=1)
+    refused(desk, Outcome.STALLED)
+    desk.now += 0.02
+    assert of(Request, desk.do(PeerHas(2, 0, 0))) == []
+
+
+def test_room_at_who_never_refused_is_news_of_its_load_only() -> None:
+    desk = Desk(runs=4)
+    desk.meet({2: 1})
+    assert desk.do(PeerHas(2, 0, 3)) == []
+    assert desk.s._book.peers[2].load == 3
+
+
+def test_who_finds_places_nowhere_asks_urgently() -> None:
+    desk = Desk(runs=1000)
+    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    half = SETTINGS.outstanding // 2
+    assert [one.turn is Turn.URGENT for one in first] == [
+        n < half for n in range(SETTINGS.outstanding)
+    ]
+    for one in first[half:]:
+        end(desk, one, Outcome.BUSY)
+    asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    assert len(asked) == SETTINGS.outstanding - half
+    assert not any(one.turn is Turn.URGENT for one in asked), "it has half of what it may ask for"
+    for one in (*asked, *first[:half]):
+        end(desk, one, Outcome.BUSY)
+    assert any(
+        one.turn is Turn.URGENT for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    )
+
+
+def test_where_little_is_in_reach_nobody_is_shut_out() -> None:
+    desk = Desk(runs=1000)
+    asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
+    assert asked
+    assert not any(one.turn is Turn.URGENT for one in asked)

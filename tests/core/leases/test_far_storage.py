@@ -1,0 +1,129 @@
+"""How many may read the origin at once where its first byte is far away."""
+
+import heapq
+
+import pytest
+
+from p2pcache.core.leases.lease_book import LeaseBook
+from tests.core.leases.leases_kit import SETTINGS, A, finish, make
+
+RUNS = 4000
+NODES = 16
+RUN_S = 0.001  # what the origin's link takes for one
+MOST = SETTINGS.in_flight * (1 + SETTINGS.ahead_ratio)
+
+
+def swarm(
+    runs: int = RUNS, in_flight: int = SETTINGS.in_flight
+) -> tuple[LeaseBook, dict[int, int]]:
+    first = min(in_flight, SETTINGS.first_in_flight)
+    book, have = make(runs, in_flight=in_flight, first_in_flight=first)
+    for node in range(1, NODES + 1):
+        book.want(node, SETTINGS.usual_credit)
+    return book, have
+
+
+def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[LeaseBook, float]:
+    """Everybody reads what he may, over a link that serves one after the other; also says how long it took."""
+    book, have = swarm(runs)
+    now = link_free = 0.0
+    ends: list[tuple[float, int, int]] = []
+    while True:
+        for node, granted in book.grants(now).items():
+            for run in granted:
+                link_free = max(link_free, now + first_byte_s) + run_s
+                heapq.heappush(ends, (link_free, node, run))
+        if not ends:
+            return book, now
+        now, node, run = heapq.heappop(ends)
+        finish(book, have, node, run, now)
+
+
+def all_read(book: LeaseBook, have: dict[int, int], now: float, took_s: float) -> float:
+    """Everybody reads what he may, each read takes as long; returns when."""
+    for node, runs in book.grants(now).items():
+        for run in runs:
+            finish(book, have, node, run, now + took_s)
+    return now + took_s
+
+
+def test_a_far_origins_link_is_kept_full() -> None:
+    """26 reads are under way at any moment; with 16 the link stood idle for over a third of it."""
+    book, took_s = storm(first_byte_s=25 * RUN_S)
+    assert took_s < 1.15 * RUNS * RUN_S
+    assert 2.5 * 26 <= book.at_once <= 4 * 26
+
+
+@pytest.mark.parametrize("in_flight", [2, 3, 4, 6, 8, SETTINGS.in_flight, 64])
+def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
+    """Over a link that all reads share evenly: never more at once, and fewer for a moment only."""
+    book, have = swarm(1000, in_flight)
+    now, left, who = 0.0, dict[int, float](), dict[int, int]()
+    might: list[int] = []
+    while True:
+        for node, granted in book.grants(now).items():
+            left.update(dict.fromkeys(granted, RUN_S))
+            who.update(dict.fromkeys(granted, node))
+        if not left:
+            break
+        run = min(left, key=lambda one: left[one])
+        share_s = left.pop(run)
+        now += share_s * (len(left) + 1)
+        left = {other: rest_s - share_s for other, rest_s in left.items()}
+        finish(book, have, who[run], run, now)
+        might.append(book.readers.at_once)
+    assert max(might) == in_flight
+    assert sum(one < in_flight for one in might) <= 0.2 * len(might)
+
+
+def test_there_is_a_limit() -> None:
+    book, _ = storm(first_byte_s=1000 * RUN_S)
+    assert book.at_once == MOST
+
+
+def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
+    """A lone node had eight connections of S3's 90 MB/s, 0.15 of 25 Gbit/s."""
+    book, have = make(RUNS, first_in_flight=SETTINGS.first_in_flight)
+    book.want(A, 64)
+    now, at_once = 0.0, list[int]()
+    while before := book.free.bit_count():
+        now = all_read(book, have, now, 0.1)
+        at_once.append(before - book.free.bit_count())
+        assert at_once[-1] > 0
+    assert SETTINGS.usual_credit in at_once[:12]
+    assert max(at_once) == 64
+    book.check()
+
+
+def test_what_nobody_works_on_is_not_waited_for() -> None:
+    """Two nodes that take eight each: more at once can't be, and the others mustn't wait for it."""
+    book, have = swarm(1000)
+    for node in range(3, NODES + 1):
+        book.want(node, 0)
+    now = 0.0
+    while book.free:
+        now = all_read(book, have, now, 0.1)
+    assert now < 1000 / 16 * 0.1 * 1.2
+
+
+def test_after_a_restart_in_mid_storm_it_is_found_out_again() -> None:
+    book, have = swarm()
+    for run in range(40):
+        book.renew(run % NODES + 1, 1 << run, 0.0)
+    now = 0.0
+    for run in range(40):
+        finish(book, have, run % NODES + 1, run, now := now + 0.001)
+    for _ in range(60):
+        now = all_read(book, have, now, 0.1)
+    assert book.readers.at_once > 3 * SETTINGS.in_flight
+
+
+def test_a_pause_says_nothing_about_the_origin() -> None:
+    book, _ = storm(first_byte_s=25 * RUN_S, runs=400)
+    before = book.at_once
+    assert before > SETTINGS.in_flight
+    book.release(1, 1000.0)
+    for runs in book.grants(1000.0).values():
+        assert runs == [0]
+    book.claim(book.leases[0].node, 1, 1000.03)
+    assert book.at_once == before

@@ -1,0 +1,173 @@
+"""Leases over racks: each uplink carries an equal share of what the origin sends."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.leases.rack_balance import Dealer
+from p2pcache.core.membership.roster import Place, Roster
+from p2pcache.core.protocol.messages import Member
+from p2pcache.core.racks.bridge_slots import SEATS, holders
+from p2pcache.core.settings import LeaseSettings
+
+RUNS = 640
+
+
+class Storm:
+    """A book whose readers each read what they are given at once, in the order in which it was given."""
+
+    def __init__(self, racks: dict[Place, int], ahead_ratio: int = 0) -> None:
+        self.roster = Roster("ab" * 32, RUNS, 1)
+        self.places: dict[int, Place] = {}
+        for place, size in racks.items():
+            for _ in range(size):
+                self.enter(place)
+        self.roster.flush(0.0)
+        settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=ahead_ratio)
+        self.book = LeaseBook(
+            run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
+            dealer=Dealer(self.roster),
+        )  # fmt: skip
+        for node in self.places:
+            self.book.want(node, 8)
+        self.readers: dict[int, int] = {}  # run -> who read it
+        self.now = 0.0
+
+    def enter(self, place: Place) -> int:
+        node = 7919 * (len(self.places) + 1)
+        self.places[node] = place
+        self.roster.enter(Member(node, "h:1", place[1], place[0]))
+        return node
+
+    def round(self, slow: frozenset[int] = frozenset()) -> dict[int, list[int]]:
+        """Leases go out, and whoever isn't slow reads his."""
+        given = self.book.grants(self.now)
+        self.now += 0.1
+        for node, runs in given.items():
+            for run in runs if node not in slow else ():
+                self.readers[run] = node
+                self.roster.update(node, self.roster.have[node] | 1 << run)
+                self.book.claim(node, 1 << run, self.now)
+        self.book.check()
+        return given
+
+    def shares(self) -> Counter[Place]:
+        return Counter(self.places[node] for node in self.readers.values())
+
+
+@pytest.mark.parametrize("ahead_ratio", [0, 7])
+def test_each_rack_reads_as_much_as_the_others_whatever_its_size(ahead_ratio: int) -> None:
+    """Also where storage is far, and they read up to eight times as many at once."""
+    storm = Storm({("", "a"): 40, ("", "b"): 10, ("", "c"): 4, ("", "d"): 25}, ahead_ratio)
+    while storm.round():
+        pass
+    assert sorted(storm.shares().values()) == pytest.approx(
+        [RUNS / 4] * 4, abs=2 if not ahead_ratio else 10
+    )
+
+
+def test_a_run_goes_to_who_would_bring_it_into_its_rack_anyway() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    while storm.round():
+        pass
+    bridges = {
+        place: holders(tuple(sorted(n for n, p in storm.places.items() if p == place)))
+        for place in storm.roster.places
+    }
+    for run, node in storm.readers.items():
+        assert bridges[storm.places[node]][run % SEATS] == node
+
+
+def test_sites_read_the_same_and_so_do_the_racks_of_each() -> None:
+    storm = Storm({("x", "a"): 20, ("y", "a"): 5, ("y", "b"): 5, ("y", "c"): 5, ("y", "d"): 5})
+    while storm.round():
+        pass
+    shares = storm.shares()
+    assert shares.pop(("x", "a")) == pytest.approx(RUNS / 2, abs=2)
+    assert sorted(shares.values()) == pytest.approx([RUNS / 8] * 4, abs=2)
+
+
+def test_a_rack_that_is_slow_gets_no_more_than_it_reads() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    slow = frozenset(node for node, place in storm.places.items() if place[1] == "b")
+    for _ in range(20):
+        storm.round(slow)
+    assert storm.shares().keys() == {("", "a")}
+    assert len(storm.readers) > 100
+
+
+def test_a_rack_that_comes_late_gets_its_turn_and_not_all_that_is_left() -> None:
+    storm = Storm({("", "a"): 20, ("", "b"): 20})
+    for _ in range(20):
+        storm.round()
+    fresh = [storm.enter(("", "c")) for _ in range(20)]
+    for node in fresh:
+        storm.book.want(node, 8)
+    before = len(storm.readers)
+    for _ in range(5):
+        storm.round()
+    late = sum(storm.readers[run] in fresh for run in list(storm.readers)[before:])
+    assert 0.3 <= late / (len(storm.readers) - before) <= 0.5
+
+
+def test_who_has_left_or_can_not_read_is_passed_over() -> None:
+    storm = Storm({("", "a"): 3, ("", "b"): 3})
+    gone = [node for node, place in storm.places.items() if place[1] == "b"]
+    for node in gone[:2]:
+        storm.book.want(node, 0)
+        storm.roster.leave(node)
+    storm.roster.leave(gone[2])  # the rack is empty now, but its lease isn't given back yet
+    storm.book.forget(gone[2], 0.0)
+    while storm.round():
+        pass
+    assert storm.shares() == {("", "a"): RUNS}
+
+
+def test_without_labels_nothing_is_dealt() -> None:
+    storm = Storm({("", ""): 10})
+    assert list(Dealer(storm.roster).order(0)) == []
+
+
+@given(st.data())
+def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
+    """Kept sorted while leases come and go and racks fill and empty; beside sorting from scratch."""
+    roster = Roster("ab" * 32, RUNS, 1)
+    dealer = Dealer(roster)
+    homes: dict[int, Place] = {}
+    reading: list[int] = []
+    burden: dict[int, Counter[str | Place]] = {0: Counter(), 1: Counter()}  # in flight, ever given
+    for _ in range(data.draw(st.integers(1, 60))):
+        match data.draw(st.sampled_from(("enter", "leave", "took", "took", "gave back"))):
+            case "enter":
+                node = len(homes) + 1
+                homes[node] = (
+                    data.draw(st.sampled_from(("", "s"))),
+                    data.draw(st.sampled_from("abc")),
+                )
+                roster.enter(Member(node, "h:1", homes[node][1], homes[node][0]))
+            case "leave" if idle := [n for n in roster if n not in reading]:
+                roster.leave(data.draw(st.sampled_from(idle)))
+            case "took" if len(roster):
+                node = data.draw(st.sampled_from(sorted(roster)))
+                reading.append(node)
+                dealer.took(node)
+                for one in (homes[node][0], homes[node]):
+                    burden[0][one] += 1
+                    burden[1][one] += 1
+            case "gave back" if reading:
+                node = reading.pop(data.draw(st.integers(0, len(reading) - 1)))
+                dealer.gave_back(node)
+                for one in (homes[node][0], homes[node]):
+                    burden[0][one] -= 1
+            case _:
+                pass
+        places = sorted(
+            roster.places,
+            key=lambda p: (*((burden[0][x], burden[1][x], x) for x in (p[0], p)),),
+        )
+        expected = [roster.seated(place)[3] for place in places] if len(places) > 1 else []
+        assert list(dealer.order(3)) == expected

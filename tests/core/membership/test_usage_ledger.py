@@ -1,0 +1,71 @@
+"""What members tell for people: added up once, whoever restarts, and bounded."""
+
+import pytest
+
+from p2pcache.core.membership import usage_ledger
+from p2pcache.core.membership.usage_ledger import Ledger
+from p2pcache.core.protocol.messages import SwarmState
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import Ref
+
+
+def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
+    return SwarmState("ab" * 32, 4, label=label, total_bytes=total_bytes, taken=taken)
+
+
+def test_totals_grow_by_what_each_member_grew() -> None:
+    book = Ledger()
+    book.told(1, said(0, 60, 0, label="team/m:v1"))
+    book.told(2, said(10, 40, 1))
+    book.told(1, said(40, 60, 0))
+    book.told(1, said(40, 60, 0))
+    assert (book.peers, book.origin, book.local) == (50, 100, 1)
+    assert book.alpha == 1.0
+    assert book.of(1) == (40, 60, 0)
+    assert book.label == "team/m:v1"
+
+
+def test_nothing_told_has_no_alpha() -> None:
+    assert Ledger().alpha is None
+
+
+def test_a_member_that_restarted_counts_from_nought() -> None:
+    book = Ledger()
+    book.told(1, said(50, 50, 0))
+    book.told(1, said())  # says nothing, which says nothing
+    book.told(1, said(10, 20, 0))
+    assert (book.peers, book.origin) == (60, 70)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_ledger, "MAX_TOLD", 3)
+    book = Ledger()
+    for node in range(10):
+        book.told(node, said(1, 0, 0))
+    assert book.peers == 10
+    assert book.of(0) == (0, 0, 0)
+    assert book.of(9) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        said(1), said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
+        said(label="x" * 1000),
+        said(label="m:v1\x1b[2J"),
+        said(label="m:v1\nm:v2"),
+    ],
+)  # fmt: skip
+def test_figures_out_of_range_are_refused(bad: SwarmState) -> None:
+    with pytest.raises(RemoteProtocolError):
+        usage_ledger.check(bad)
+
+
+def test_the_longest_ref_is_a_label() -> None:
+    """Or the tracker would refuse all that a node announces, as long as that model is in its cache."""
+    ref = Ref.parse(f"{80 * 'n'}/{80 * 'm'}:{128 * 'v'}")
+    usage_ledger.check(said(label=ref.short))
+
+
+def test_a_message_of_the_release_before_says_nothing_and_is_fine() -> None:
+    usage_ledger.check(SwarmState("ab" * 32, 4))

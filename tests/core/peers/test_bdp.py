@@ -1,0 +1,93 @@
+"""How much is asked for ahead on long and fat ways; the storms of the tuned ones stay as they are."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core import bitset
+from p2pcache.core.peers.bdp import Way
+from p2pcache.sim.cluster.cluster import Cluster
+
+KiB = 1024
+MOST = 40
+
+
+def test_it_holds_bandwidth_times_delay() -> None:
+    way = Way(0.1, now=0.0)
+    for step in range(1, 201):  # 100 MB/s
+        way.carried(1_000_000, step * 0.01)
+    assert way.measure(1_000_000, MOST)
+    assert way.runs in {9, 10}
+    assert not way.measure(1_000_000, MOST)
+
+
+def test_a_thin_way_holds_no_whole_run() -> None:
+    way = Way(0.04, now=0.0)
+    for step in range(1, 20):  # 50 Mbit/s
+        way.carried(256 * KiB, step * 0.042)
+    assert not way.measure(256 * KiB, MOST)
+    assert way.runs == 0
+
+
+def test_without_a_round_trip_nothing_is_known() -> None:
+    way = Way(0.0, now=0.0)
+    way.carried(1 << 40, 1.0)
+    assert not way.measure(1, MOST)
+
+
+def test_a_pause_says_nothing() -> None:
+    way = Way(0.1, now=0.0)
+    way.carried(10_000_000, 0.1)
+    way.measure(1_000_000, MOST)
+    way.idle_until(100.0)
+    assert way.runs == 10
+    way.carried(10_000_000, 100.1)
+    way.measure(1_000_000, MOST)
+    assert way.runs == 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 30), st.floats(0, 10)), max_size=50),
+    st.floats(0, 3), st.one_of(st.just(0.0), st.floats(0.5, 1e9)),
+)  # fmt: skip
+def test_whatever_comes_it_stays_within_its_bound(
+    arrivals: list[tuple[int, float]], rtt_s: float, run_bytes: float
+) -> None:
+    way, now = Way(rtt_s, now=0.0), 0.0
+    for nbytes, pause_s in arrivals:
+        now += pause_s
+        way.carried(nbytes, now)
+        way.measure(run_bytes, MOST)
+        assert 0 <= way.runs <= MOST
+
+
+@pytest.mark.parametrize(
+    ("rate", "rtt_s", "run_bytes", "seeds"),
+    [
+        (50e6 / 8, 0.04, 256 * KiB, 1),
+        (25e9 / 8, 0.001, 256 * KiB, 1),
+        (25e9 / 8, 0.001, 256 * KiB, 7),
+        (1e9 / 8, 0.1, 1024 * KiB, 1),
+    ],
+)
+def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: int) -> None:
+    """One node gets everything from others over a link of this rate and delay: 0.95 of it is used."""
+    runs = 600
+    cluster = Cluster(
+        seed=1, run_bytes=[run_bytes] * runs, rate=rate, origin_rate=1.0,
+        latency_s=rtt_s / 2, origin_latency_s=rtt_s / 2, check_every=50,
+    )  # fmt: skip
+    cluster.refuse_reads(math.inf)
+    for _ in range(seeds):
+        cluster.add(have=bitset.full(runs))
+    cluster.world.run(1.0, lambda: False)
+    began = cluster.world.now
+    puller = cluster.add()
+    cluster.world.run(began + 60, lambda: not cluster.missing)
+    assert puller.finished is not None
+    dialled = 4 * rtt_s  # TCP, handshake and JOIN, and the first answer
+    ideal_s = runs * run_bytes / rate
+    assert ideal_s / (puller.finished - began - dialled) >= 0.95
+    assert puller.scheduler.counters.busy == 0

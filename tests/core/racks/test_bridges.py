@@ -1,0 +1,392 @@
+"""Racks and sites: one copy crosses a boundary, and nothing that is slow or dead there stops anybody."""
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pcache.core import bitset
+from p2pcache.core.racks.bridge_slots import SEATS, holders
+from p2pcache.core.racks.bridge_slots import order as order_of
+from p2pcache.core.racks.bridges import EVERYWHERE, Boundaries
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.commands import Cancel, Command, Dial, Request
+from p2pcache.core.swarm.events import (
+    Members,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    RequestEnded,
+    RunsProved,
+    Source,
+    Tick,
+    Wanted,
+)
+
+RUNS = 300  # more than there are slots
+FULL = bitset.full(RUNS)
+FAR = 10_000  # a node in another rack
+groups = st.sets(st.integers(1, FAR - 1), min_size=1, max_size=40).map(lambda g: tuple(sorted(g)))
+
+
+def boundaries(node: int, rack: tuple[int, ...], site: tuple[int, ...] | None = None) -> Boundaries:
+    """Of a node that knows its rack, and one node more in its site."""
+    made = Boundaries(node, RUNS)
+    site = (*rack, FAR) if site is None else site
+    made.told((*site, FAR + 1), rack, site)
+    return made
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_each_run_has_one_bridge(rack: tuple[int, ...]) -> None:
+    shares = [boundaries(node, rack).reach(0, 0)[1] & FULL for node in rack]
+    assert sum(share.bit_count() for share in shares) == RUNS
+    assert bitset.full(RUNS) == sum(shares)
+    assert sum(map(bool, shares)) <= SEATS
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_what_the_rack_has_is_not_fetched_from_beyond(rack: tuple[int, ...]) -> None:
+    near = FULL // 3
+    for node in rack:
+        every, in_site, elsewhere = boundaries(node, rack).reach(near, near)
+        assert every == EVERYWHERE[0]
+        assert not (in_site | elsewhere) & near
+
+
+def test_without_labels_and_with_one_rack_there_is_no_boundary() -> None:
+    plain = Boundaries(1, RUNS)
+    plain.told((1, 2, 3), (), ())
+    assert not plain.active
+    assert plain.reach(0, 0) == EVERYWHERE
+    plain.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    assert not plain.active
+    assert {plain.distance(node) for node in (1, 2, 3, 4)} == {0}
+
+
+def test_distances() -> None:
+    one = boundaries(1, (1, 2), (1, 2, 3))
+    assert [one.distance(node) for node in (2, 3, 4)] == [0, 1, 2]
+    one.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    assert not one.active
+
+
+def test_a_site_has_one_bridge_per_run_whatever_its_racks() -> None:
+    site = tuple(range(1, 13))
+    racks = [site[i : i + 4] for i in range(0, 12, 4)]
+    shares = [boundaries(n, rack, site).reach(0, 0)[2] & FULL for rack in racks for n in rack]
+    assert sum(share.bit_count() for share in shares) == RUNS == sum(shares).bit_count()
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups)
+def test_who_waits_long_enough_may_cross_and_at_first_few_may(rack: tuple[int, ...]) -> None:
+    nodes = [boundaries(node, rack) for node in rack]
+    allowed = []
+    for _ in range(12):
+        for node in nodes:
+            node.look(FULL, 0)
+        allowed.append(sum((n.reach(0, 0)[1] & 1) for n in nodes))
+    size = len(rack)
+    assert allowed[:6] == [1] * 6, "nobody brings anything: it may be the uplink"
+    assert allowed[6:10] == [min(size, most) for most in (2, 4, 8, 16)]
+    assert allowed[10:] == [size, size]
+
+
+@settings(deadline=None, max_examples=20)  # dozens of nodes each
+@given(groups, st.integers(1, 6))
+def test_a_wait_that_ended_counts_no_more(rack: tuple[int, ...], looks: int) -> None:
+    one = boundaries(rack[0], rack)
+    duty = one.reach(0, 0)
+    for _ in range(looks):
+        one.look(FULL, FULL)
+    for _ in range(8):  # bridges that were late are left out for some time
+        one.look(0, 0)
+    assert one.reach(0, 0) == duty
+
+
+def test_nobody_steps_in_where_all_are_slow() -> None:
+    rack = (1, 2, 3, 4)
+    nodes = [boundaries(node, rack) for node in rack]
+    duties = [node.reach(0, 0) for node in nodes]
+    for missing in range(RUNS, 0, -60):
+        for node in nodes:
+            node.look(bitset.full(missing) << RUNS - missing, 0)
+    assert [node.reach(0, 0) for node in nodes] == duties
+
+
+def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
+    rack = (1, 2, 3, 4)
+    nodes = {node: boundaries(node, rack) for node in rack}
+    duties = {node: one.reach(0, 0)[1] & FULL for node, one in nodes.items()}
+    for missing in (RUNS, RUNS - 60, RUNS - 120):  # of all shares but the first one's
+        waiting = bitset.full(missing) << RUNS - missing | duties[1]
+        for one in nodes.values():
+            one.look(waiting, 0)
+    relief = [nodes[node].reach(0, 0)[1] & duties[1] for node in (2, 3, 4)]
+    assert sum(relief) == duties[1], "each of its runs has exactly one other bridge now"
+
+
+def test_who_starves_may_fetch_all_that_waits_until_it_is_had() -> None:
+    rack = tuple(range(1, 9))
+    one = boundaries(1, rack)
+    duty = one.reach(0, 0)[1] & FULL
+    one.look(FULL, 0, starved=True)
+    assert one.reach(0, 0)[1] & FULL == FULL
+    one.look(FULL & ~0b11, 0)
+    assert one.reach(0, 0)[1] & FULL == FULL & ~0b11 | duty, "it goes on though something comes"
+    one.look(0, 0)
+    one.look(FULL, 0)
+    assert one.reach(0, 0)[1] & FULL == duty, "a new wait is a new wait"
+
+
+def in_rack_of_four() -> tuple[Boundaries, list[int]]:
+    """Node 1's, and the shares of all four, its own first."""
+    nodes = [boundaries(node, (1, 2, 3, 4)) for node in (1, 2, 3, 4)]
+    return nodes[0], [node.reach(0, 0)[1] & FULL for node in nodes]
+
+
+def test_who_brought_all_that_waited_is_not_late_though_others_brought_more() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    more = [bitset.lowest(share, 4) for share in shares[1:]]
+    for busy in more:  # one share with a single run that waits, beside three with four
+        one.look(sum(more) ^ busy | bitset.lowest(busy, 1) | bitset.lowest(shares[0], 4), 0)
+        one.look(sum(share & ~bitset.lowest(share, 9) for share in shares), 0)
+        assert one.reach(0, 0) == duty
+
+
+def test_a_single_run_that_comes_late_is_waited_for() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    slow = next(share for share in shares[1:] if second_of(share))
+    late = sum(
+        1 << run for run in bitset.members(slow) if order_of((1, 2, 3, 4))[run % SEATS][1] == 1
+    )
+    late = bitset.lowest(late, 1)
+    others = sum(bitset.lowest(share, 2) for share in shares if share != slow)
+    for looks, waiting in enumerate((late | others, late, late)):
+        assert one.reach(0, 0) == duty, f"after {looks} looks"
+        one.look(waiting, 0)
+    assert one.reach(0, 0)[1] & late, "two looks later nobody knows what became of it"
+
+
+def test_who_falls_behind_the_others_is_relieved_at_the_second_look() -> None:
+    one, shares = in_rack_of_four()
+    duty = one.reach(0, 0)
+    slow = next(share for share in shares[1:] if second_of(share))
+    one.look(bitset.lowest(slow, 2) | sum(bitset.lowest(s, 2) for s in shares), 0)
+    one.look(bitset.lowest(slow, 5), 0)
+    assert one.reach(0, 0)[1] & slow & ~duty[1]
+
+
+def second_of(share: int) -> bool:
+    """Whether node 1 is the second in order for some run of another's share."""
+    orders = enumerate(order_of((1, 2, 3, 4)))
+    return any(order[1] == 1 for seat, order in orders if share >> seat & 1)
+
+
+class Desk:
+    """A scheduler of node 1, whose rack has 1 and 2; node 9 is elsewhere and has everything."""
+
+    def __init__(self, outstanding: int = RUNS) -> None:
+        self.now = 0.0
+        settings = SwarmSettings(outstanding=outstanding, outstanding_few_peers=RUNS)
+        self.scheduler = Scheduler(
+            node=1, run_bytes=[1] * RUNS, have=0, settings=settings, seed=1, tracker=True, now=0.0,
+        )  # fmt: skip
+        self.asked: dict[int, tuple[int, int]] = {}  # request -> peer, run
+        self.do(Members((1, 2, 9), (1, 2), (1, 2, 9)))
+        self.do(PeerJoined(2, 0))
+        self.do(PeerJoined(9, FULL))
+
+    def do(self, event: object) -> None:
+        """One event, and what follows from it."""
+        self._note(self.scheduler.handle(event, self.now))  # type: ignore[arg-type]
+        self.scheduler.check()
+
+    def _note(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Request):
+                self.asked[command.request] = command.peer, command.run
+            assert not isinstance(command, Cancel)
+
+    def pass_time(self, until: float) -> Iterator[float]:
+        """Every wakeup until then."""
+        while (wake := self.scheduler.next_wakeup()) is not None and wake <= until:
+            self.now = max(self.now, wake)
+            self.do(Tick())
+            yield self.now
+
+    def end_all(self, of: int, outcome: Outcome) -> None:
+        """Every request to this peer ends, a moment later."""
+        self.now += 0.1
+        for number in [n for n, (peer, _) in self.asked.items() if peer == of]:
+            self.do(RequestEnded(number, outcome))
+
+    def asked_of(self, peer: int) -> set[int]:
+        """Runs that were asked of it so far."""
+        return {run for node, run in self.asked.values() if node == peer}
+
+
+def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    assert 0 < len(share) < RUNS
+    rest = set(range(RUNS)) - share
+    desk.do(PeerHas(2, bitset.of(rest), 0))
+    assert desk.asked_of(2) == rest
+    assert desk.asked_of(9) == share
+
+
+def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None:
+    """All seven requests of one node of twelve were there: it got half of the model while the others got all."""
+    desk = Desk(outstanding=7)
+    share = desk.asked_of(9)
+    assert len(share) == 7
+    rest = bitset.of(set(range(RUNS)) - share)
+    desk.do(PeerHas(2, rest, 0))
+    assert len(desk.asked_of(2)) == 3
+    desk.end_all(of=2, outcome=Outcome.DONE)
+    assert len(desk.asked_of(2)) == 6, "and for the next ones"
+    assert desk.asked_of(9) == share
+
+
+def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack() -> None:
+    """A simulated storm ended in `negative shift count`: chosen for a run that it then wasn't to be asked for."""
+    desk = Desk(outstanding=7)
+    share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
+    desk.scheduler._book.peers[2].slow = True
+    desk.scheduler._peers.look_at = 0.0  # it is looked at who is to be asked, and not who is slow
+    desk.do(PeerHas(2, share & FULL & ~bitset.of(desk.asked_of(9)), 0))
+    assert len(desk.asked_of(2)) == 1
+    assert len(desk.asked_of(9)) == 7
+
+
+def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> None:
+    desk = Desk(outstanding=1)
+    rack, beyond = (1, 2, 3), (7, 8, 9)
+    desk.do(Members((*rack, *beyond), rack, (*rack, *beyond)))
+    rare, other = sorted({*range(RUNS)} - desk.asked_of(9))[:2]
+    for node in beyond[:2]:
+        desk.do(PeerJoined(node, 1 << rare))
+    desk.do(PeerJoined(3, 1 << other))
+    desk.do(PeerHas(2, 1 << other | 1 << rare, 0))
+    desk.end_all(of=9, outcome=Outcome.LOST)
+    assert desk.asked_of(2) == {rare}
+
+
+def test_who_has_the_same_seat_in_another_rack_is_dialled() -> None:
+    desk = Desk()
+    racks = (7, 8), (9, 10, 11)
+    event = Members((1, 2, *racks[0], *racks[1]), (1, 2), (1, 2, *racks[0], *racks[1]), racks)
+    dialled = {c.peer for c in desk.scheduler.handle(event, 0.0) if isinstance(c, Dial)}
+    ours = [seat for seat, holder in enumerate(holders((1, 2))) if holder == 1]
+    bridges = {holders(rack)[seat] for rack in racks for seat in ours}
+    site = {holders(event.site)[seat] for seat in ours}
+    assert dialled == (bridges | site) - {1, 2, 9}, "two are connected"
+    desk.scheduler.handle(RunsProved(FULL, Source.LOCAL), 0.0)
+    assert not desk.scheduler.handle(event, 0.0), "nothing is missing"
+
+
+def test_who_wants_a_part_only_does_not_wait_longer_than_it_takes_to_starve() -> None:
+    """Twenty nodes that wanted one run each: twelve had it after 10 s and one after 20 s, 0.1 s being what it took."""
+    run = next(run for run, order in enumerate(order_of((1, 2))) if order[0] == 2)
+    full = bitset.full(run + 2)
+    for have, part, soonest_s in ((0, 1 << run, 4.0), (full & ~(1 << run), full, 9.0)):
+        scheduler = Scheduler(
+            node=1, run_bytes=[100] * (run + 2), have=have, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
+        )  # fmt: skip
+        members = (1, 2, 9)
+        for event in (Wanted(part), Members(members, (1, 2), members), PeerJoined(9, full)):
+            scheduler.handle(event, 0.0)
+        commands: list[Command] = []
+        now = 0.0
+        while not commands and (wake := scheduler.next_wakeup()) is not None and wake < 120:
+            now = wake
+            commands = [c for c in scheduler.handle(Tick(), now) if isinstance(c, Request)]
+        assert soonest_s <= now <= soonest_s + 1.0
+
+
+def test_what_is_beyond_is_looked_at_though_the_boundary_was_told_of_last() -> None:
+    """A node that had nothing to ask for when it heard of racks slept for ever (nobody in its rack could dial it)."""
+    scheduler = Scheduler(
+        node=1, run_bytes=[100], have=0, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
+    )  # fmt: skip
+    scheduler.handle(PeerJoined(9, 0), 0.0)
+    members = (1, 2, 9)
+    scheduler.handle(Members(members, (1, 2), members), 0.1)
+    commands = scheduler.handle(PeerHas(9, 1, 0), 0.2)
+    while not commands and (wake := scheduler.next_wakeup()) is not None and wake < 120:
+        commands = [c for c in scheduler.handle(Tick(), wake) if isinstance(c, Request)]
+    assert commands
+
+
+def test_a_dead_bridge_stops_nobody() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    assert desk.asked_of(9) == share
+    for _ in desk.pass_time(10.0):  # node 2 is connected and never has anything
+        if len(desk.asked_of(9)) == RUNS:
+            break
+    assert len(desk.asked_of(9)) == RUNS
+    assert 1.0 <= desk.now <= 4.0
+
+
+def test_who_waits_for_bridges_that_want_nothing_asks_by_itself() -> None:
+    """Eight nodes in a rack that wanted parts: nobody can tell a bridge that doesn't want a run from a full uplink."""
+    desk = Desk()
+    rack = tuple(range(1, 9))
+    desk.do(Members((*rack, 9), rack, (*rack, 9)))
+    share = desk.asked_of(9)
+    desk.now += 2.0  # a request takes long, so it doesn't look often
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    assert desk.asked_of(9) == share
+    for _ in desk.pass_time(60.0):
+        if len(desk.asked_of(9)) == RUNS:
+            break
+    assert len(desk.asked_of(9)) == RUNS
+    assert 6.0 <= desk.now <= 20.0
+
+
+def test_while_its_own_requests_across_take_long_it_steps_in_for_nobody() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    desk.now += 0.1
+    desk.do(
+        RequestEnded(min(desk.asked), Outcome.DONE)
+    )  # the first one came before the uplink was full
+    for _ in desk.pass_time(9.0):
+        assert desk.asked_of(9) == share
+    assert desk.now > 8.0
+
+
+def test_a_rackmate_that_grew_slow_hides_nothing() -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    rest = set(range(RUNS)) - share
+    desk.do(PeerHas(2, bitset.of(rest), 0))
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    desk.end_all(of=2, outcome=Outcome.STALLED)
+    for _ in desk.pass_time(12.0):
+        if desk.asked_of(9) == set(range(RUNS)):
+            break
+    assert desk.asked_of(9) == set(range(RUNS))
+
+
+def test_a_bridge_asks_twice_across_the_boundary_only_when_it_took_very_long() -> None:
+    desk = Desk()
+    desk.do(PeerJoined(10, FULL))
+    desk.now += 0.1
+    for number in list(desk.asked)[:20]:  # so that it is known how long a request takes
+        desk.do(RequestEnded(number, Outcome.DONE))
+    twice: dict[float, int] = {}
+    for now in desk.pass_time(5.0):
+        runs = [run for _, run in desk.asked.values()]
+        twice[now] = len(runs) - len(set(runs))
+    assert not any(count for now, count in twice.items() if now < 3.9)
+    assert twice[max(twice)]

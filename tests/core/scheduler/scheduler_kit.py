@@ -1,0 +1,89 @@
+"""A scheduler with a clock, for events by hand."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from p2pcache.core import bitset
+from p2pcache.core.scheduler.scheduler import Scheduler
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.commands import (
+    Command,
+    Fetch,
+    Request,
+)
+from p2pcache.core.swarm.events import (
+    Event,
+    FetchEnded,
+    Outcome,
+    PeerJoined,
+    Tick,
+    TrackerUp,
+)
+
+T = TypeVar("T")
+MB = 1_000_000
+SETTINGS = SwarmSettings()
+
+
+class Desk:
+    """A scheduler with a clock; remembers the commands, checks after every event."""
+
+    def __init__(
+        self, runs: int = 64, have: int = 0, *, tracker: bool = True, node: int = 1
+    ) -> None:
+        self.now = 100.0
+        self.full = bitset.full(runs)
+        self.s = Scheduler(
+            node=node,
+            run_bytes=[MB] * runs,
+            have=have,
+            settings=SETTINGS,
+            seed=7,
+            tracker=tracker,
+            now=self.now,
+        )
+        self.out: list[Command] = []
+
+    def do(self, event: Event) -> list[Command]:
+        out = self.s.handle(event, self.now)
+        self.s.check()
+        wake = self.s.next_wakeup()
+        assert wake is None or wake > self.now, "a deadline that has passed is still set"
+        self.out += out
+        return out
+
+    def sleep(self, seconds: float) -> list[Command]:
+        """Let time pass, with a Tick at every deadline."""
+        end = self.now + seconds
+        out: list[Command] = []
+        while (wake := self.s.next_wakeup()) is not None and wake <= end:
+            self.now = wake
+            out += self.do(Tick())
+        self.now = end
+        return out
+
+    def meet(self, haves: Mapping[int, int]) -> list[Request]:
+        """Neighbours and what they have (bits), all there before anything is asked of anybody; what is asked then."""
+        self.s._peers._allowance.halted = True  # or the first would be asked for much
+        for peer, have in haves.items():
+            self.do(PeerJoined(peer, have))
+        self.s._peers._allowance.halted = False
+        self.s._peers.look_at = 0
+        return of(Request, self.do(Tick()))
+
+    def up(self) -> list[Command]:
+        return self.do(TrackerUp(5))
+
+
+def of(kind: type[T], commands: list[Command]) -> list[T]:
+    return [c for c in commands if isinstance(c, kind)]
+
+
+def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
+    """Let these reads end well, and those that follow; returns the runs."""
+    read = set()
+    while fetches:
+        one = fetches.pop(0)
+        read.add(one.run)
+        fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
+    return read

@@ -1,0 +1,294 @@
+"""Life without a tracker: who owns a run reads it, and the others wait."""
+
+import itertools
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.rendezvous import order
+from p2pcache.core.swarm.commands import (
+    Dial,
+    Fetch,
+    LeaseReport,
+    OriginCorrupt,
+    Request,
+)
+from p2pcache.core.swarm.events import (
+    DialFailed,
+    FetchEnded,
+    Members,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    PeerLeft,
+    RequestEnded,
+    Tick,
+    TrackerDown,
+    TrackerUp,
+)
+from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of, read_all
+
+
+def test_no_tracker_configured_reads_everything_in_order() -> None:
+    desk = Desk(runs=30, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    assert [f.run for f in fetches] == list(range(SETTINGS.origin_fetches))
+    while fetches:
+        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+    assert desk.s.complete
+
+
+def test_a_new_scheduler_without_a_tracker_asks_for_a_tick_at_once() -> None:
+    desk = Desk(runs=30, tracker=False)
+    assert desk.s.next_wakeup() == desk.now
+
+
+def test_a_tracker_that_never_came_is_no_reason_to_read() -> None:
+    desk = Desk(runs=30)
+    assert of(Fetch, desk.sleep(600)) == []
+
+
+def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() -> None:
+    desk = Desk(runs=8)
+    desk.do(Members((1, 2, 3)))
+    mine = [run for run in range(8) if order(run, (1, 2, 3))[0] == 1]
+    assert not of(Fetch, desk.sleep(SETTINGS.lease_ttl_s))
+    out = desk.sleep(SETTINGS.fallback_grace_s + SETTINGS.stuck_after_s + 1)
+    assert [f.run for f in of(Fetch, out)] == mine[: len(of(Fetch, out))] != []
+    assert {d.peer for d in of(Dial, out)} == {2, 3}
+    desk.do(DialFailed(2))
+    desk.do(DialFailed(3))
+    for _ in range(8):
+        for fetch in of(Fetch, desk.out):
+            desk.out.remove(fetch)
+            desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
+
+
+def of_three(runs: int) -> Desk:
+    """One of three nodes that are connected, and nothing was read yet."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(PeerJoined(node, 0))
+    return desk
+
+
+def lose_tracker(runs: int, held: int) -> Desk:
+    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+    desk = of_three(runs)
+    desk.do(PeerHas(2, bitset.full(held), 0))
+    desk.do(TrackerDown())
+    return desk
+
+
+def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(0.4)) == [], "a connection that broke is made again meanwhile"
+    fetches = of(Fetch, desk.sleep(0.4))
+    assert fetches
+    early = read_all(desk, fetches)
+    assert early
+    assert early <= beyond
+
+
+def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
+    desk = lose_tracker(runs=300, held=10)
+    owner = {run: order(run, (1, 2, 3))[0] for run in range(58, 300)}
+    stuck = min(run for run, node in owner.items() if node != 1 and run >= 58 + 32)
+    theirs = {run for run, node in owner.items() if node != 1 and run != stuck}
+    desk.sleep(0.7)
+    desk.do(PeerHas(2, bitset.of(theirs), 0))
+    read = read_all(desk, of(Fetch, desk.out))
+    assert read == owner.keys() - theirs - {stuck}
+
+
+def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
+    desk = lose_tracker(runs=40, held=0)
+    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == mine
+    assert of(Dial, desk.out) == []
+
+
+def test_a_tracker_that_is_back_at_once_was_not_lost() -> None:
+    desk = lose_tracker(runs=200, held=10)
+    assert of(Fetch, desk.sleep(0.4)) == []
+    desk.up()
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_the_tracker_is_back_and_nothing_more_is_read_without_it() -> None:
+    desk = Desk(runs=32)
+    desk.do(Members((1,)))
+    desk.up()
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(30))
+    assert fetches
+    desk.do(TrackerUp(6))
+    assert desk.s.origin_runs == bitset.of(f.run for f in fetches)
+    for f in fetches:
+        out = desk.do(FetchEnded(f.fetch, Outcome.DONE))
+        assert of(LeaseReport, out) == [LeaseReport(done=1 << f.run)]
+        assert of(Fetch, out) == []
+
+
+def test_dead_owners_are_passed_over_at_once() -> None:
+    desk = of_three(runs=32)
+    desk.do(TrackerDown())
+    for node in (2, 3):
+        desk.do(PeerLeft(node))
+    fetches = of(Fetch, desk.sleep(25))
+    for _ in range(200):
+        if fetches:
+            fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+        for dial in of(Dial, desk.out):
+            desk.out.remove(dial)
+            fetches += of(Fetch, desk.do(DialFailed(dial.peer)))
+    assert desk.s.complete
+
+
+def test_a_silent_owner_is_overtaken_after_patience() -> None:
+    nodes = (1, 2)
+    theirs = {run for run in range(32) if order(run, nodes)[0] == 2}
+    desk = Desk(runs=32)
+    desk.do(Members(nodes))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
+    while fetches:
+        fetches += of(Fetch, desk.do(FetchEnded(fetches.pop(0).fetch, Outcome.DONE)))
+    late = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 3))
+    assert late
+    assert {f.run for f in late} <= theirs
+
+
+def test_while_our_own_reads_do_not_end_nobody_is_called_idle() -> None:
+    """Storage was silent for 15 s: each of 8 nodes passed over all others and read everything, 6 copies."""
+    desk = lose_tracker(runs=40, held=0)
+    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    fetches = of(Fetch, desk.sleep(10 * SETTINGS.owner_patience_s))
+    assert read_all(desk, fetches) == mine
+
+
+def test_a_silent_owner_of_a_model_of_three_runs_is_overtaken_too() -> None:
+    nodes = next(
+        pair for n in range(2, 99) if all(order(r, pair := (1, n))[0] == n for r in range(3))
+    )
+    desk = Desk(runs=3)
+    desk.do(Members(nodes))
+    desk.up()
+    desk.do(PeerJoined(nodes[1], 0))
+    desk.do(TrackerDown())
+    assert len(of(Fetch, desk.sleep(4 * SETTINGS.owner_patience_s))) == 3
+
+
+def test_a_corrupt_origin_is_found_out_without_a_tracker() -> None:
+    desk = Desk(runs=1, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    for _ in range(2):
+        desk.do(FetchEnded(fetches.pop().fetch, Outcome.MISMATCH))
+        fetches += of(Fetch, desk.sleep(120))
+    assert fetches == [], "bounded reads"
+    assert of(OriginCorrupt, desk.out) == [OriginCorrupt(0)]
+
+
+def test_an_origin_that_fails_is_left_in_peace_longer_and_longer() -> None:
+    desk = Desk(runs=1, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    starts = [desk.now]
+    for _ in range(4):
+        desk.do(FetchEnded(fetches.pop().fetch, Outcome.UNAVAILABLE))
+        while not fetches:
+            fetches += of(Fetch, desk.sleep(0.1))
+        starts.append(desk.now)
+    gaps = [b - a for a, b in itertools.pairwise(starts)]
+    assert gaps[-1] > 2 * gaps[0] > 0.5
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.MISMATCH])
+def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
+    desk = Desk(runs=8, tracker=False)
+    fetches = of(Fetch, desk.do(Tick()))
+    assert len(fetches) > 4
+    for fetch in fetches:
+        desk.do(FetchEnded(fetch.fetch, outcome))
+    assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"
+
+
+def test_who_reaches_nobody_does_not_wait_for_what_the_lost_tracker_had_granted() -> None:
+    """A node whose network is cut before anything came knew no tempo, and waited for 48 s."""
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    desk.sleep(15)
+    desk.do(TrackerDown())
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(40))
+
+
+def refused(desk: Desk) -> None:
+    """Storage refuses whatever is read, for half a minute."""
+    end = desk.now + 30
+    pause_s = SETTINGS.owner_patience_s
+    while desk.now < end:
+        for fetch in of(Fetch, desk.sleep(pause_s)):
+            desk.do(FetchEnded(fetch.fetch, Outcome.UNAVAILABLE))
+        pause_s = 1
+
+
+def test_owners_are_not_idle_because_storage_was_away() -> None:
+    """Or each reads everything when it is back: 1.6 copies where one was asked."""
+    desk = of_three(runs=40)
+    for run in range(10):
+        desk.sleep(0.1)
+        for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+    desk.do(TrackerDown())
+    refused(desk)
+    mine = {run for run in range(10, 40) if order(run, (1, 2, 3))[0] == 1}
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s))
+    assert {fetch.run for fetch in fetches} <= mine
+    assert read_all(desk, fetches) == mine
+
+
+def test_a_neighbour_that_read_something_says_that_storage_is_back() -> None:
+    desk = lose_tracker(runs=40, held=0)
+    refused(desk)
+    theirs = next(run for run in range(40) if order(run, (1, 2, 3))[0] == 2)
+    assert of(Fetch, desk.sleep(1)) == [], "it rests, longer each time"
+    assert of(Fetch, desk.do(PeerHas(2, 1 << theirs, 0)))
+
+
+def test_what_a_lost_tracker_had_granted_can_be_no_more_than_what_is_missing() -> None:
+    """Of seven slow runs two were to go, and they were waited for as if sixteen were being read: 157 s."""
+    desk = of_three(runs=7)
+    for run in range(5):
+        desk.now += 4.0
+        desk.do(PeerHas(2, 1 << run, 0))
+        desk.do(RequestEnded(of(Request, desk.out)[-1].request, Outcome.DONE))
+    desk.do(TrackerDown())
+    assert of(Fetch, desk.sleep(8)) == []
+    assert of(Fetch, desk.sleep(12))
+
+
+def test_what_a_lost_tracker_had_granted_is_not_waited_for_again() -> None:
+    """Three nodes lost it before the pace was known: the first reads, after 8 s, gave one, and one waited 95 s more."""
+    desk = Desk(runs=30)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(TrackerDown())
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
+    own = [run for run in range(30) if order(run, (1, 2))[0] == 1]
+    read: list[int] = []
+    while fetches:
+        desk.now += 0.5
+        fetch = fetches.pop(0)
+        read.append(fetch.run)
+        fetches += of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE)))
+    assert read == own

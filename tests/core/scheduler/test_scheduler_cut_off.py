@@ -1,0 +1,255 @@
+"""A node that reaches no other one reads storage itself, though the tracker is there."""
+
+from p2pcache.core import bitset
+from p2pcache.core.swarm.commands import Blame, Command, Dial, Fetch, LeaseReport, OriginCorrupt
+from p2pcache.core.swarm.events import (
+    Demanded,
+    DialFailed,
+    FetchEnded,
+    LeaseGranted,
+    Members,
+    Outcome,
+    PeerJoined,
+    PeerLeft,
+    RequestEnded,
+    RunsLost,
+    RunsProved,
+    Source,
+    Wanted,
+)
+from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of, read_all
+
+
+def cut_off(runs: int = 40) -> Desk:
+    """The tracker is there, but no other node can be dialled."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    return desk
+
+
+def test_who_reaches_nobody_reads_what_it_lacks_though_the_tracker_is_there() -> None:
+    desk = cut_off()
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert read_all(desk, of(Fetch, desk.sleep(SETTINGS.stuck_after_s))) == set(range(40))
+    assert desk.s.complete
+
+
+def test_who_reaches_nobody_reads_its_leases_first_and_says_that_they_are_done() -> None:
+    desk = cut_off()
+    for run in range(4):
+        desk.do(LeaseGranted(1 << run, 5))
+        assert of(Fetch, desk.sleep(SETTINGS.stuck_after_s)) == [], "it reads what it may"
+        desk.do(FetchEnded(of(Fetch, desk.out)[-1].fetch, Outcome.DONE))
+    assert read_all(desk, of(Fetch, desk.sleep(3 * SETTINGS.stuck_after_s))) == set(range(4, 40))
+    assert sum(report.done for report in of(LeaseReport, desk.out)) == desk.full
+
+
+def test_a_lease_now_and_then_does_not_keep_one_waiting_that_reaches_nobody() -> None:
+    """Twelve nodes that couldn't reach each other got one lease each every few seconds, for 86 s."""
+    desk = cut_off()
+    fetches: list[Fetch] = []
+    for run in range(8):
+        desk.do(LeaseGranted(1 << run, 5))
+        desk.do(FetchEnded(of(Fetch, desk.out)[-1].fetch, Outcome.DONE))
+        fetches += of(Fetch, desk.sleep(SETTINGS.stuck_after_s - 1))
+    assert fetches, "none of these was granted"
+
+
+def test_who_waits_for_others_without_having_dialled_them_in_vain_reads_nothing() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_a_neighbour_ends_the_reading_of_one_that_was_cut_off() -> None:
+    desk = cut_off()
+    first = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    assert first
+    assert not of(LeaseReport, desk.out), "the tracker granted nothing"
+    desk.do(PeerJoined(2, 0))
+    reading = bitset.of(fetch.run for fetch in first)
+    assert desk.s.origin_runs == reading, "an announce says that they are being read"
+    for fetch in first:
+        assert of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE))) == []
+    assert sum(report.done for report in of(LeaseReport, desk.out)) == reading
+    assert of(Fetch, desk.sleep(60)) == [], "the tracker says who reads"
+    desk.do(PeerLeft(2))
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+
+
+def test_what_one_that_is_cut_off_reads_wrong_twice_it_says_itself() -> None:
+    """No lease, so the tracker doesn't count its word."""
+    desk = cut_off()
+    wait_s = SETTINGS.owner_patience_s + SETTINGS.stuck_after_s
+    fetches = of(Fetch, desk.sleep(wait_s))
+    run = fetches[0].run
+    for _ in range(3):
+        for fetch in fetches:
+            desk.do(FetchEnded(fetch.fetch, Outcome.MISMATCH))
+        fetches = of(Fetch, desk.sleep(wait_s))
+    assert run in {corrupt.run for corrupt in of(OriginCorrupt, desk.out)}
+
+
+def test_a_neighbour_that_went_a_moment_ago_is_no_cut_off() -> None:
+    desk = cut_off()
+    desk.do(PeerJoined(2, 0))
+    desk.sleep(60)
+    desk.do(PeerLeft(2))
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+
+
+def test_dials_that_failed_before_the_last_neighbour_came_do_not_count() -> None:
+    desk = cut_off()
+    desk.do(PeerJoined(2, 0))
+    desk.do(PeerLeft(2))
+    out = desk.sleep(60)
+    assert of(Fetch, out) == []
+    assert {dial.peer for dial in of(Dial, out)} == {2, 3}, "it tries them again"
+
+
+def test_the_last_neighbour_lied() -> None:
+    desk = cut_off()
+    (asked,) = desk.meet({2: 1 << 7})[:1]
+    desk.do(RequestEnded(asked.request, Outcome.MISMATCH))
+    assert of(Blame, desk.out)
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    assert read_all(desk, fetches) == set(range(40))
+
+
+def test_two_dozen_others_are_dialled_before_one_believes_to_be_alone() -> None:
+    """Perhaps the tracker named only those that nobody reaches."""
+    desk = Desk(runs=40, node=50)
+    desk.do(Members(tuple(range(1, 101))))
+    desk.up()
+    dialled: list[int] = []
+    for _ in range(20):
+        out = desk.sleep(SETTINGS.stuck_after_s)
+        if of(Fetch, out):
+            break
+        now = [dial.peer for dial in of(Dial, out)]
+        assert len(now) <= 8, "this is no port scan"
+        for node in now:
+            desk.do(DialFailed(node))
+        dialled += now
+    assert dialled == list(range(51, 75))
+    assert of(Fetch, desk.out)
+
+
+def test_what_is_waited_for_comes_first_where_nobody_is_reached() -> None:
+    desk = cut_off(runs=400)
+    desk.do(Demanded(1 << 399))
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    assert fetches[0].run == 399
+
+
+def test_a_pull_that_begins_later_waits_from_then() -> None:
+    """A node that only kept what it had dialled nobody for a day, and then wants more."""
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.do(Wanted(0))
+    desk.up()
+    desk.sleep(1000)
+    desk.do(Wanted(desk.full))
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    assert of(Fetch, desk.sleep(SETTINGS.stuck_after_s))
+
+
+def test_one_that_is_cut_off_leaves_storage_that_fails_alone_for_a_while() -> None:
+    desk = cut_off()
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    for fetch in fetches:
+        desk.do(FetchEnded(fetch.fetch, Outcome.UNAVAILABLE))
+    assert of(Fetch, desk.sleep(0.4)) == []
+    assert of(Fetch, desk.sleep(1.2))
+
+
+def test_a_liar_that_can_be_dialled_is_nobody_to_wait_for() -> None:
+    """It was no neighbour, as it is barred, and no dial in vain: four nodes took 100 s instead of 29."""
+    desk = cut_off()
+    asked = desk.meet({2: 1 << 7})[0]
+    desk.do(RequestEnded(asked.request, Outcome.MISMATCH))
+    desk.do(DialFailed(3))
+    out: list[Command] = []
+    for _ in range(10):
+        now = desk.sleep(SETTINGS.stuck_after_s)
+        if 2 in {dial.peer for dial in of(Dial, now)}:
+            desk.do(PeerJoined(2, desk.full))
+        out += now
+    assert of(Fetch, out)
+
+
+def test_a_dial_that_never_ends_is_one_in_vain() -> None:
+    desk = cut_off()
+    desk.do(Members((1, 2, 3, 4)))
+    out = desk.sleep(SETTINGS.owner_patience_s)
+    assert [dial.peer for dial in of(Dial, out)] == [4]
+    assert of(Fetch, desk.sleep(10)) == []
+    assert of(Fetch, desk.sleep(10))
+
+
+def test_what_failed_long_before_something_was_wanted_does_not_count() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.do(Wanted(0))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    desk.sleep(3600)
+    desk.do(Demanded(1 << 5))
+    assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
+    desk.do(Members(tuple(range(1, 100))))
+    assert of(Fetch, desk.sleep(60)) == [], "those are others"
+
+
+def test_a_wish_that_widens_does_not_begin_anew() -> None:
+    """Each loader that comes says what is wanted now: every six seconds one was enough to wait for ever."""
+    desk = cut_off()
+    desk.do(Wanted(0b1))
+    out: list[Command] = []
+    for loaders in range(2, 8):
+        out += desk.sleep(3)
+        desk.do(Wanted(bitset.full(loaders)))
+    assert of(Fetch, out)
+
+
+def test_neighbours_that_went_together_are_not_the_two_dozen() -> None:
+    """Whom a tracker names for a few thousand to share may all be in one rack that lost its power."""
+    desk = Desk(runs=40, node=5000)
+    desk.do(Members(tuple(range(1, 10_001))))
+    desk.up()
+    near = range(1, 25)
+    for node in near:
+        desk.do(PeerJoined(node, 0))
+    for node in near:
+        desk.do(PeerLeft(node))
+    for node in near:
+        desk.do(DialFailed(node))
+    out = desk.sleep(2 * SETTINGS.owner_patience_s)
+    assert len({dial.peer for dial in of(Dial, out)} - {*near}) == 24
+    assert of(Fetch, out) == []
+
+
+def test_what_failed_long_before_a_run_was_lost_does_not_count() -> None:
+    desk = Desk(runs=40)
+    desk.do(Members((1, 2, 3)))
+    desk.do(RunsProved(desk.full, Source.LOCAL))
+    desk.up()
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    desk.sleep(3600)
+    desk.do(RunsLost(1 << 5))
+    out = desk.sleep(60)
+    assert of(Fetch, out) == []
+    assert {dial.peer for dial in of(Dial, out)} == {2, 3}, "it tries them again"

@@ -1,0 +1,186 @@
+"""What a node does with leases, and says of what it can't get."""
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.swarm.commands import (
+    CancelFetch,
+    Fetch,
+    LeaseCredit,
+    LeaseReport,
+    Request,
+    Stuck,
+)
+from p2pcache.core.swarm.events import (
+    FetchEnded,
+    LeaseGranted,
+    LeaseRevoked,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    RequestEnded,
+    Wanted,
+)
+from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of
+
+
+def bring(desk: Desk, run: int) -> None:
+    """Node 2 has a run now, and it comes from there."""
+    (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
+    desk.do(RequestEnded(asked.request, Outcome.DONE))
+
+
+def test_a_granted_lease_is_read_at_once_and_reported_at_once() -> None:
+    desk = Desk()
+    desk.up()
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(1 << 3, 5)))
+    assert fetch.run == 3
+    assert desk.s.origin_runs == 1 << 3
+    out = desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    assert of(LeaseReport, out) == [LeaseReport(done=1 << 3)]
+    assert desk.s.origin_runs == 0
+    assert desk.s.counters.bytes_origin == MB
+
+
+def test_never_more_reads_than_the_credit() -> None:
+    desk = Desk(runs=1000)
+    desk.up()
+    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
+    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
+    assert [f.run for f in fetches] == list(range(most))
+    assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == most
+
+
+def test_the_first_leases_of_a_storm_are_few_and_then_the_tracker_decides() -> None:
+    desk = Desk(runs=1000)
+    desk.up()
+    told = [desk.s.credit]
+    desk.do(LeaseGranted(desk.full, 5))
+    for number in list(desk.s._origin.readings)[:8]:
+        desk.do(FetchEnded(number, Outcome.DONE))
+        told.append(desk.s.credit)
+    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
+    assert told == [1, 3, 5, 7, *[most] * 5]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "report"),
+    [
+        (Outcome.UNAVAILABLE, LeaseReport(failed=2)),
+        (Outcome.STALLED, LeaseReport(failed=2)),
+        (Outcome.MISMATCH, LeaseReport(mismatched=2)),
+        (Outcome.CANCELLED, LeaseReport(returned=2)),
+    ],
+)
+def test_a_read_that_fails_is_told(outcome: Outcome, report: LeaseReport) -> None:
+    desk = Desk()
+    desk.up()
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(2, 5)))
+    assert of(LeaseReport, desk.do(FetchEnded(fetch.fetch, outcome))) == [report]
+    assert of(Fetch, desk.sleep(60)) == [], "only the tracker may grant it again"
+
+
+def test_a_lease_for_what_we_have_is_reported_done() -> None:
+    desk = Desk(have=1)
+    desk.up()
+    assert desk.do(LeaseGranted(1, 5)) == [LeaseReport(done=1)]
+
+
+def test_a_leased_run_that_a_neighbour_has_is_taken_from_there() -> None:
+    desk = Desk()
+    desk.up()
+    (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
+    assert of(Fetch, desk.do(LeaseGranted(1, 5))) == []
+    assert desk.s.origin_runs == 1, "the lease is kept, so that nobody else reads it"
+    out = desk.do(RequestEnded(asked.request, Outcome.DONE))
+    assert of(LeaseReport, out) == [LeaseReport(done=1)]
+
+
+def test_a_lease_is_used_when_the_neighbour_does_not_deliver() -> None:
+    desk = Desk()
+    desk.up()
+    desk.do(PeerJoined(2, 1))
+    desk.do(LeaseGranted(1, 5))
+    assert [f.run for f in of(Fetch, desk.sleep(SETTINGS.stuck_after_s))] == [0]
+
+
+def test_a_revoked_lease_is_dropped_and_its_read_cancelled() -> None:
+    desk = Desk()
+    desk.up()
+    fetches = of(Fetch, desk.do(LeaseGranted(desk.full, 5)))
+    out = desk.do(LeaseRevoked(desk.full))
+    assert {c.fetch for c in of(CancelFetch, out)} == {f.fetch for f in fetches}
+    assert desk.s.origin_runs == 0
+    for f in fetches:
+        assert of(LeaseReport, desk.do(FetchEnded(f.fetch, Outcome.CANCELLED))) == []
+
+
+def test_a_broken_disk_stops_everything_and_gives_leases_back() -> None:
+    desk = Desk(runs=200)
+    desk.up()
+    asked = of(Request, desk.do(PeerJoined(2, desk.full << 100 & desk.full)))
+    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
+    desk.do(LeaseGranted(bitset.full(most + 12), 5))
+    out = desk.do(RequestEnded(asked[0].request, Outcome.FAILED))
+    (report,) = of(LeaseReport, out)
+    assert report.failed == bitset.full(most + 12) & ~bitset.full(most)
+    assert of(LeaseCredit, out) == [LeaseCredit(0)]
+    assert of(Request, desk.do(PeerJoined(3, desk.full))) == []
+    for number in range(1, most + 1):
+        desk.do(FetchEnded(number, Outcome.CANCELLED))
+    assert of(Fetch, desk.sleep(60)) == []
+
+
+def test_runs_that_nobody_has_are_reported_stuck() -> None:
+    desk = Desk(runs=8)
+    desk.up()
+    desk.do(PeerJoined(2, 0b11110110))
+    for r in of(Request, desk.out):
+        desk.do(RequestEnded(r.request, Outcome.DONE))
+    out = desk.sleep(3 * SETTINGS.stuck_after_s)
+    assert of(Stuck, out)[0] == Stuck(0b1001, lacks=0b1001)
+
+
+def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:
+    desk = Desk(runs=64)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(10):
+        bring(desk, run)
+        desk.sleep(2)
+    assert of(Stuck, desk.out) == []
+
+
+def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
+    """Or every node of a storm says so every four seconds, and reads are taken from whoever is at it."""
+    desk = Desk(runs=200)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(0, 200, 2):
+        for one in (run + 1, run):
+            bring(desk, one)
+            desk.sleep(0.13)
+    assert of(Stuck, desk.out) == []
+
+
+def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes() -> None:
+    desk = Desk(runs=64)
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in (0, 1, 3, 4, 5, 6, 7, 8):
+        bring(desk, run)
+        desk.sleep(2)
+    assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}
+
+
+def test_what_comes_of_another_part_says_nothing_of_ours() -> None:
+    """A slow rank's runs of its own part came one after the other, and nothing of ours was stuck for 16 s."""
+    desk = Desk(runs=64)
+    desk.up()
+    ours = 1 << 40 | 1 << 41
+    desk.do(Wanted(ours))
+    desk.do(PeerJoined(2, 0))
+    for run in range(10):
+        desk.do(PeerHas(2, 1 << run, 0))
+        desk.sleep(1)
+    assert {c.runs for c in of(Stuck, desk.out)} == {ours}

@@ -1,0 +1,22 @@
+"""Upload queues in a state that tests begin with."""
+
+from p2pcache.core.settings import UploadSettings
+from p2pcache.core.upload.upload_queue import UploadQueue
+
+
+def opened(slots: int, queue: int = 0, places: int = 0) -> UploadQueue[int]:
+    """A queue whose uplink turned out to be quick: all slots are open."""
+    few = UploadSettings(slots=slots, queue=queue, per_peer=4, few_askers_places=places)
+    queued: UploadQueue[int] = UploadQueue(few)
+    for peer in range(1000, 1000 + slots):
+        assert queued.offer(peer, peer)
+        assert queued.start() == (peer, peer)
+        queued.ended(peer, peer, 1.0)
+    return queued
+
+
+def served(queue: UploadQueue[int], *peers: int) -> None:
+    """Each of these has a slot now, for the request that has its number."""
+    for peer in peers:
+        assert queue.offer(peer, peer)
+        assert queue.start() == (peer, peer)

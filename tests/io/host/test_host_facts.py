@@ -1,0 +1,105 @@
+"""Facts about the machine that runs the tests."""
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
+from p2pcache.io.deadline_thread import Errand
+from p2pcache.io.host import host_facts
+
+
+def test_interfaces() -> None:
+    loopback = host_facts.interface_of("127.0.0.1")
+    assert loopback is not None
+    assert loopback.up
+    assert loopback.mtu > 1000
+    assert host_facts.interface_of("192.0.2.7") is None
+    address = host_facts.first_address()
+    assert not address or host_facts.interface_of(address) is not None
+    assert host_facts.source_towards("127.0.0.1") == "127.0.0.1"
+    assert host_facts.source_towards("no.such.host.invalid") == ""
+    assert host_facts.address_of("127.0.0.1") == "127.0.0.1"
+
+
+def test_the_clock_and_the_kernel_tell_something() -> None:
+    assert host_facts.clock_synchronised() in (True, False, None)
+    for size in host_facts.tcp_buffers().values():
+        assert size > 4096
+
+
+def test_limits() -> None:
+    assert host_facts.file_limit(os.getpid()) == host_facts.file_limit()
+    with pytest.raises(NotAllowed, match="limits"):
+        host_facts.file_limit(2**22 + 1)
+
+
+def test_the_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    write, read = host_facts.disk_speed(tmp_path)
+    assert write > 0
+    assert read > 0
+    assert list(tmp_path.iterdir()) == []
+    free, total = host_facts.space(tmp_path)
+    assert 0 < free <= total
+    assert host_facts.file_system(tmp_path) != "unknown"
+    with pytest.raises(P2PCacheError):
+        host_facts.disk_speed(Path("/proc"))
+
+
+def test_folders(tmp_path: Path) -> None:
+    there = tmp_path / "cache"
+    before = host_facts.folder(there / "deep")
+    assert not before.exists
+    assert before.nearest == tmp_path
+    there.mkdir(mode=0o750)
+    found = host_facts.folder(there)
+    assert (found.exists, found.mode, found.uid) == (True, 0o750, os.geteuid())
+    assert found.writable
+    assert found.closed
+    assert host_facts.owner(there) == os.geteuid()
+    assert host_facts.owner(there / "none") is None
+    assert not host_facts.is_socket(there)
+
+
+def test_who_can_read_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.touch(mode=0o600)
+    assert host_facts.can_read(os.geteuid(), file.stat())
+    assert host_facts.can_read(0, file.stat())
+    assert not host_facts.can_read(54321, file.stat())
+    file.chmod(0o604)
+    assert host_facts.can_read(54321, file.stat())
+    assert host_facts.user_name(54321) == "54321"
+    assert host_facts.user_name(0) == "root"
+
+
+def test_an_errand_has_an_end() -> None:
+    hang = threading.Event()
+    began = time.monotonic()
+    errand = Errand(hang.wait, limit_s=0.1, what="a dead mount")
+    with pytest.raises(TimedOut, match="a dead mount: no answer"):
+        errand.result()
+    assert time.monotonic() - began < 30
+    hang.set()
+    assert Errand(lambda: 7, limit_s=30, what="x").result() == 7
+    with pytest.raises(socket.gaierror):
+        Errand(_fail, limit_s=30, what="x").result()
+
+
+def _fail() -> None:
+    raise socket.gaierror
+
+
+def test_the_address_that_peers_are_told() -> None:
+    """Towards a tracker elsewhere it is the one that leads there; else any but loopback."""
+    assert host_facts.address_for_peers("") == host_facts.first_address()
+    assert host_facts.address_for_peers("http://127.0.0.1:7400") == host_facts.first_address()
+    assert host_facts.address_for_peers("http://[broken") == host_facts.first_address()
+    elsewhere = host_facts.source_towards("192.0.2.1")  # nothing is sent; "" without any route
+    assert host_facts.address_for_peers("http://192.0.2.1:7400") == (
+        elsewhere or host_facts.first_address()
+    )

@@ -1,0 +1,70 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from p2pcache.core.protocol.handshake import Secret
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.io.security import cluster_key
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+def write(path: Path, data: bytes, mode: int = 0o600) -> str:
+    path.write_bytes(data)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_reads_a_key(tmp_path: Path) -> None:
+    path = write(tmp_path / "key", KEY + b"\n")
+    assert cluster_key.read_cluster_key(path).key == KEY
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert cluster_key.read_cluster_key(str(link)).key == KEY
+    assert cluster_key.read_cluster_key("") is cluster_key.NO_KEY
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o660, 0o602, 0o601, 0o644])
+def test_refuses_what_others_can_read(tmp_path: Path, mode: int) -> None:
+    path = write(tmp_path / "key", KEY, mode)
+    with pytest.raises(NotAllowed, match="chmod 600"):
+        cluster_key.read_cluster_key(path)
+
+
+def test_group_may_read(tmp_path: Path) -> None:
+    assert cluster_key.read_cluster_key(write(tmp_path / "key", KEY, 0o640)).key == KEY
+
+
+@pytest.mark.parametrize("data", [b"", b"short\n", b"x" * 5000])
+def test_refuses_wrong_sizes_without_telling_the_key(tmp_path: Path, data: bytes) -> None:
+    path = write(tmp_path / "key", data)
+    with pytest.raises(UsageError) as caught:
+        cluster_key.read_cluster_key(path)
+    assert "short" not in str(caught.value)
+
+
+def test_refuses_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed, match="make one with"):
+        cluster_key.read_cluster_key(str(tmp_path / "missing"))
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(P2PCacheError):
+        cluster_key.read_cluster_key(str(tmp_path / "fifo"))
+    with pytest.raises(UsageError):
+        cluster_key.read_cluster_key(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("host", "fine"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True),
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("node-7", False)],
+)  # fmt: skip
+def test_exposure(host: str, *, fine: bool) -> None:
+    assert cluster_key.is_loopback(host) is fine
+    cluster_key.check_exposure(host, Secret(KEY), insecure=False)
+    cluster_key.check_exposure(host, cluster_key.NO_KEY, insecure=True)
+    if fine:
+        cluster_key.check_exposure(host, cluster_key.NO_KEY, insecure=False)
+    else:
+        with pytest.raises(UsageError, match="cluster-key-file"):
+            cluster_key.check_exposure(host, cluster_key.NO_KEY, insecure=False)

@@ -1,0 +1,308 @@
+"""What vLLM's and SGLang's own source does with our plugins; test_engines.py runs it in processes of its own.
+
+`python -m tests.loader.integrations.engine_contracts vllm|sglang MODEL_DIR SMALL_DIR REF AGENT` prints a line of
+JSON: each case with "" or its traceback.
+"""
+
+import io
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from p2pcache.errors import IntegrityError, UsageError
+from tests.loader.integrations import engine_shells
+from tests.loader.loader_kit import torch_bytes
+
+
+class Given(NamedTuple):
+    whole: str  # a directory with all of the model
+    small: str  # one without its weights
+    ref: str
+    agent: str
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {"ref": self.ref, "agent": self.agent}
+
+
+class Model(nn.Module):  # type: ignore[misc]
+    """Takes weights as an engine's model does."""
+
+    def __init__(self, given: Given, *, without: str = "~") -> None:
+        super().__init__()
+        self.known = {
+            name: tensor
+            for path in sorted(Path(given.whole).glob("*.safetensors"))
+            for name, tensor in load_file(path).items()
+            if without not in name
+        }
+        self.found: dict[str, torch.Tensor] = {}
+
+    def named_parameters(self, *_: Any, **__: Any) -> Any:
+        return self.known.items()
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        self.found = dict(weights)  # held to the end: they must own their memory
+        return set(self.found)
+
+    def check(self, prefix: str = "") -> None:
+        found = {n.removeprefix(prefix): t for n, t in self.found.items() if n.startswith(prefix)}
+        assert found.keys() == self.known.keys(), found.keys() ^ self.known.keys()
+        assert all(torch_bytes(found[name]) == torch_bytes(self.known[name]) for name in found)
+
+
+def raises(kind: type[Exception], part: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(kind, match=re.escape(part)):
+        call()
+
+
+def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
+    base = "vllm.model_executor.model_loader"
+    real = ["base_loader", "default_loader", "ep_weight_filter"]
+    engine_shells.install(
+        ["vllm"],
+        ["vllm.plugins", "vllm.config.load", "vllm.config.utils", base, *(f"{base}.{r}" for r in real)],
+    )  # fmt: skip
+    import vllm.envs
+    import vllm.plugins
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor import model_loader as loaders
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    from p2pcache.loader.integrations import vllm as ours
+
+    vllm.envs.VLLM_PLUGINS = None
+    lines = io.StringIO()
+    logging.getLogger("vllm").addHandler(logging.StreamHandler(lines))
+    logging.getLogger("vllm").setLevel(logging.INFO)
+    config = SimpleNamespace(quantization=None, is_moe=False, multimodal_config=None, revision=None)
+
+    def loader(**extra: Any) -> Any:
+        told = LoadConfig(load_format="P2PCache", model_loader_extra_config=extra)
+        return loaders.get_model_loader(told)
+
+    def load(model: Model, path: str, **extra: Any) -> Any:
+        used = loader(**extra)
+        used.load_weights(model, SimpleNamespace(**vars(config), model=path))
+        return used
+
+    def registered() -> None:
+        for _ in range(2):
+            vllm.plugins.plugins_loaded = False
+            vllm.plugins.load_general_plugins()
+        assert issubclass(loaders._LOAD_FORMAT_TO_MODEL_LOADER["p2pcache"], DefaultModelLoader)
+        assert type(loader()).__name__ == "P2PCacheModelLoader"
+
+    def extra_config() -> None:
+        raises(
+            UsageError,
+            "unknown num_threads, reff; known: ref,",
+            lambda: loader(reff="x", num_threads=4),
+        )
+        raises(UsageError, "memory_limit", lambda: loader(memory_limit=True))
+        assert loader(enable_weights_track=False).enable_weights_track is False
+
+    def directory() -> None:
+        model = Model(given)
+        used = load(model, given.whole)
+        model.check()
+        assert used.counter_before_loading_weights > 0
+        assert "loaded " in lines.getvalue()  # our line, by vLLM's handler
+
+    def streamed() -> None:
+        model = Model(given)
+        load(model, given.small, **given.extra).download_model(
+            SimpleNamespace(model=given.small, revision=None)
+        )
+        model.check()
+
+    def tied() -> None:
+        told: list[Any] = []
+        DefaultModelLoader.load_model = lambda _, **k: told.append(k["model_config"])
+        for path, flag in ((given.small, True), (given.small, False), (given.whole, True)):
+            text = SimpleNamespace(tie_word_embeddings=flag)
+            hf = SimpleNamespace(tie_word_embeddings=flag, get_text_config=lambda text=text: text)
+            model = SimpleNamespace(
+                model=path, hf_config=hf, word_embeddings_untied_by_checkpoint=False
+            )
+            loader(**given.extra).load_model(vllm_config=None, model_config=model)
+        untied = [m.word_embeddings_untied_by_checkpoint for m in told]
+        assert untied == [True, False, False]  # of a whole directory vLLM has seen the headers
+        assert [m.hf_config.tie_word_embeddings for m in told] == [False, False, True]
+        assert not told[0].hf_config.get_text_config().tie_word_embeddings
+
+    def missing() -> None:
+        model = Model(given)
+        model.known["not.there"] = torch.zeros(1)
+        raises(ValueError, "not.there", lambda: load(model, given.whole))
+
+    def filters() -> None:
+        used = loader()
+        used.local_expert_ids = {0}
+        source = DefaultModelLoader.Source(
+            given.whole, None, prefix="a.", is_unused_weight=lambda name: "norm" in name
+        )
+        names = {name for name, _ in used._get_weights_iterator(source)}
+        everything = Model(given, without="norm").known
+        assert names == {"a." + n for n in everything if "experts.1." not in n or "scale" in n}
+
+    def secondary() -> None:
+        model = Model(given)
+        model.secondary_weights = [DefaultModelLoader.Source(given.small, None, prefix="b.")]
+        load(model, given.whole, enable_weights_track=False, **given.extra)
+        model.check("b.")
+        assert len(model.found) == 2 * len(model.known)
+
+    def not_ours() -> None:
+        used, asked = loader(**given.extra), []
+
+        def prepare(model: str, *_: Any) -> None:
+            asked.append(model)
+            raise KeyError
+
+        used._prepare_weights = prepare
+        raises(
+            KeyError,
+            "",
+            lambda: used._get_weights_iterator(DefaultModelLoader.Source("org/draft", None)),
+        )
+        odd = DefaultModelLoader.Source(given.whole, None, subfolder="text_encoder")
+        raises(KeyError, "", lambda: used._get_weights_iterator(odd))
+        mistral = Path(given.whole).with_name("mistral")
+        mistral.mkdir()
+        for name in ("model.safetensors", "consolidated.safetensors"):
+            (mistral / name).touch()
+        both = DefaultModelLoader.Source(str(mistral), None)
+        raises(KeyError, "", lambda: used._get_weights_iterator(both))
+        assert asked == ["org/draft", given.whole, str(mistral)]
+        assert used.load_config.load_format == "auto"  # which vLLM's own way knows
+        odd.model_or_path = given.small
+        raises(UsageError, "text_encoder", lambda: used._get_weights_iterator(odd))
+
+    def another_version() -> None:
+        other = Path(given.small).with_name("other")
+        other.mkdir()
+        (other / "config.json").write_text('{"model_type": "other"}')
+        raises(
+            IntegrityError, "the tag moved", lambda: load(Model(given), str(other), **given.extra)
+        )
+
+    def public_base() -> None:
+        assert ours.fits(DefaultModelLoader)
+        assert not ours.fits(type("Changed", (), {"_get_weights_iterator": lambda self: None}))
+        model, told = Model(given), LoadConfig(model_loader_extra_config=given.extra)
+        ours.plain_loader(BaseModelLoader)(told).load_weights(
+            model, SimpleNamespace(model=given.small)
+        )
+        model.check()
+
+    return {
+        f.__name__: f
+        for f in (registered, extra_config, directory, streamed, tied, missing, filters, secondary,
+                  not_ours, another_version, public_base)
+    }  # fmt: skip
+
+
+def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
+    import os
+
+    engine_shells.install(
+        ["sglang", "orjson"],
+        ["sglang.srt.plugins", "sglang.srt.plugins.hook_registry", "sglang.srt.environ",
+         "sglang.srt.configs.load_config", "sglang.srt.model_loader.loader"],
+    )  # fmt: skip
+    os.environ |= {
+        "P2PCACHE_SGLANG": "1", "P2PCACHE_SGLANG_REF": given.ref, "P2PCACHE_AGENT": given.agent,
+    }  # fmt: skip
+    import sglang.srt.plugins as plugins
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader import loader as loaders
+
+    loaders.filter_duplicate_safetensors_files = lambda files, *_, **__: files  # shells' answers
+    loaders.filter_files_not_needed_for_inference = lambda files: files
+    loaders.get_bool_env_var, loaders.get_server_args = lambda *_: False, lambda: None
+    lines = io.StringIO()
+    prepared: list[str] = []
+    own = loaders.DefaultModelLoader._prepare_weights
+
+    def prepare(self: Any, model: str, *args: Any, **kwargs: Any) -> Any:
+        prepared.append(model)
+        return own(self, model, *args, **kwargs)
+
+    loaders.DefaultModelLoader._prepare_weights = prepare
+
+    def weights(path: str, **more: Any) -> Any:
+        used = loaders.DefaultModelLoader(LoadConfig(**more))
+        config = SimpleNamespace(model_path=path, revision=None)
+        return used._get_all_weights(config, nn.Module())
+
+    def hooked() -> None:
+        for _ in range(2):
+            plugins.load_plugins()
+        method = loaders.DefaultModelLoader._get_weights_iterator
+        assert hasattr(method, "__wrapped__")
+        assert not hasattr(method.__wrapped__, "__wrapped__")  # once
+        # as SGLang's configure_logger does it, which runs after the plugins
+        logging.basicConfig(stream=lines, level=logging.INFO, force=True)
+
+    def directory() -> None:
+        model = Model(given)
+        model.load_weights(weights(given.whole, load_format="safetensors"))
+        assert f"weights come by p2pcache from {given.whole}" in lines.getvalue()
+        assert "loaded " in lines.getvalue()
+        model.check()
+        assert prepared[-1] == given.whole  # SGLang's own checks of the directory ran
+
+    def streamed() -> None:
+        model = Model(given)
+        model.load_weights(weights(given.small))
+        model.check()
+        assert prepared[-1] != given.small
+
+    def draft() -> None:
+        found = {name for name, _ in weights(given.small, draft_model_idx=1)}
+        mine = {n for n in Model(given).known if ".mtp." in n}
+        assert "model.mtp.layers.0.w" in found
+        assert len(found & mine) == 1
+        assert "model.norm.weight" in found
+
+    def not_ours() -> None:
+        raises(
+            UsageError,
+            "--load-format pt",
+            lambda: next(iter(weights(given.small, load_format="pt"))),
+        )
+        raises(
+            RuntimeError, given.whole, lambda: next(iter(weights(given.whole, load_format="pt")))
+        )
+
+    return {f.__name__: f for f in (hooked, directory, streamed, draft, not_ours)}
+
+
+def main(engine: str, *given: str) -> None:
+    """Run all cases of an engine, in order."""
+    results = {}
+    cases = {"vllm": vllm_cases, "sglang": sglang_cases}[engine](Given(*given))
+    for name, case in cases.items():
+        try:
+            case()
+            results[name] = ""
+        except Exception:  # noqa: BLE001  # told to the test
+            results[name] = traceback.format_exc()
+    sys.stdout.write(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

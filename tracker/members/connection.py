@@ -1,0 +1,217 @@
+"""One member's WebSocket: the handshake, a bounded outbox, a paced reader."""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.certificate_identity import Member
+from p2pcache.core.protocol.handshake import (
+    NONCE_BYTES,
+    VERSIONS,
+    Challenge,
+    Hello,
+    Secret,
+    accept,
+    is_node,
+)
+from p2pcache.errors import NotAllowed, RemoteProtocolError
+from p2pcache.ids import format_node
+from p2pcache.io.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+MAX_HANDSHAKE_BYTES = 1024  # docs/protocol.md
+SEND_S = 10.0  # who doesn't read for so long isn't a member any more
+CLOSE_S = 2.0  # for the other side's half of a goodbye
+MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
+AT_ONCE_BYTES = 16 << 10  # a transport with less than this to send has no reason to let us wait
+RATE = 2000.0  # messages a second from one member on average; about 14 % of a core each ...
+BURST = 6000.0  # ... an announcement of 4 MiB costs 1,025 of them
+BYTES_PER_TOKEN = 4096
+
+_ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
+
+
+async def greet(
+    socket: web.WebSocketResponse, secret: Secret, node: int, bearer: Member | None = None
+) -> int:
+    """The server's side of the handshake; returns the member's node id.
+
+    Args:
+        socket: the connection.
+        secret: the cluster key.
+        node: our own id.
+        bearer: whom the client's certificate names, if members show one.
+
+    Raises:
+        NotAllowed: it holds another key, or says an id that isn't its own.
+        RemoteProtocolError: it doesn't keep to the protocol.
+    """
+    challenge = Challenge(os.urandom(NONCE_BYTES), VERSIONS)
+    await socket.send_bytes(msgspec.msgpack.encode(challenge))
+    data = await receive(socket, MAX_HANDSHAKE_BYTES)
+    try:
+        said = msgspec.msgpack.decode(data, type=Hello)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"not a HELLO: {error}") from None
+    if not is_node(said.node):
+        raise RemoteProtocolError("a node id is a number of 63 bits, and not 0")
+    if bearer is not None and not bearer.owns(said.node):
+        raise NotAllowed(f"node {format_node(said.node)} is not one of {bearer}")
+    welcome = accept(secret, challenge, said, node=node, role="agent")
+    await socket.send_bytes(msgspec.msgpack.encode(welcome))
+    return said.node
+
+
+async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
+    """The next binary message.
+
+    Raises:
+        RemoteProtocolError: too large, another kind, or the end.
+    """
+    frame = await socket.receive()
+    if frame.type is not aiohttp.WSMsgType.BINARY:
+        raise RemoteProtocolError("the connection ended before it was a member's")
+    data: bytes = frame.data
+    if len(data) > limit_bytes:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes during the handshake")
+    return data
+
+
+class Connection:
+    """A member's connection after the handshake.
+
+    Messages go out in the order of `put`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
+    """
+
+    def __init__(
+        self, node: int, socket: web.WebSocketResponse, request: web.Request, clock: Clock
+    ) -> None:
+        self.node = node
+        self.asks = 0  # unanswered questions
+        self._socket = socket
+        self._transport = request.transport
+        self._clock = clock
+        self._outbox: deque[bytes] = deque()
+        self._behind = 0
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._goodbye: tuple[int, bytes] | None = None
+        self._tokens = BURST
+        self._refilled = clock.now()
+
+    def put(self, data: bytes, *, later: bool = False) -> None:
+        """Queue a message. A member that is too far behind is cut off: it will announce again.
+
+        Args:
+            data: the message.
+            later: it may wait in the queue until `rouse` or the next message.
+        """
+        if self._goodbye is not None:
+            return
+        self._outbox.append(data)
+        self._behind += len(data)
+        if self._behind > MAX_BEHIND_BYTES:
+            _log.warning("member %016x reads too slowly; cutting it off", self.node)
+            self.close(aiohttp.WSCloseCode.TRY_AGAIN_LATER, "you read too slowly")
+            self._abort()
+        if not later:
+            self.rouse()
+
+    def rouse(self) -> None:
+        """Send what is queued: now, or in the task of `write` what may have to wait for the member to read."""
+        # Now saves a turn of the loop for each answer, which is 20 ms while a storm begins, and the task's waking.
+        while self._outbox and self._goes_at_once(self._outbox[0]):
+            self._send_now(self._outbox.popleft())
+        if self._outbox:
+            self._wake.set()
+
+    def _send_now(self, data: bytes) -> None:
+        self._behind -= len(data)
+        sending = self._socket.send_bytes(data)
+        try:
+            sending.send(None)  # all of the coroutine: it writes, and then has no reason to wait
+        except StopIteration:
+            pass
+        except (ConnectionError, aiohttp.ClientError, RuntimeError) as error:
+            self.close(aiohttp.WSCloseCode.GOING_AWAY, str(error))
+        finally:
+            sending.close()
+
+    def close(self, code: int, reason: str) -> None:
+        """Say goodbye after what is queued; nothing more is queued then."""
+        if self._goodbye is None:
+            self._goodbye = (code, reason.encode()[:120])  # a close frame holds 123 bytes of it
+            self._wake.set()
+
+    async def write(self) -> None:
+        """Send what is queued until the goodbye is said or the connection breaks."""
+        try:
+            while True:
+                while self._outbox:
+                    data = self._outbox.popleft()
+                    self._behind -= len(data)
+                    async with asyncio.timeout(SEND_S):
+                        await self._socket.send_bytes(data)
+                if self._goodbye is not None:
+                    break
+                self._wake.clear()
+                await self._wake.wait()
+            async with asyncio.timeout(CLOSE_S):
+                await self._socket.close(code=self._goodbye[0], message=self._goodbye[1])
+        except (ConnectionError, TimeoutError, aiohttp.ClientError, RuntimeError) as error:
+            _log.debug("member %016x: %s", self.node, str(error) or type(error).__name__)
+        finally:
+            self._goodbye = self._goodbye or (aiohttp.WSCloseCode.GOING_AWAY, b"")
+            self._abort()
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the goodbye is said, or is hopeless."""
+        await self._ended.wait()
+
+    async def read(self, take: Callable[[m.ToTracker], bool]) -> None:
+        """Hand its messages to `take` until that says no or the connection ends, no faster than the rate allows.
+
+        Raises:
+            RemoteProtocolError: something that isn't a message of this protocol.
+        """
+        # No iterators: each waiting connection would hold their coroutines too, all of them new after each
+        # message, and the garbage collector looks at what is new.
+        while True:
+            frame = await self._socket.receive()
+            if frame.type in _ENDS:
+                return
+            if frame.type is not aiohttp.WSMsgType.BINARY:
+                cause = f": {frame.data}" if frame.type is aiohttp.WSMsgType.ERROR else ""
+                raise RemoteProtocolError(f"unexpected {frame.type.name} frame{cause}")
+            await self._pace(len(frame.data))
+            if not take(m.decode_to_tracker(frame.data)):
+                return
+
+    def _goes_at_once(self, data: bytes) -> bool:
+        """Whether sending this can't have to wait for the member to read."""
+        behind = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return behind + len(data) < AT_ONCE_BYTES
+
+    async def _pace(self, size: int) -> None:
+        """Not reading is the gentlest limit: TCP tells the sender to wait."""
+        self._tokens -= 1 + size / BYTES_PER_TOKEN
+        if self._tokens > 0:
+            return
+        now = self._clock.now()
+        self._tokens = min(BURST, self._tokens + (now - self._refilled) * RATE)
+        self._refilled = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / RATE)
+
+    def _abort(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()

@@ -1,0 +1,110 @@
+"""The tracker as a second reader: what a member reads wrong it reads itself, before anybody is stopped."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from blake3 import blake3
+
+from p2pcache.core.format import manifest as manifests
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.membership.outputs import ReadRun
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.origins.fetch import fetch_run
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.origins.retry import never
+from p2pcache.tracker.catalog import Catalog
+
+_log = logging.getLogger(__name__)
+
+WAITING = 16  # runs that may wait to be read: there is one model in trouble at a time, or all are
+READ_S = 8.0  # a run over a slow link; the member's pull waits for it
+MOST_MANIFEST_BYTES = 32 << 20  # of larger ones the tables would take the tracker's memory
+
+
+class Witness:
+    """Reads runs, one after the other, and keeps nothing of them."""
+
+    def __init__(self, catalog: Catalog, done: Callable[[ReadRun, Word], None]) -> None:
+        """`done` is told once of each run how it ended."""
+        self.reads = 0  # for metrics
+        self._catalog = catalog
+        self._done = done
+        self._one = asyncio.Lock()
+        self._waiting = 0
+
+    async def read(self, asked: ReadRun) -> None:
+        """Read a run and prove it, unless too many wait."""
+        word = Word.NONE
+        self._waiting += 1
+        try:
+            if self._waiting <= WAITING:
+                async with self._one:
+                    word = await self._word(asked)
+        finally:
+            self._waiting -= 1
+            self._done(asked, word)
+
+    async def _word(self, asked: ReadRun) -> Word:
+        self.reads += 1
+        try:
+            encoded = await self._catalog.manifest(asked.digest)
+            if len(encoded) > MOST_MANIFEST_BYTES:
+                return Word.NONE
+            return await self._catalog.look(
+                ("run", asked.digest, str(asked.run)),
+                lambda repo: _read(repo, encoded, asked),
+                READ_S,
+            )
+        except P2PCacheError as error:
+            _log.info("run %d of %.12s can't be read here: %s", asked.run, asked.digest, error)
+            return Word.NONE
+
+
+def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> Word:
+    layout = Layout(manifests.decode(encoded, asked.digest), asked.digest)
+    if asked.run >= layout.run_count:
+        return Word.NONE
+    outcome = fetch_run(
+        repo, layout, _Proof(layout), asked.run, on_bytes=lambda _: None, cancelled=never
+    )
+    if outcome is Outcome.DONE:
+        return Word.RIGHT
+    # Who doesn't find the manifest looks at an empty mount or another bucket itself.
+    wrong = outcome is Outcome.MISMATCH and repo.has_manifest(asked.digest)
+    return Word.WRONG if wrong else Word.NONE
+
+
+class _Proof:
+    """A target that stores nothing."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def missing_chunks(self, run: int) -> list[int]:
+        return list(self._layout.run_chunks(run))
+
+    def begin(self, chunk: int) -> "_Chunk":
+        return _Chunk(self._layout.digest_of_chunk(chunk))
+
+
+class _Chunk:
+    """Hashes one chunk."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._digest = digest
+        self._hash = blake3()
+
+    def update(self, data: memoryview) -> None:
+        self._hash.update(data)
+
+    def put(self, offset: int, data: memoryview) -> None:
+        pass
+
+    def finish(self) -> bool:
+        return self._hash.digest() == self._digest
+
+    def abort(self) -> None:
+        pass

@@ -1,0 +1,130 @@
+"""Answers to members' questions (`Ask`): refs, manifests, nodes, status, tags."""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from p2pcache.core.format.tag_record import TagRecord
+from p2pcache.core.protocol.messages import (
+    MANIFEST_PART_BYTES,
+    MAX_MESSAGE_BYTES,
+    Answer,
+    Ask,
+    Refusal,
+)
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.ids import Ref, is_digest
+from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.warming import Warming
+
+MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
+MAX_REFUSAL = 500  # characters of a reason
+
+
+class TagPut(msgspec.Struct, forbid_unknown_fields=True):
+    """The text of a "tag_put". Without `expect_generation` whatever is there is replaced."""
+
+    ref: str
+    digest: str
+    expect_generation: int | None = None
+
+
+class Asks:
+    """Answers questions. Counts them by kind and outcome for metrics."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: Callable[[], object],
+        status: Callable[[], object],
+        locate: Callable[[Ref], Awaitable[object]],
+        warming: Warming,
+    ) -> None:
+        """`nodes`, `status` and `locate` give what msgspec can encode."""
+        self.warming = warming
+        self.counts: dict[tuple[str, str], int] = {}
+        self._catalog = catalog
+        self._locate = locate
+        self._views = {"nodes": nodes, "status": status}
+
+    def at_once(self, ask: Ask) -> Answer | None:
+        """The answer to what a storm asks for a thousand times, if it is known; else `answer` finds it.
+
+        No task has to run for it, so it is sent a turn of the loop sooner.
+        """
+        found: tuple[bytes, int] | None = None
+        if ask.what == "resolve" and len(ask.text) <= MAX_TEXT:
+            with contextlib.suppress(UsageError):
+                record = self._catalog.known_tag(Ref.parse(ask.text))
+                found = _json(record) if isinstance(record, TagRecord) else None
+        elif ask.what == "manifest" and not ask.offset:
+            data = self._catalog.known_manifest(ask.text)
+            found = _part(data, 0) if data else None
+        if found is None:
+            return None
+        self._count(ask.what, "ok")
+        return Answer(ask.id, *found)
+
+    async def answer(self, ask: Ask) -> Answer | Refusal:
+        """The one answer to a question; whatever goes wrong is a refusal."""
+        kind = ask.what if ask.what in _KINDS else "unknown"
+        try:
+            data, total = await self._data(ask)
+            if len(data) > MAX_MESSAGE_BYTES - 1024:
+                raise UsageError(
+                    f"the answer is too large; ask the tracker's HTTP API (/v1/{kind})"
+                )
+        except P2PCacheError as error:
+            self._count(kind, str(error.exit_code))
+            return Refusal(ask.id, error.exit_code, str(error)[:MAX_REFUSAL])
+        self._count(kind, "ok")
+        return Answer(ask.id, data, total)
+
+    async def _data(self, ask: Ask) -> tuple[bytes, int]:
+        if len(ask.text) > MAX_TEXT:
+            raise UsageError("the question is too long")
+        match ask.what:
+            case "resolve":
+                return _json(await self._catalog.tag(Ref.parse(ask.text)))
+            case "manifest":
+                return _part(await self._catalog.manifest(ask.text), ask.offset)
+            case "nodes" | "status":
+                return _json(self._views[ask.what]())
+            case "locate":
+                return _json(await self._locate(Ref.parse(ask.text)))
+            case "warm":
+                return _json(await self.warming.warm(ask.text))
+            case "moved":
+                self._catalog.moved(Ref.parse(ask.text))
+                return b"", 0
+            case "tag_put":
+                return _json(await self._put_tag(ask.text))
+            case _:
+                raise UsageError(f"this tracker doesn't know the question {ask.what[:40]!a}")
+
+    async def _put_tag(self, text: str) -> object:
+        try:
+            wish = msgspec.json.decode(text, type=TagPut)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise UsageError(f"not a tag_put: {error}") from None
+        if not is_digest(wish.digest):
+            raise UsageError("not a manifest digest")
+        return await self._catalog.put_tag(Ref.parse(wish.ref), wish.digest, wish.expect_generation)
+
+    def _count(self, kind: str, outcome: str) -> None:
+        self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
+
+
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "moved", "tag_put")
+
+
+def _json(body: object) -> tuple[bytes, int]:
+    data = msgspec.json.encode(body)
+    return data, len(data)
+
+
+def _part(data: bytes, offset: int) -> tuple[bytes, int]:
+    if not 0 <= offset < len(data):
+        raise UsageError(f"offset {offset} in a manifest of {len(data)} bytes")
+    return data[offset : offset + MANIFEST_PART_BYTES], len(data)
