@@ -82,3 +82,13 @@ def parse_node(text: str) -> int:
     if re.fullmatch(r"[0-7][0-9a-f]{15}", text) is None:
         raise UsageError(f"not a node id: {text!r}; expected 16 hex digits")
     return int(text, 16)
+
+
+RunIndex = int
+"""A run of one model: its place in the order of the manifest, from 0."""
+
+RunSet = int
+"""A set of runs of one model, one bit a run: bit i stands for run i. `p2pcache.core.bitset` has what is done with it."""
+
+NodeId = int
+"""An agent: 64 bits, drawn once for a cache directory. `format_node` writes it for people."""
