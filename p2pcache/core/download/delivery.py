@@ -14,6 +14,9 @@ from p2pcache.core.swarm.events import Outcome
 
 _PATIENT = 8  # requests' usual time for which a crowded neighbour may refuse all of ours: its turns are uneven
 _UNMEASURED = 2  # times an owner's patience, while no request has ended: a slow one's uploads end together, and late
+_MOST_TURNS = (
+    4  # others served before us that are believed: each may take a whole turn at a slow node
+)
 _LATELY = 4  # longest pauses after a refusal: who refused longer ago wasn't asked since
 _LOOK_S = 0.25  # between two looks at who refuses
 _BROKEN = 2  # connections in a row that ended while we waited there: one is a restart
@@ -99,7 +102,8 @@ class Deliveries:
 
     def _patience_s(self, peer: Peer) -> float:
         if self._timing.is_unknown:
-            return _UNMEASURED * self._settings.owner_patience_s
+            others = max(1, min(peer.load, _MOST_TURNS))
+            return _UNMEASURED * self._settings.owner_patience_s * others
         typical_s = self._timing.typical_s(across=peer.distance > 0)
         return max(self._settings.stuck_after_s, _PATIENT * typical_s)
 
