@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
 from p2pcache.io.clock import LOOK_S, AwakeClock
@@ -66,7 +66,7 @@ class TrackerApp:
         self._memory = Memory(Path(settings.state_dir) if settings.state_dir else None)
         self._tasks = Tasks()
         self.catalog = Catalog(settings.origin, self._tasks)
-        self.tracking = Tracking(
+        self.tracking = TrackerState(
             epoch=secrets.randbits(63),
             members=dataclasses.replace(
                 members or MemberSettings(expiry_s=SILENCE_S),
@@ -125,7 +125,7 @@ class TrackerApp:
                 self._say_hello()
                 yield
                 _log.info("stopping: saying goodbye to %d members", len(self.members))
-                memory = self.tracking.memory()  # before the goodbyes empty it
+                memory = self.tracking.remembered_members()  # before the goodbyes empty it
                 await self.members.close()
                 await self._save(memory)
         finally:
@@ -173,7 +173,7 @@ class TrackerApp:
             _log.warning("not ready: origin: %s", after) if after else _log.info("ready")
 
     async def _note(self) -> None:
-        await self._save(self.tracking.memory())
+        await self._save(self.tracking.remembered_members())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
         await asyncio.to_thread(self._memory.save, memory, self._clock.wall())

@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
-from p2pcache.core.coordinator.swarm_state import TrackedSwarm
-from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.coordinator.swarm_state import SwarmTracker
+from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.io.clock import Clock
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import Tls, certificate_metrics
@@ -27,7 +27,7 @@ class TrackerMetrics(Collector):
     def __init__(
         self,
         *,
-        tracking: Tracking,
+        tracking: TrackerState,
         members: Members,
         asks: Asks,
         catalog: Catalog,
@@ -141,5 +141,5 @@ class TrackerMetrics(Collector):
         yield from gauges.values()
 
 
-def _interest(swarm: TrackedSwarm) -> tuple[int, int]:
+def _interest(swarm: SwarmTracker) -> tuple[int, int]:
     return len(swarm.book.readers), len(swarm.roster)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import p2pcache
-from p2pcache.core.coordinator.swarm_state import TrackedSwarm
-from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.coordinator.swarm_state import SwarmTracker
+from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
@@ -19,7 +19,7 @@ MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
 class Views:
     """Read-only views of the tracker's state."""
 
-    def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, tracking: TrackerState, catalog: Catalog, clock: Clock) -> None:
         self.connected: Callable[[], int] = lambda: 0
         self.warnings: Callable[[], list[str]] = list
         self._tracking = tracking
@@ -69,7 +69,7 @@ class Views:
         left_out = len(nodes) - len(rows)
         return {**_row(swarm, self._clock.now()), "members": rows, "left_out": left_out}
 
-    def _member(self, swarm: TrackedSwarm, node: int) -> dict[str, Any]:
+    def _member(self, swarm: SwarmTracker, node: int) -> dict[str, Any]:
         peers, origin, local = swarm.ledger.of(node)
         return {
             **self._holder(swarm, node)[1], "leases": len(swarm.book.runs_of(node)),
@@ -95,7 +95,7 @@ class Views:
             "getting": 0 if swarm is None else len(swarm.roster.pulling - {*swarm.roster.complete}),
         }  # fmt: skip
 
-    def _holder(self, swarm: TrackedSwarm, node: int) -> tuple[float, dict[str, Any]]:
+    def _holder(self, swarm: SwarmTracker, node: int) -> tuple[float, dict[str, Any]]:
         record = self._tracking.registry.nodes[node]
         runs = swarm.book.run_count
         share = swarm.roster.have[node].bit_count() / runs if runs else 1.0
@@ -119,7 +119,7 @@ class Views:
         }  # fmt: skip
 
 
-def _row(swarm: TrackedSwarm, now: float) -> dict[str, object]:
+def _row(swarm: SwarmTracker, now: float) -> dict[str, object]:
     book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
     runs = sum(have.bit_count() for have in roster.have.values())
     return {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.replica_placement import choose
@@ -38,7 +38,7 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
 class Warming:
     """Chooses nodes, tells them, and gathers what they say."""
 
-    def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, tracking: TrackerState, catalog: Catalog, clock: Clock) -> None:
         self.tell: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
         """Sends a member a message; False: it isn't connected."""
         self._tracking = tracking
@@ -66,7 +66,7 @@ class Warming:
         encoded = await self._catalog.manifest(digest)
         manifest = await asyncio.to_thread(manifests.decode, encoded, digest)
         async with self._turns.of(digest):  # two who ask at once mustn't choose twice as many
-            before = self._tracking.spread(digest)
+            before = self._tracking.replica_placement(digest)
             told = await self._told(ref, digest, wish.replicas, manifest.size_bytes)
         rows = [
             _named(n, record) | {"state": "had" if n in before.complete else "getting"}
@@ -94,7 +94,7 @@ class Warming:
         told: dict[int, tuple[int, Node, m.Warmed]] = {}
         deadline = self._clock.now() + ALL_S
         while (left_s := deadline - self._clock.now()) > 0:
-            spread = self._tracking.spread(digest)
+            spread = self._tracking.replica_placement(digest)
             fresh = {node: record for node, record in spread.others.items() if node not in told}
             good = {node for node, (_, _, said) in told.items() if not said.code}
             missing = replicas - len(spread.holders.keys() | good)
@@ -109,7 +109,7 @@ class Warming:
             for node, said in zip(chosen, answers, strict=True):
                 told[node] = (node, fresh[node], said)
                 if not said.code:
-                    self._tracking.warmed(node, said.digest)
+                    self._tracking.on_warming(node, said.digest)
         return list(told.values())
 
     async def _one(self, node: int, ref: Ref, limit_s: float) -> m.Warmed:

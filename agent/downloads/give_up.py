@@ -1,7 +1,7 @@
 """Why a pull will not end, in words."""
 
 from p2pcache.agent.tracker_link import TrackerLink
-from p2pcache.core.leases.origin_integrity import Why
+from p2pcache.core.leases.origin_integrity import OddReason
 from p2pcache.core.protocol.messages import Stop
 from p2pcache.errors import (
     NoSpace,
@@ -75,7 +75,7 @@ def read_wrong(run: int, seen: str, link: TrackerLink | None) -> OriginChanged:
     if link is None:
         return wrong_at_origin(why)
     nobody = "neither the tracker nor another node could be asked"
-    return stopped(Stop("", run, nobody, Why.NOBODY_ELSE_READS), why)
+    return stopped(Stop("", run, nobody, OddReason.NOBODY_ELSE_READS), why)
 
 
 def odd_storage(model: str, why: str) -> str:

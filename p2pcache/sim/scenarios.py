@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.core.swarm import events
 from p2pcache.sim.cluster.cluster import RESOLUTION, Cluster
@@ -101,7 +101,7 @@ class Run:
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []
         self._to_come = 0
-        self.cluster.tracker.word = Word.RIGHT if storm.witness else Word.NONE
+        self.cluster.tracker.word = WitnessReport.RIGHT if storm.witness else WitnessReport.NONE
         self._ways = self._rack_links()
         self._people()
         self._faults()
@@ -200,7 +200,11 @@ class Run:
 
     def _restart_tracker(self) -> None:
         tracker = self.cluster.tracker
-        notes = tracker.mind.memory() if self.storm.notes and tracker.mind is not None else None
+        notes = (
+            tracker.mind.remembered_members()
+            if self.storm.notes and tracker.mind is not None
+            else None
+        )
         tracker.die()
         self.cluster.world.after(TRACKER_BACK_AFTER_S, tracker.start, notes)
 

@@ -1,6 +1,6 @@
-"""Who is connected, and the pump: messages into `Tracking`, what it decides out to the members.
+"""Who is connected, and the pump: messages into `TrackerState`, what it decides out to the members.
 
-All of it runs on the loop's thread; `Tracking` is touched by nobody else.
+All of it runs on the loop's thread; `TrackerState` is touched by nobody else.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from math import inf
 import aiohttp
 from aiohttp import web
 
-from p2pcache.core.coordinator.tracker_state import Tracking
-from p2pcache.core.leases.origin_integrity import Word
-from p2pcache.core.membership.cloned_ids import Twins
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.leases.origin_integrity import WitnessReport
+from p2pcache.core.membership.cloned_ids import ClonedIds
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     DialBack,
@@ -24,7 +24,7 @@ from p2pcache.core.membership.outputs import (
     ReadRun,
     Send,
     Silent,
-    Spoken,
+    StorageNotice,
     Unreached,
 )
 from p2pcache.core.protocol import messages as m
@@ -63,13 +63,13 @@ LOOK_S = 0.002  # from a deadline to the tick: more than one turn of an idle loo
 class Members:
     """Everybody who is connected.
 
-    Invariants: `_live` holds the newest connection of each node, and `Tracking` has heard of
-    exactly these; the timer is set for no later than `Tracking.next_wakeup`.
+    Invariants: `_live` holds the newest connection of each node, and `TrackerState` has heard of
+    exactly these; the timer is set for no later than `TrackerState.next_wakeup`.
     """
 
     def __init__(
         self,
-        tracking: Tracking,
+        tracking: TrackerState,
         *,
         node: int,
         secret: Secret,
@@ -91,7 +91,7 @@ class Members:
         self._clock = clock
         self._certified = certified
         self._live: dict[int, Connection] = {}
-        self._twins = Twins()
+        self._twins = ClonedIds()
         self._seen_twins: dict[int, tuple[float, str]] = {}  # node -> when, and what to tell people
         self._lines = RateLimit(LINES_EACH, LINES)
         self._warnings = RateLimit(LINES_EACH, LINES)  # strangers mustn't take those of members
@@ -241,7 +241,7 @@ class Members:
             if self._live.get(node) is connection:
                 del self._live[node]
                 self._twins.left(node)
-                self._perform(self._tracking.disconnected(node, self._clock.now()))
+                self._perform(self._tracking.on_disconnected(node, self._clock.now()))
             await connection.ended()
             over.set()
             self.ended += 1
@@ -289,7 +289,7 @@ class Members:
             if isinstance(output, Unreached):
                 self._warn_of(output)
                 continue
-            if isinstance(output, Spoken):
+            if isinstance(output, StorageNotice):
                 self._tell_of(output)
                 continue
             if isinstance(output, Silent):
@@ -351,14 +351,14 @@ class Members:
             format_node(node), record.member.address, what,
         )  # fmt: skip
 
-    def _tell_of(self, spoken: Spoken) -> None:
+    def _tell_of(self, spoken: StorageNotice) -> None:
         level = logging.WARNING if self._has_a_line(spoken.node) else logging.DEBUG
         who = format_node(spoken.node)
         _log.log(level, "model %.12s, node %s: %s", spoken.digest, who, spoken.text)
 
-    def _witnessed(self, asked: ReadRun, word: Word) -> None:
+    def _witnessed(self, asked: ReadRun, word: WitnessReport) -> None:
         if not self._closing:
-            self._perform(self._tracking.witnessed(asked, word, self._clock.now()))
+            self._perform(self._tracking.on_witness_report(asked, word, self._clock.now()))
 
     def _warn_of_silent(self, silent: Silent) -> None:
         record = self._tracking.registry.nodes.get(silent.node)
@@ -375,7 +375,7 @@ class Members:
         return not self._warnings.take(format_node(node), time.monotonic(), patience_s=0)
 
     def _dialled(self, dial: Dial, *, reached: bool) -> None:
-        self._perform(self._tracking.dialled(dial, self._clock.now(), reached=reached))
+        self._perform(self._tracking.on_dial_ended(dial, self._clock.now(), reached=reached))
 
     def _arm(self) -> None:
         wakeup = self._tracking.next_wakeup()

@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError
@@ -27,7 +27,7 @@ MOST_MANIFEST_BYTES = 32 << 20  # of larger ones the tables would take the track
 class Witness:
     """Reads runs, one after the other, and keeps nothing of them."""
 
-    def __init__(self, catalog: Catalog, done: Callable[[ReadRun, Word], None]) -> None:
+    def __init__(self, catalog: Catalog, done: Callable[[ReadRun, WitnessReport], None]) -> None:
         """`done` is told once of each run how it ended."""
         self.reads = 0  # for metrics
         self._catalog = catalog
@@ -37,7 +37,7 @@ class Witness:
 
     async def read(self, asked: ReadRun) -> None:
         """Read a run and prove it, unless too many wait."""
-        word = Word.NONE
+        word = WitnessReport.NONE
         self._waiting += 1
         try:
             if self._waiting <= WAITING:
@@ -47,12 +47,12 @@ class Witness:
             self._waiting -= 1
             self._done(asked, word)
 
-    async def _word(self, asked: ReadRun) -> Word:
+    async def _word(self, asked: ReadRun) -> WitnessReport:
         self.reads += 1
         try:
             encoded = await self._catalog.manifest(asked.digest)
             if len(encoded) > MOST_MANIFEST_BYTES:
-                return Word.NONE
+                return WitnessReport.NONE
             return await self._catalog.look(
                 ("run", asked.digest, str(asked.run)),
                 lambda repo: _read(repo, encoded, asked),
@@ -60,21 +60,21 @@ class Witness:
             )
         except P2PCacheError as error:
             _log.info("run %d of %.12s can't be read here: %s", asked.run, asked.digest, error)
-            return Word.NONE
+            return WitnessReport.NONE
 
 
-def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> Word:
+def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> WitnessReport:
     layout = Layout(manifests.decode(encoded, asked.digest), asked.digest)
     if asked.run >= layout.run_count:
-        return Word.NONE
+        return WitnessReport.NONE
     outcome = fetch_run(
         repo, layout, _Proof(layout), asked.run, on_bytes=lambda _: None, cancelled=never
     )
     if outcome is Outcome.DONE:
-        return Word.RIGHT
+        return WitnessReport.RIGHT
     # Who doesn't find the manifest looks at an empty mount or another bucket itself.
     wrong = outcome is Outcome.MISMATCH and repo.has_manifest(asked.digest)
-    return Word.WRONG if wrong else Word.NONE
+    return WitnessReport.WRONG if wrong else WitnessReport.NONE
 
 
 class _Proof:

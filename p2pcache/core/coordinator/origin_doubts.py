@@ -2,23 +2,23 @@
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.origin_integrity import Why, Word
-from p2pcache.core.membership.outputs import Output, ReadRun, Send, Spoken
+from p2pcache.core.leases.origin_integrity import OddReason, WitnessReport
+from p2pcache.core.membership.outputs import Output, ReadRun, Send, StorageNotice
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol import messages as m
 
 _FOUND = {
-    Word.NONE: "the tracker can't read run {run} itself",
-    Word.RIGHT: "the tracker reads run {run} right",
-    Word.WRONG: "the tracker reads run {run} wrong, too",
+    WitnessReport.NONE: "the tracker can't read run {run} itself",
+    WitnessReport.RIGHT: "the tracker reads run {run} right",
+    WitnessReport.WRONG: "the tracker reads run {run} wrong, too",
 }
 _ODD = {
-    Why.OTHERS_READ_IT: "others read run {run} right",
-    Why.NOBODY_ELSE_READS: "no other node reads it that could be asked about run {run}",
+    OddReason.OTHERS_READ_IT: "others read run {run} right",
+    OddReason.NOBODY_ELSE_READS: "no other node reads it that could be asked about run {run}",
 }
 
 
-class Doubts:
+class OriginDoubts:
     """One swarm's."""
 
     def __init__(self, roster: Roster, book: LeaseBook) -> None:
@@ -36,7 +36,7 @@ class Doubts:
             if node not in self._named:
                 self._named.add(node)
                 text = f"it says that storage has run {run} of the model not at all, or wrong"
-                out.append(Spoken(node, self._digest, text))
+                out.append(StorageNotice(node, self._digest, text))
             if fresh:
                 out.append(ReadRun(node, self._digest, run))
             self._judge(run, now, out)
@@ -48,11 +48,13 @@ class Doubts:
                 self._wrong.read_right(node, run)
                 self._judge(run, now, out)
 
-    def heard(self, node: int, run: int, word: Word, now: float, out: list[Output]) -> None:
+    def heard(
+        self, node: int, run: int, word: WitnessReport, now: float, out: list[Output]
+    ) -> None:
         """The tracker has read a run itself, because of this node."""
         self._wrong.heard(run, word)
         if node not in self._wrong.odd:
-            out.append(Spoken(node, self._digest, _FOUND[word].format(run=run)))
+            out.append(StorageNotice(node, self._digest, _FOUND[word].format(run=run)))
         self._judge(run, now, out)
 
     def credit(self, node: int, credit: int, wanted: int) -> int:
@@ -94,9 +96,9 @@ class Doubts:
             self._wrong.odd[node].wanted = self._book.readers.wanted(node)
             self._book.want(node, 0)
             text = f"it gets no leases for this pull: {_ODD[self._wrong.odd[node].why].format(run=run)}"
-            out.append(Spoken(node, self._digest, text))
+            out.append(StorageNotice(node, self._digest, text))
         if self._book.stopped is not None and before is None:
             text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
-            out += [Spoken(node, self._digest, text) for node in self._wrong.accusers(run)]
+            out += [StorageNotice(node, self._digest, text) for node in self._wrong.accusers(run)]
             stop = self.stop()
             out.extend(Send(other, stop) for other in self._roster.needy())

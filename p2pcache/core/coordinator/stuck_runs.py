@@ -14,7 +14,7 @@ from math import inf
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.lost_runs import Audit
+from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.origin_integrity import by_id, witnesses_but
 from p2pcache.core.leases.reachability import HIDDEN_S
 from p2pcache.core.membership.dialback import DialBacks
@@ -39,14 +39,14 @@ AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are 
 LOOK_S = 0.25  # between two looks at all that members have: 10,000 take some milliseconds
 
 
-class OutOfReach:
+class StuckRuns:
     """One swarm's."""
 
     def __init__(
         self,
         roster: Roster,
         book: LeaseBook,
-        audit: Audit,
+        audit: LostRuns,
         dials: DialBacks,
         bearer: Callable[[int], int] = by_id,
     ) -> None:

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.origin_doubts import Doubts
-from p2pcache.core.coordinator.stuck_runs import OutOfReach
+from p2pcache.core.coordinator.origin_doubts import OriginDoubts
+from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.lost_runs import Audit
-from p2pcache.core.leases.origin_integrity import Word, by_id, witnesses_but
-from p2pcache.core.leases.rack_balance import Dealer
-from p2pcache.core.leases.startup_barrier import Hold
+from p2pcache.core.leases.lost_runs import LostRuns
+from p2pcache.core.leases.origin_integrity import WitnessReport, by_id, witnesses_but
+from p2pcache.core.leases.rack_balance import RackBalance
+from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.outputs import Output, Send
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.membership.usage_ledger import Ledger
+from p2pcache.core.membership.usage_ledger import UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
@@ -25,7 +25,7 @@ MAX_DEMANDED = 256  # runs per message; more is told when these are here
 BLAMES_TO_SHUN = 2  # nodes that got wrong bytes from a peer before it is believed of it
 
 
-class TrackedSwarm:
+class SwarmTracker:
     """What the tracker does for one model. Outputs are appended to the list that is handed in."""
 
     def __init__(
@@ -47,16 +47,16 @@ class TrackedSwarm:
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
             run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
-            dealer=Dealer(self.roster), doubted=dials.doubted, reached=dials.reached, void=self.roster.void,
+            dealer=RackBalance(self.roster), doubted=dials.doubted, reached=dials.reached, void=self.roster.void,
         )  # fmt: skip
-        self.audit = Audit()
-        self.ledger = Ledger()
+        self.audit = LostRuns()
+        self.ledger = UsageLedger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
-        self.hold = Hold(leases.ttl_s, now, remembered)
+        self.hold = StartupBarrier(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self.out_of_reach = OutOfReach(self.roster, self.book, self.audit, dials, self._bearer)
+        self.out_of_reach = StuckRuns(self.roster, self.book, self.audit, dials, self._bearer)
         self.book.wrong.bearer = self._bearer
-        self.doubts = Doubts(self.roster, self.book)
+        self.doubts = OriginDoubts(self.roster, self.book)
         self._epoch = epoch
         self._neighbours = members.neighbours
         self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
@@ -155,7 +155,9 @@ class TrackedSwarm:
             self.book.readers.hiding.shunned.add(node)  # what it reads is of use to nobody else
             self.audit.suspect(now)
 
-    def witnessed(self, node: int, run: int, word: Word, now: float, out: list[Output]) -> None:
+    def witnessed(
+        self, node: int, run: int, word: WitnessReport, now: float, out: list[Output]
+    ) -> None:
         """The tracker has read a run from the origin, because of what this node said of it."""
         self.doubts.heard(node, run, word, now, out)
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from p2pcache.core.coordinator.swarm_state import TrackedSwarm
+from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.format.manifest import MAX_CHUNKS
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership import usage_ledger
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
 from p2pcache.core.membership.registry import Node, Registry
-from p2pcache.core.membership.replica_placement import Spread
+from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.protocol import label_rules
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
@@ -39,7 +39,7 @@ class Totals:
     blames: int = 0
     lease_ends: Counter[str] = field(default_factory=Counter)  # by why
 
-    def add(self, swarm: TrackedSwarm) -> None:
+    def add(self, swarm: SwarmTracker) -> None:
         """Count a swarm in."""
         self.granted += swarm.book.granted
         self.rescues += swarm.book.rescues
@@ -48,7 +48,7 @@ class Totals:
         self.lease_ends.update(swarm.book.ends)
 
 
-class Tracking:
+class TrackerState:
     """All that a tracker knows and decides.
 
     Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the
@@ -76,7 +76,7 @@ class Tracking:
         self.epoch = epoch
         self.registry = Registry(members)
         self.dials = DialBacks()
-        self.swarms: dict[str, TrackedSwarm] = {}
+        self.swarms: dict[str, SwarmTracker] = {}
         self._members = members
         self._leases = leases
         self._origin = origin
@@ -117,7 +117,7 @@ class Tracking:
                 pass
         return out
 
-    def disconnected(self, node: int, now: float) -> list[Output]:
+    def on_disconnected(self, node: int, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
         out: list[Output] = []
         self.registry.disconnected(node, now)
@@ -127,14 +127,14 @@ class Tracking:
             self._settle(self.swarms[digest], now, out)
         return out
 
-    def dialled(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
+    def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `DialBack` has ended."""
         out: list[Output] = []
         self.dials.answered(dial, reached=reached, now=now)
         self._dial(now, out)
         return out
 
-    def witnessed(self, asked: ReadRun, word: Word, now: float) -> list[Output]:
+    def on_witness_report(self, asked: ReadRun, word: WitnessReport, now: float) -> list[Output]:
         """A `ReadRun` has ended."""
         out: list[Output] = []
         swarm = self.swarms.get(asked.digest)
@@ -174,7 +174,7 @@ class Tracking:
             total.add(swarm)
         return total
 
-    def memory(self) -> dict[str, list[int]]:
+    def remembered_members(self) -> dict[str, list[int]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
         return {
             digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
@@ -205,7 +205,7 @@ class Tracking:
             assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
         assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
 
-    def spread(self, digest: str) -> Spread:
+    def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Who has a model or is getting it, and who could be told to."""
         swarm, nodes = self.swarms.get(digest), self.registry.nodes
         complete = frozenset(swarm.roster.complete) if swarm is not None else frozenset()
@@ -213,9 +213,9 @@ class Tracking:
         holders = {n: nodes[n] for n in sorted(complete | pulling)}
         rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
         others = {n: r for n, r in rest.items() if r.warms}
-        return Spread(complete, holders, others, len(rest) - len(others))
+        return ReplicaPlacement(complete, holders, others, len(rest) - len(others))
 
-    def warmed(self, node: int, digest: str) -> None:
+    def on_warming(self, node: int, digest: str) -> None:
         """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
         if digest in self.swarms:
             self.swarms[digest].roster.pulls(node, pulled=True)
@@ -276,7 +276,7 @@ class Tracking:
                 swarm.blamed(node, message.node, now)
         self._settle(swarm, now, out)
 
-    def _join(self, record: Node, said: m.SwarmState, now: float) -> TrackedSwarm:
+    def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
         """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
         if not is_digest(said.digest) or not 0 <= said.run_count <= MAX_CHUNKS:
             raise RemoteProtocolError("a swarm with a bad digest or run count")
@@ -289,7 +289,7 @@ class Tracking:
             raise RemoteProtocolError(f"more than {MAX_SWARMS_PER_NODE} swarms")
         _check_sets(said)
         if swarm is None:
-            swarm = self.swarms[said.digest] = TrackedSwarm(
+            swarm = self.swarms[said.digest] = SwarmTracker(
                 said.digest, said.run_count, epoch=self.epoch, members=self._members,
                 leases=self._leases, dials=self.dials, now=now,
                 remembered=self._remembered.pop(said.digest, set()) - self._present,
@@ -334,7 +334,7 @@ class Tracking:
         for digest in touched:
             self._settle(self.swarms[digest], now, out)
 
-    def _settle(self, swarm: TrackedSwarm, now: float, out: list[Output]) -> None:
+    def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
         """Let a touched swarm do what is due, and note when it wants to be looked at again."""
         swarm.step(now, out)
         wakeup = swarm.next_wakeup()
@@ -344,7 +344,7 @@ class Tracking:
 
 
 def _check_sets(said: m.SwarmState) -> None:
-    """What `TrackedSwarm` would stumble over half way: bitmaps and numbers out of range."""
+    """What `SwarmTracker` would stumble over half way: bitmaps and numbers out of range."""
     usage_ledger.check(said)
     size = (said.run_count + 7) // 8
     spare = size * 8 - said.run_count

@@ -15,8 +15,8 @@ from math import inf
 from p2pcache.core import bitset
 from p2pcache.core.leases import reachable_reader
 from p2pcache.core.leases.lease import Lease, Story
-from p2pcache.core.leases.origin_integrity import WrongBytes
-from p2pcache.core.leases.rack_balance import Dealer
+from p2pcache.core.leases.origin_integrity import OriginIntegrity
+from p2pcache.core.leases.rack_balance import RackBalance
 from p2pcache.core.leases.reader_choice import Readers
 from p2pcache.core.leases.slow_readers import MOST_SLOW
 from p2pcache.core.settings import LeaseSettings
@@ -37,8 +37,8 @@ class LeaseBook:
 
     def __init__(
         self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int],
-        dealer: Dealer | None = None, doubted: AbstractSet[int] = frozenset(), reached: AbstractSet[int] = frozenset(),
-        void: Mapping[int, int] | None = None,
+        dealer: RackBalance | None = None, doubted: AbstractSet[int] = frozenset(),
+        reached: AbstractSet[int] = frozenset(), void: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         """An empty book: every run is free.
 
@@ -69,7 +69,9 @@ class LeaseBook:
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
         self._taken: dict[int, int] = {}  # run -> how often it was taken from a slow node
-        self.wrong = WrongBytes(settings.mismatches_to_stop)  # its owner tells it who read what
+        self.wrong = OriginIntegrity(
+            settings.mismatches_to_stop
+        )  # its owner tells it who read what
         self._story = Story()
 
     @property

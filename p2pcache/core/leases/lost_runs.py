@@ -13,7 +13,7 @@ INTERVAL_S = 1.0  # between polls of a small swarm ...
 INTERVAL_S_PER_MEMBER = 0.001  # ... and of a large one: each poll costs an answer per member
 
 
-class Audit:
+class LostRuns:
     """The check of one swarm. Idle until `suspect` is called.
 
     Invariant: `_waiting` is empty unless a poll runs (`_deadline` is set).

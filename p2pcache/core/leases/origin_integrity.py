@@ -18,7 +18,7 @@ from p2pcache.core.swarm.commands import ALL
 STOP_S = 30.0
 
 
-class Word(IntEnum):
+class WitnessReport(IntEnum):
     """What the tracker found when it read a run itself."""
 
     NONE = 0  # it couldn't: it has no origin, or this doesn't answer
@@ -26,7 +26,7 @@ class Word(IntEnum):
     WRONG = 2
 
 
-class Why(IntEnum):
+class OddReason(IntEnum):
     """Why a node alone gets no leases (`messages.Stop.odd`); 0 would be: nobody does."""
 
     OTHERS_READ_IT = 1
@@ -40,7 +40,7 @@ class Doubt:
     since: float
     said: dict[int, int] = field(default_factory=dict)  # node -> its wrong reads, told by it
     right: set[int] = field(default_factory=set)  # bearers that read it right
-    word: Word | None = None  # the tracker's; None: it is asked
+    word: WitnessReport | None = None  # the tracker's; None: it is asked
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Odd:
     """A node whose own storage is odd, or whom nobody can confirm."""
 
     run: int
-    why: Why
+    why: OddReason
     wanted: int = ALL  # bits
     told: bool = False
 
@@ -69,7 +69,7 @@ def witnesses_but(node: int, nodes: Iterable[int], bearer: Callable[[int], int],
     return len(found)
 
 
-class WrongBytes:
+class OriginIntegrity:
     """Who read which runs wrong, and what follows for whom.
 
     Invariants: `doubted` is exactly the runs (bits) of `_doubts`; who is in `odd` gets no lease until its pull ends.
@@ -97,7 +97,7 @@ class WrongBytes:
         doubt.said[node] = doubt.said.get(node, 0) + 1
         return fresh
 
-    def heard(self, run: int, word: Word) -> None:
+    def heard(self, run: int, word: WitnessReport) -> None:
         """What the tracker found of a run."""
         if run in self._doubts:
             self._doubts[run].word = word
@@ -122,14 +122,14 @@ class WrongBytes:
         if doubt is None or self.stopped is not None:
             return []
         who = {self.bearer(node) for node in doubt.said}
-        if doubt.word is Word.RIGHT or doubt.right - who:
-            return self._set_aside(doubt, run, Why.OTHERS_READ_IT)
+        if doubt.word is WitnessReport.RIGHT or doubt.right - who:
+            return self._set_aside(doubt, run, OddReason.OTHERS_READ_IT)
         if doubt.word is None:
             return []
-        if len(who) + (doubt.word is Word.WRONG) >= self._bearers_to_stop:
+        if len(who) + (doubt.word is WitnessReport.WRONG) >= self._bearers_to_stop:
             self.stopped, self._stopped_at = run, now
         elif sum(doubt.said.values()) > 1 and all(self.bearer(one) in who for one in readers):
-            return self._set_aside(doubt, run, Why.NOBODY_ELSE_READS)
+            return self._set_aside(doubt, run, OddReason.NOBODY_ELSE_READS)
         return []
 
     def pardon(self, node: int) -> None:
@@ -156,9 +156,9 @@ class WrongBytes:
         """Assert the invariants."""
         assert bitset.of(self._doubts) == self.doubted
 
-    def _set_aside(self, doubt: Doubt, run: int, why: Why) -> list[int]:
+    def _set_aside(self, doubt: Doubt, run: int, why: OddReason) -> list[int]:
         fresh = [node for node in doubt.said if node not in self.odd]
         self.odd |= {node: Odd(run, why) for node in fresh}
-        if why is Why.OTHERS_READ_IT:
+        if why is OddReason.OTHERS_READ_IT:
             doubt.said.clear()  # who is mended isn't odd again for what the next one reads
         return fresh

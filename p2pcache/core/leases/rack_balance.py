@@ -11,7 +11,7 @@ Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
 
 
-class Dealer:
+class RackBalance:
     """Deals leases to the racks of a swarm. Without labels everybody is in one rack, and nothing is dealt.
 
     Invariant: `_reading` counts the leases in flight of each site and rack, `_read` those ever given;

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 HIDDEN_S = 60.0  # nobody mends a firewall sooner; a partition may heal
 
 
-class Hiding:
+class Reachability:
     """Nodes that were out of the others' reach lately, and those that have to read all the same."""
 
     def __init__(self, doubted: AbstractSet[int]) -> None:

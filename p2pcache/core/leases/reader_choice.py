@@ -9,9 +9,9 @@ from operator import or_
 
 from p2pcache.core import backoff
 from p2pcache.core.leases.lease import Lease
-from p2pcache.core.leases.rack_balance import Dealer
-from p2pcache.core.leases.reachability import Hiding
-from p2pcache.core.leases.slow_readers import Paces
+from p2pcache.core.leases.rack_balance import RackBalance
+from p2pcache.core.leases.reachability import Reachability
+from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.origin.read_concurrency import Depth
 from p2pcache.core.sampled_set import Bag
 from p2pcache.core.settings import LeaseSettings
@@ -33,7 +33,7 @@ class Readers:
     """
 
     def __init__(
-        self, settings: LeaseSettings, rng: random.Random, dealer: Dealer | None = None,
+        self, settings: LeaseSettings, rng: random.Random, dealer: RackBalance | None = None,
         doubted: AbstractSet[int] = frozenset(),
     ) -> None:  # fmt: skip
         """Nobody yet.
@@ -52,10 +52,10 @@ class Readers:
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
-        self.hiding = Hiding(doubted)
+        self.hiding = Reachability(doubted)
         self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
         self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
-        self.paces = Paces(settings.slow_node_ratio)
+        self.paces = SlowReaders(settings.slow_node_ratio)
         self._slow, self._verdicts = self.paces.slow, self.paces.verdicts
         self._resting: dict[int, float] = {}
         self._failures: dict[int, int] = {}  # in a row

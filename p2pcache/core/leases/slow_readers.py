@@ -18,7 +18,7 @@ PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doub
 LAST_DOUBLING = 5  # of it
 
 
-class Paces:
+class SlowReaders:
     """Lease times and verdicts.
 
     Invariants: `usual_s` follows from the recent times; who is in `slow` has a verdict, and not the other way round:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 
-class Hold:
+class StartupBarrier:
     """Whom one swarm waits for, and until when.
 
     Invariants: once `until` has passed, nobody is waited for again; nobody is waited for who has

@@ -8,7 +8,7 @@ one behind a connection that is still open. But who was replaced and comes back 
 MOST_REPLACED = 16  # processes kept in mind of one id
 
 
-class Twins:
+class ClonedIds:
     """Processes by node id. Each draws a random number at its start; 0: a release that draws none, always let in.
 
     Invariant: `_replaced` has no node that `_here` lacks.

@@ -24,7 +24,7 @@ class Close:
 
 @dataclass(slots=True)
 class DialBack:
-    """See whether a member can be dialled where it says; `Tracking.dialled` is told how it ends."""
+    """See whether a member can be dialled where it says; `TrackerState.on_dial_ended` is told how it ends."""
 
     node: int
     dial: Dial
@@ -47,7 +47,7 @@ class Silent:
 
 
 @dataclass(slots=True)
-class Spoken:
+class StorageNotice:
     """People should know who said what of a model's bytes in storage, and what became of it."""
 
     node: int
@@ -57,11 +57,11 @@ class Spoken:
 
 @dataclass(slots=True)
 class ReadRun:
-    """Read a run from the origin and prove it, as a witness; `Tracking.witnessed` is told how it ends, always."""
+    """Read a run from the origin and prove it, as a witness; `TrackerState.on_witness_report` is told how it ends, always."""
 
     node: int  # because of whose word
     digest: str
     run: int
 
 
-Output = Send | Close | DialBack | Unreached | Silent | Spoken | ReadRun
+Output = Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun

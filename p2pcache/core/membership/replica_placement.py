@@ -10,7 +10,7 @@ from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.roster import Place
 
 
-class Spread(NamedTuple):
+class ReplicaPlacement(NamedTuple):
     """Where a model is, and who could be told to fetch it."""
 
     complete: frozenset[int]  # have all of it

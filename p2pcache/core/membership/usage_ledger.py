@@ -11,7 +11,7 @@ MAX_BYTES = 1 << 62
 MAX_TOLD = 20_000  # nodes whose last figures are remembered, departed ones included
 
 
-class Ledger:
+class UsageLedger:
     """Bytes that one model's members took, by source, since the first of them came.
 
     Members tell totals since their start; the ledger adds up what they grew by. A total that shrank

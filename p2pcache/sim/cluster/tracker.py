@@ -1,9 +1,9 @@
-"""The tracker in virtual time: the real `Tracking` with messages for WebSockets."""
+"""The tracker in virtual time: the real `TrackerState` with messages for WebSockets."""
 
 from typing import TYPE_CHECKING
 
-from p2pcache.core.coordinator.tracker_state import Tracking
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import DIAL_S, Dial
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send
 from p2pcache.core.protocol import messages as m
@@ -22,16 +22,16 @@ class SimTracker:
         self._cluster = cluster
         self._leases = leases
         self._check_every = check_every
-        self._mind: Tracking | None = None
+        self._mind: TrackerState | None = None
         self._links: dict[int, AgentLink] = {}
         self._timer = float("inf")
         self.side = 0  # of a partition
-        self.word = Word.RIGHT  # what it finds when it reads a run itself
+        self.word = WitnessReport.RIGHT  # what it finds when it reads a run itself
         self.heard = 0  # messages
 
     def start(self, notes: dict[str, list[int]] | None = None) -> None:
         """A fresh process: it knows nothing but the last one's notes."""
-        self._mind = Tracking(
+        self._mind = TrackerState(
             epoch=self._cluster.world.dice.getrandbits(62),
             members=self._cluster.members,
             leases=self._leases,
@@ -46,7 +46,7 @@ class SimTracker:
         self._links.clear()
 
     @property
-    def mind(self) -> Tracking | None:
+    def mind(self) -> TrackerState | None:
         """What it knows; None while it is dead."""
         return self._mind
 
@@ -65,7 +65,7 @@ class SimTracker:
     def lost(self, node: int) -> None:
         """A connection broke."""
         if self._mind is not None and self._links.pop(node, None) is not None:
-            self._perform(self._mind.disconnected(node, self._cluster.world.now))
+            self._perform(self._mind.on_disconnected(node, self._cluster.world.now))
 
     def _perform(self, out: list[Output]) -> None:
         cluster, mind = self._cluster, self._mind
@@ -92,9 +92,9 @@ class SimTracker:
             self._timer = wake
             cluster.world.at(wake, self._tick, wake)
 
-    def _witness(self, mind: Tracking | None, asked: ReadRun) -> None:
+    def _witness(self, mind: TrackerState | None, asked: ReadRun) -> None:
         if mind is not None and mind is self._mind:
-            self._perform(mind.witnessed(asked, self.word, self._cluster.world.now))
+            self._perform(mind.on_witness_report(asked, self.word, self._cluster.world.now))
 
     def _dial(self, dial: Dial) -> None:
         cluster, world, mind = self._cluster, self._cluster.world, self._mind
@@ -106,7 +106,7 @@ class SimTracker:
 
         def over() -> None:
             if mind is not None and mind is self._mind:
-                self._perform(mind.dialled(dial, world.now, reached=reached))
+                self._perform(mind.on_dial_ended(dial, world.now, reached=reached))
 
         world.after(wait_s, over)
 

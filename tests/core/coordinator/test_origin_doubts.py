@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import STOP_S, Why, Word
+from p2pcache.core.leases.origin_integrity import STOP_S, OddReason, WitnessReport
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.settings import MemberSettings
@@ -40,11 +40,11 @@ def ends(world: World, node: int) -> None:
 
 def test_a_lone_node_reads_wrong_what_the_tracker_reads_right() -> None:
     world = World()
-    world.word = Word.RIGHT
+    world.word = WitnessReport.RIGHT
     world.join(1, credit=2)
     (run, *_) = world.granted(1)
     reads_wrong(world, 1)
-    assert stops(world, 1) == [Why.OTHERS_READ_IT]
+    assert stops(world, 1) == [OddReason.OTHERS_READ_IT]
     assert world.got(1, m.Stop)[0].run == run
     assert (world.reads[0].node, world.reads[0].run) == (1, run)
     assert world.tracking.swarms[X].book.stopped is None
@@ -56,7 +56,7 @@ def test_a_lone_node_reads_wrong_what_the_tracker_reads_right() -> None:
 
 def test_the_odd_one_is_named_again_at_once_and_free_when_it_is_mended() -> None:
     world = World()
-    world.word = Word.RIGHT
+    world.word = WitnessReport.RIGHT
     world.join(1, credit=1)
     reads_wrong(world, 1)
     ends(world, 1)
@@ -64,7 +64,7 @@ def test_the_odd_one_is_named_again_at_once_and_free_when_it_is_mended() -> None
     world.wait(1.0, alive=(1,))
     world.say(1, m.Enter(state(credit=1)))
     reads_wrong(world, 1)
-    assert stops(world, 1) == [Why.OTHERS_READ_IT]
+    assert stops(world, 1) == [OddReason.OTHERS_READ_IT]
     assert len(world.reads) == 1, "what the tracker has read it needn't read again so soon"
     ends(world, 1)
     world.forget_mail()
@@ -78,7 +78,7 @@ def test_the_odd_one_is_named_again_at_once_and_free_when_it_is_mended() -> None
 
 def test_a_lone_node_and_the_tracker_are_two_and_stop_everybody() -> None:
     world = World()
-    world.word = Word.WRONG
+    world.word = WitnessReport.WRONG
     world.join(1, credit=1)
     world.join(2, credit=0)
     run = world.granted(1)[0]
@@ -94,7 +94,7 @@ def test_a_lone_node_and_the_tracker_are_two_and_stop_everybody() -> None:
 
 def test_after_a_stop_a_later_pull_may_try_again() -> None:
     world = World()
-    world.word = Word.WRONG
+    world.word = WitnessReport.WRONG
     for node in (1, 2):
         world.join(node, credit=1)
     reads_wrong(world, 1)
@@ -123,16 +123,16 @@ def test_nobody_is_judged_while_the_tracker_reads() -> None:
         reads_right(world, 2)
     reads_wrong(world, 2)
     assert not stops(world, 1) + stops(world, 2)
-    world.witness(world.reads[0], Word.RIGHT)
+    world.witness(world.reads[0], WitnessReport.RIGHT)
     assert world.tracking.swarms[X].book.stopped is None, (
         "a rack without its mount is many, and odd"
     )
-    assert stops(world, 1) == stops(world, 2) == [Why.OTHERS_READ_IT]
+    assert stops(world, 1) == stops(world, 2) == [OddReason.OTHERS_READ_IT]
 
 
-@pytest.mark.parametrize("word", [Word.NONE, Word.RIGHT])
+@pytest.mark.parametrize("word", [WitnessReport.NONE, WitnessReport.RIGHT])
 def test_another_reader_gets_the_odd_ones_leases_and_the_odd_one_waits_for_its_bytes(
-    word: Word,
+    word: WitnessReport,
 ) -> None:
     world = World()
     world.word = word
@@ -149,14 +149,14 @@ def test_another_reader_gets_the_odd_ones_leases_and_the_odd_one_waits_for_its_b
 
 def test_the_odd_one_is_told_when_the_others_are_gone() -> None:
     world = World()
-    world.word = Word.RIGHT
+    world.word = WitnessReport.RIGHT
     for node in (1, 2):
         world.join(node, credit=2)
     reads_wrong(world, 1)
     assert not stops(world, 1)
     world.say(2, m.Leaving())
     world.wait(6.0, alive=(1,))
-    assert stops(world, 1) == [Why.OTHERS_READ_IT]
+    assert stops(world, 1) == [OddReason.OTHERS_READ_IT]
 
 
 def test_the_verdict_on_a_lone_reader_is_its_own_and_is_looked_at_again_with_the_next_one() -> None:
@@ -167,7 +167,7 @@ def test_the_verdict_on_a_lone_reader_is_its_own_and_is_looked_at_again_with_the
     assert not stops(world, 1), "the cable, or storage? It reads once more"
     world.wait(1.0, alive=(1,))
     reads_wrong(world, 1)
-    assert stops(world, 1) == [Why.NOBODY_ELSE_READS]
+    assert stops(world, 1) == [OddReason.NOBODY_ELSE_READS]
     ends(world, 1)
     world.join(2, credit=1)
     assert not stops(world, 2)
@@ -271,7 +271,7 @@ def test_who_is_shunned_reads_for_itself_and_only_when_nobody_else_does() -> Non
 
 def test_people_are_told_who_said_what() -> None:
     world = World()
-    world.word = Word.RIGHT
+    world.word = WitnessReport.RIGHT
     world.join(1, credit=1)
     run = world.granted(1)[0]
     reads_wrong(world, 1)

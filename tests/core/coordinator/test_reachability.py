@@ -21,7 +21,7 @@ def answer(world: World, *nodes: int, reached: bool) -> list[object]:
     """These nodes' dials end; returns what the tracker says to it."""
     said: list[object] = []
     for node in nodes:
-        out = world.tracking.dialled(world.dials[node], world.now, reached=reached)
+        out = world.tracking.on_dial_ended(world.dials[node], world.now, reached=reached)
         said += out
         world.take(out)
     return said
@@ -48,7 +48,7 @@ def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:
     world.join(1)
     world.join(2)
     assert not answer(world, 1, reached=True)
-    world.take(world.tracking.disconnected(2, world.now))
+    world.take(world.tracking.on_disconnected(2, world.now))
     assert Unreached(2, "") not in answer(world, 2, reached=False)
     world.wait(1.0, alive=(1,))
     world.announce(2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.tracker_state import Tracking
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
@@ -18,7 +18,7 @@ from p2pcache.core.membership.outputs import (
     Output,
     ReadRun,
     Silent,
-    Spoken,
+    StorageNotice,
     Unreached,
 )
 from p2pcache.core.protocol import messages as m
@@ -60,8 +60,10 @@ class TrackerMachine(RuleBasedStateMachine):
         self.dials: list[Dial] = []
         self.tracking = self.fresh(epoch)
 
-    def fresh(self, epoch: int) -> Tracking:
-        return Tracking(epoch=epoch, members=MemberSettings(), leases=LeaseSettings(in_flight=4))
+    def fresh(self, epoch: int) -> TrackerState:
+        return TrackerState(
+            epoch=epoch, members=MemberSettings(), leases=LeaseSettings(in_flight=4)
+        )
 
     def take(self, out: list[Output]) -> None:
         todo = list(out)
@@ -75,12 +77,12 @@ class TrackerMachine(RuleBasedStateMachine):
                 continue
             if isinstance(output, Close):
                 agent.connected = False
-                todo += self.tracking.disconnected(output.node, self.now)
+                todo += self.tracking.on_disconnected(output.node, self.now)
                 continue
-            if isinstance(output, Unreached | Spoken | Silent):
+            if isinstance(output, Unreached | StorageNotice | Silent):
                 continue
             if isinstance(output, ReadRun):
-                todo += self.tracking.witnessed(output, Word.NONE, self.now)
+                todo += self.tracking.on_witness_report(output, WitnessReport.NONE, self.now)
                 continue
             todo += self.deliver(agent, output.message)
 
@@ -126,13 +128,13 @@ class TrackerMachine(RuleBasedStateMachine):
         was = self.agents[node].connected
         self.agents[node] = Agent(node)
         if was:
-            self.take(self.tracking.disconnected(node, self.now))
+            self.take(self.tracking.on_disconnected(node, self.now))
 
     @rule(node=NODES)
     def connection_breaks(self, node: int) -> None:
         if self.agents[node].connected:
             self.agents[node].connected = False
-            self.take(self.tracking.disconnected(node, self.now))
+            self.take(self.tracking.on_disconnected(node, self.now))
 
     @rule(node=NODES, outcome=st.sampled_from(["done", "done", "done", "failed", "returned"]))
     def lease_ends(self, node: int, outcome: str) -> None:
@@ -176,7 +178,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def dial_ends(self, which: int, *, reached: bool) -> None:
         if self.dials:
             dial = self.dials.pop(which % len(self.dials))
-            self.take(self.tracking.dialled(dial, self.now, reached=reached))
+            self.take(self.tracking.on_dial_ended(dial, self.now, reached=reached))
 
     @rule(node=NODES)
     def leaves(self, node: int) -> None:

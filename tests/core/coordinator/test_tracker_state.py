@@ -72,7 +72,7 @@ def test_a_killed_nodes_work_is_done_again_only_where_needed() -> None:
     mine = world.granted(1)
     world.done(1, *mine)
     last = world.granted(1)[-1]
-    world.take(world.tracking.disconnected(1, world.now))
+    world.take(world.tracking.on_disconnected(1, world.now))
     world.wait(2.9, alive=(2, 3))
     assert not world.got(2, m.Poll)
     world.wait(0.2, alive=(2, 3))
@@ -122,7 +122,7 @@ def test_a_blip_costs_nothing() -> None:
     world.join(1, credit=2)
     world.join(2, credit=2)
     reading = tuple(world.granted(1))
-    world.take(world.tracking.disconnected(1, world.now))
+    world.take(world.tracking.on_disconnected(1, world.now))
     world.wait(2.0, alive=(2,))
     world.forget_mail()
     world.announce(1, state(credit=2, leases=reading, known=(1, 2)))
@@ -140,7 +140,7 @@ def test_a_blip_forgets_nothing_about_the_node() -> None:
     world.say(1, m.Heartbeat(load=3, free_bytes=10, cached_bytes=20))
     since = world.tracking.registry.nodes[1].since
     world.wait(1.0)
-    world.take(world.tracking.disconnected(1, world.now))
+    world.take(world.tracking.on_disconnected(1, world.now))
     world.announce(1, rack="r2")
     node = world.tracking.registry.nodes[1]
     assert (node.load, node.free_bytes, node.since, node.member.rack) == (3, 10, since, "r2")
@@ -238,7 +238,7 @@ def test_memory_is_for_swarms_that_still_read() -> None:
     world = World()
     world.join(1)
     world.announce(2, state(bitset.full(RUNS), digest=Y))
-    assert world.tracking.memory() == {X: [1]}
+    assert world.tracking.remembered_members() == {X: [1]}
 
 
 def test_reports_of_another_epoch_count_only_for_what_is_done() -> None:
@@ -349,7 +349,7 @@ def test_a_grant_lost_with_its_connection_is_granted_again() -> None:
     world = World()
     world.join(1, credit=2)
     assert world.granted(1) == [0, 1]
-    world.take(world.tracking.disconnected(1, world.now))
+    world.take(world.tracking.on_disconnected(1, world.now))
     world.forget_mail()
     world.announce(1, state(credit=4))
     assert world.granted(1)[:2] == [2, 3]

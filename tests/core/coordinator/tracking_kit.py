@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.tracker_state import Tracking
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Spoken
+from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, StorageNotice
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -24,18 +24,18 @@ class World:
         self, remembered: dict[str, list[int]] | None = None, members: MemberSettings | None = None
     ) -> None:
         self.now = 1000.0
-        self.tracking = Tracking(
+        self.tracking = TrackerState(
             epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
             remembered=remembered,
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []
         self.closed: list[int] = []
         self.dials: dict[int, Dial] = {}  # the last of each node
-        self.word: Word | None = (
-            Word.NONE
+        self.word: WitnessReport | None = (
+            WitnessReport.NONE
         )  # what the tracker finds when it reads itself; None: it reads yet
         self.reads: list[ReadRun] = []  # that it was asked for
-        self.spoken: list[Spoken] = []
+        self.spoken: list[StorageNotice] = []
 
     def take(self, out: list[Output]) -> None:
         for output in out:
@@ -46,7 +46,7 @@ class World:
                     self.closed.append(node)
                 case DialBack(node, dial):
                     self.dials[node] = dial
-                case Spoken():
+                case StorageNotice():
                     self.spoken.append(output)
                 case ReadRun():
                     self.reads.append(output)
@@ -54,9 +54,9 @@ class World:
                         self.witness(output, self.word)
         self.tracking.check()
 
-    def witness(self, asked: ReadRun, word: Word) -> None:
+    def witness(self, asked: ReadRun, word: WitnessReport) -> None:
         """The tracker has read a run itself."""
-        self.take(self.tracking.witnessed(asked, word, self.now))
+        self.take(self.tracking.on_witness_report(asked, word, self.now))
 
     def say(self, node: int, message: m.ToTracker) -> None:
         self.take(self.tracking.handle(node, message, self.now))

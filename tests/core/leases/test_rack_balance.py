@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.rack_balance import Dealer
+from p2pcache.core.leases.rack_balance import RackBalance
 from p2pcache.core.membership.roster import Place, Roster
 from p2pcache.core.protocol.messages import Member
 from p2pcache.core.racks.bridge_slots import SEATS, holders
@@ -30,7 +30,7 @@ class Storm:
         settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=ahead_ratio)
         self.book = LeaseBook(
             run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
-            dealer=Dealer(self.roster),
+            dealer=RackBalance(self.roster),
         )  # fmt: skip
         for node in self.places:
             self.book.want(node, 8)
@@ -129,14 +129,14 @@ def test_who_has_left_or_can_not_read_is_passed_over() -> None:
 
 def test_without_labels_nothing_is_dealt() -> None:
     storm = Storm({("", ""): 10})
-    assert list(Dealer(storm.roster).order(0)) == []
+    assert list(RackBalance(storm.roster).order(0)) == []
 
 
 @given(st.data())
 def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
     """Kept sorted while leases come and go and racks fill and empty; beside sorting from scratch."""
     roster = Roster("ab" * 32, RUNS, 1)
-    dealer = Dealer(roster)
+    dealer = RackBalance(roster)
     homes: dict[int, Place] = {}
     reading: list[int] = []
     burden: dict[int, Counter[str | Place]] = {0: Counter(), 1: Counter()}  # in flight, ever given

@@ -1,15 +1,15 @@
 """Two live agents with one node id, told from one that was restarted."""
 
-from p2pcache.core.membership.cloned_ids import MOST_REPLACED, Twins
+from p2pcache.core.membership.cloned_ids import MOST_REPLACED, ClonedIds
 
 
 def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:
-    twins = Twins()
+    twins = ClonedIds()
     assert all(twins.admit(1, instance) for instance in (7, 7, 8, 8, 9))
 
 
 def test_who_was_replaced_and_comes_back_is_refused_while_the_other_is_there() -> None:
-    twins = Twins()
+    twins = ClonedIds()
     assert twins.admit(1, 7)
     assert twins.admit(1, 8)
     assert not twins.admit(1, 7)
@@ -21,12 +21,12 @@ def test_who_was_replaced_and_comes_back_is_refused_while_the_other_is_there() -
 
 
 def test_releases_that_say_nothing_are_let_in() -> None:
-    twins = Twins()
+    twins = ClonedIds()
     assert all(twins.admit(1, instance) for instance in (0, 7, 0, 7, 8, 0))
 
 
 def test_what_is_kept_is_bounded() -> None:
-    twins = Twins()
+    twins = ClonedIds()
     assert all(twins.admit(1, instance) for instance in range(1, 100))
     assert not twins.admit(1, 98)
     assert twins.admit(1, 99 - MOST_REPLACED - 1)  # forgotten

@@ -89,14 +89,14 @@ def test_the_tracker_knows_who_has_it_who_gets_it_and_who_can_be_told() -> None:
     pulling = msgspec.structs.replace(state(), pulled=True)
     world.say(3, m.Heartbeat(swarms=(pulling,)))
     world.tracking.registry.nodes[4].warms = True
-    spread = world.tracking.spread(X)
+    spread = world.tracking.replica_placement(X)
     assert spread.complete == {1}
     assert set(spread.holders) == {1, 3}
     assert (set(spread.others), spread.older) == ({4}, 2)
-    world.tracking.warmed(2, X)
-    world.tracking.warmed(5, X)  # it isn't in the swarm
-    assert set(world.tracking.spread(X).holders) == {1, 2, 3}
+    world.tracking.on_warming(2, X)
+    world.tracking.on_warming(5, X)  # it isn't in the swarm
+    assert set(world.tracking.replica_placement(X).holders) == {1, 2, 3}
     world.say(3, m.Heartbeat(swarms=(state(),)))
-    assert set(world.tracking.spread(X).holders) == {1, 2}
-    assert not world.tracking.spread("ef" * 32).holders
+    assert set(world.tracking.replica_placement(X).holders) == {1, 2}
+    assert not world.tracking.replica_placement("ef" * 32).holders
     world.tracking.check()

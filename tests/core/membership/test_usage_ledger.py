@@ -3,7 +3,7 @@
 import pytest
 
 from p2pcache.core.membership import usage_ledger
-from p2pcache.core.membership.usage_ledger import Ledger
+from p2pcache.core.membership.usage_ledger import UsageLedger
 from p2pcache.core.protocol.messages import SwarmState
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import Ref
@@ -14,7 +14,7 @@ def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
 
 
 def test_totals_grow_by_what_each_member_grew() -> None:
-    book = Ledger()
+    book = UsageLedger()
     book.told(1, said(0, 60, 0, label="team/m:v1"))
     book.told(2, said(10, 40, 1))
     book.told(1, said(40, 60, 0))
@@ -26,11 +26,11 @@ def test_totals_grow_by_what_each_member_grew() -> None:
 
 
 def test_nothing_told_has_no_alpha() -> None:
-    assert Ledger().alpha is None
+    assert UsageLedger().alpha is None
 
 
 def test_a_member_that_restarted_counts_from_nought() -> None:
-    book = Ledger()
+    book = UsageLedger()
     book.told(1, said(50, 50, 0))
     book.told(1, said())  # says nothing, which says nothing
     book.told(1, said(10, 20, 0))
@@ -39,7 +39,7 @@ def test_a_member_that_restarted_counts_from_nought() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_ledger, "MAX_TOLD", 3)
-    book = Ledger()
+    book = UsageLedger()
     for node in range(10):
         book.told(node, said(1, 0, 0))
     assert book.peers == 10

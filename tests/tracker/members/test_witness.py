@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.leases.origin_integrity import Word
+from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.catalog import Catalog
@@ -18,9 +18,9 @@ from tests.tracker.kit import publish
 FILES = {"weights.bin": random.Random(5).randbytes(3_000_000)}
 
 
-async def read(url: str, *asked: ReadRun) -> list[tuple[int, Word]]:
+async def read(url: str, *asked: ReadRun) -> list[tuple[int, WitnessReport]]:
     """What the tracker of this origin finds, in the order in which it was asked."""
-    words: list[tuple[int, Word]] = []
+    words: list[tuple[int, WitnessReport]] = []
     async with Tasks() as tasks:
         catalog = Catalog(url, tasks)
         one = Witness(catalog, lambda done, word: words.append((done.run, word)))
@@ -47,14 +47,14 @@ def damage(root: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "word"),
     [
-        ("nothing", Word.RIGHT),
-        ("gone", Word.WRONG),
-        ("short", Word.WRONG),
-        ("rotten", Word.WRONG),
-        ("an empty mount", Word.NONE),
+        ("nothing", WitnessReport.RIGHT),
+        ("gone", WitnessReport.WRONG),
+        ("short", WitnessReport.WRONG),
+        ("rotten", WitnessReport.WRONG),
+        ("an empty mount", WitnessReport.NONE),
     ],
 )
-async def test_it_proves_the_run(tmp_path: Path, how: str, word: Word) -> None:
+async def test_it_proves_the_run(tmp_path: Path, how: str, word: WitnessReport) -> None:
     layout = push(tmp_path, make_model(tmp_path / "model", FILES), "m")
     damage(tmp_path, how)
     last = layout.run_count - 1
@@ -65,7 +65,7 @@ async def test_a_mount_that_went_after_the_manifest_was_read_is_the_trackers_own
     tmp_path: Path,
 ) -> None:
     layout = push(tmp_path, make_model(tmp_path / "model", FILES), "m")
-    words: list[Word] = []
+    words: list[WitnessReport] = []
     async with Tasks() as tasks:
         catalog = Catalog(tmp_path.as_uri(), tasks)
         await catalog.manifest(layout.digest)
@@ -73,7 +73,7 @@ async def test_a_mount_that_went_after_the_manifest_was_read_is_the_trackers_own
         one = Witness(catalog, lambda _, word: words.append(word))
         await one.read(ReadRun(1, layout.digest, 0))
         catalog.close()
-    assert words == [Word.NONE]
+    assert words == [WitnessReport.NONE]
 
 
 async def test_what_it_cannot_read_it_says_nothing_of(tmp_path: Path) -> None:
@@ -82,8 +82,11 @@ async def test_what_it_cannot_read_it_says_nothing_of(tmp_path: Path) -> None:
     url = (tmp_path / "origin").as_uri()
     made_up = ReadRun(1, "ab" * 32, 0)
     beyond = ReadRun(1, digest, 10**6)
-    assert await read(url, made_up, beyond) == [(0, Word.NONE), (10**6, Word.NONE)]
-    assert await read("", ReadRun(1, digest, 0)) == [(0, Word.NONE)]
+    assert await read(url, made_up, beyond) == [
+        (0, WitnessReport.NONE),
+        (10**6, WitnessReport.NONE),
+    ]
+    assert await read("", ReadRun(1, digest, 0)) == [(0, WitnessReport.NONE)]
 
 
 async def test_few_wait_and_each_is_answered(
@@ -94,5 +97,5 @@ async def test_few_wait_and_each_is_answered(
     asked = [ReadRun(1, layout.digest, run) for run in range(4)]
     words = await read(tmp_path.as_uri(), *asked)
     assert sorted(words) == [
-        (0, Word.RIGHT), (1, Word.RIGHT), (2, Word.NONE), (3, Word.NONE)
+        (0, WitnessReport.RIGHT), (1, WitnessReport.RIGHT), (2, WitnessReport.NONE), (3, WitnessReport.NONE)
     ]  # fmt: skip
