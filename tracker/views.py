@@ -63,8 +63,8 @@ class Views:
         swarm = self._tracking.swarms.get(digest)
         if swarm is None:
             raise NotFound("no member has or wants this model; GET /v1/swarms lists them")
-        shares = swarm.roster.have
-        nodes = sorted(swarm.roster, key=lambda node: (shares[node].bit_count(), node))
+        shares = swarm.roster.members
+        nodes = sorted(shares, key=lambda node: (shares[node].have.bit_count(), node))
         rows = [self._member(swarm, node) for node in nodes[:MAX_MEMBERS]]
         left_out = len(nodes) - len(rows)
         return {**_row(swarm, self._clock.now()), "members": rows, "left_out": left_out}
@@ -73,7 +73,7 @@ class Views:
         peers, origin, local = swarm.ledger.of(node)
         return {
             **self._holder(swarm, node)[1], "leases": len(swarm.book.runs_of(node)),
-            "shunned": swarm.roster.is_shunned(node),
+            "shunned": node in swarm.roster.banned,
             "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
         }  # fmt: skip
 
@@ -98,7 +98,7 @@ class Views:
     def _holder(self, swarm: SwarmTracker, node: int) -> tuple[float, dict[str, Any]]:
         record = self._tracking.registry.nodes[node]
         runs = swarm.book.run_count
-        share = swarm.roster.have[node].bit_count() / runs if runs else 1.0
+        share = swarm.roster.members[node].have.bit_count() / runs if runs else 1.0
         return share, {
             "node": format_node(node), "name": record.name, "address": record.member.address,
             "rack": record.member.rack, "site": record.member.site, "connected": record.connected,
@@ -121,7 +121,7 @@ class Views:
 
 def _row(swarm: SwarmTracker, now: float) -> dict[str, object]:
     book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
-    runs = sum(have.bit_count() for have in roster.have.values())
+    runs = sum(member.have.bit_count() for member in roster.members.values())
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
         "bytes_origin": ledger.origin, "bytes_peers": ledger.peers, "bytes_local": ledger.local,
@@ -130,6 +130,6 @@ def _row(swarm: SwarmTracker, now: float) -> dict[str, object]:
         "members": len(roster), "complete": len(roster.complete),
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
-        "rescues": book.rescues, "polls": swarm.audit.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.hold.holds(now),
+        "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
+        "holding": swarm.barrier.holds(now),
     }  # fmt: skip

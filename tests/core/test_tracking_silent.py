@@ -1,7 +1,7 @@
 """The tracker and holders that deliver nothing: their claims count for nothing until they deliver."""
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.reachability import HIDDEN_S
+from p2pcache.core.leases.settings import HIDDEN_S
 from p2pcache.core.membership.outputs import Silent
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
@@ -46,7 +46,7 @@ def test_of_several_two_have_to_name_it_and_each_run_is_granted_once() -> None:
     world = seeded(1, 2, 3)
     swarm = world.tracking.swarms[X]
     assert not names(world, 1)
-    assert not swarm.roster.void
+    assert not swarm.roster.silent
     assert names(world, 2) == [Silent(SEED, X)]
     answer(world, 1, 2, 3)
     while runs := {node: world.granted(node) for node in (1, 2, 3) if world.granted(node)}:
@@ -61,7 +61,7 @@ def test_one_alone_may_be_cut_off_and_gets_its_own_copy() -> None:
     world = seeded(1, 2)
     names(world, 1)
     assert world.granted(1) or world.granted(2), "nobody reads anything else"
-    assert not world.tracking.swarms[X].roster.void
+    assert not world.tracking.swarms[X].roster.silent
 
 
 def test_newcomers_are_not_sent_there_and_read_what_nobody_else_has() -> None:
@@ -82,7 +82,7 @@ def test_its_claims_count_again_when_it_delivers() -> None:
         names(world, node)
     world.say(1, m.Stuck(X, (), gives=(SEED,)))
     swarm = world.tracking.swarms[X]
-    assert not swarm.roster.void
+    assert not swarm.roster.silent
     assert not swarm.book.free
     assert SEED in swarm.roster.complete
 
@@ -91,11 +91,11 @@ def test_its_claims_count_again_after_a_while_and_when_it_connects_anew() -> Non
     world = seeded(1)
     names(world, 1)
     world.wait(HIDDEN_S + 1, alive=(1, SEED))
-    assert not world.tracking.swarms[X].roster.void
+    assert not world.tracking.swarms[X].roster.silent
     names(world, 1)
-    assert world.tracking.swarms[X].roster.void
+    assert world.tracking.swarms[X].roster.silent
     world.announce(SEED, state(ALL_RUNS))
-    assert not world.tracking.swarms[X].roster.void
+    assert not world.tracking.swarms[X].roster.silent
 
 
 def test_who_delivers_nothing_may_still_pull() -> None:
@@ -113,11 +113,11 @@ def test_who_delivers_nothing_may_still_pull() -> None:
         if runs := world.granted(SEED):
             world.forget_mail()
             world.done(SEED, *runs)
-    assert world.tracking.swarms[X].roster.have[SEED] == ALL_RUNS
+    assert world.tracking.swarms[X].roster.members[SEED].have == ALL_RUNS
 
 
 def test_a_release_that_names_nobody_is_understood() -> None:
     assert m.decode_to_tracker(m.encode(m.Stuck(X, (1,)))) == m.Stuck(X, (1,))
     world = seeded(1)
     world.say(1, m.Stuck(X, (1,), vain=(1, 77)))
-    assert not world.tracking.swarms[X].roster.void
+    assert not world.tracking.swarms[X].roster.silent

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
-from p2pcache.core.membership.cloned_ids import ClonedIds
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     DialBack,
@@ -27,6 +26,7 @@ from p2pcache.core.membership.outputs import (
     StorageNotice,
     Unreached,
 )
+from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
@@ -240,7 +240,7 @@ class Members:
             connection.close(aiohttp.WSCloseCode.OK, "")
             if self._live.get(node) is connection:
                 del self._live[node]
-                self._twins.left(node)
+                self._twins.on_left(node)
                 self._perform(self._tracking.on_disconnected(node, self._clock.now()))
             await connection.ended()
             over.set()
@@ -342,7 +342,7 @@ class Members:
         if record is None or not record.connected:
             return  # it is gone, which is why
         if not self._has_a_line(node):
-            self._tracking.dials.untold(node)
+            self._tracking.dials.on_untold(node)
             return
         what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
         _log.warning(

@@ -1,17 +1,19 @@
-"""One swarm as the tracker sees it: its roster, its leases, and what follows from each message. Pure."""
+"""One swarm as the tracker sees it: its members, its leases, and what follows from each message."""
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import OriginDoubts
+from p2pcache.core.coordinator.settings import BLAMES_TO_BAN, MAX_LISTED_LEASES, MAX_URGENT
 from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.origin_integrity import WitnessReport, by_id, witnesses_but
-from p2pcache.core.leases.rack_balance import RackBalance
 from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.dialback import DialBacks
+from p2pcache.core.membership.member_record import Standing
 from p2pcache.core.membership.outputs import Output, Send
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.usage_ledger import UsageLedger
@@ -19,10 +21,18 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.swarm.commands import ALL
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
-MAX_LISTED_LEASES = 256  # per message; nodes work on a handful
-MAX_DEMANDED = 256  # runs per message; more is told when these are here
-BLAMES_TO_SHUN = 2  # nodes that got wrong bytes from a peer before it is believed of it
+
+@dataclass(slots=True)
+class SwarmUpdate:
+    """What one message of a member says of one swarm, and what follows from it."""
+
+    member: m.Member
+    said: m.SwarmState
+    present: AbstractSet[NodeId]  # the cluster's members
+    now: float
+    out: list[Output]
 
 
 class SwarmTracker:
@@ -38,162 +48,163 @@ class SwarmTracker:
         leases: LeaseSettings,
         dials: DialBacks,
         now: float,
-        remembered: Iterable[int] = (),
+        remembered: Iterable[NodeId] = (),
     ) -> None:
-        """A swarm's first member came; `remembered`: its members before the tracker restarted."""
+        """A swarm's first member came.
+
+        Args:
+            digest: of the manifest.
+            run_count: runs of the model.
+            epoch: of the tracker.
+            members: knobs of membership.
+            leases: knobs of the lease book.
+            dials: what is known of the reach of all nodes.
+            now: seconds.
+            remembered: the swarm's members before the tracker restarted.
+        """
         seed = int(digest[:16], 16) ^ epoch
         self._bearer = bearer_of if members.certified else by_id
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
-        self.book = LeaseBook(
-            run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
-            dealer=RackBalance(self.roster), doubted=dials.doubted, reached=dials.reached, void=self.roster.void,
-        )  # fmt: skip
-        self.audit = LostRuns()
+        self.book = LeaseBook(self.roster, leases, seed, dials.doubted, dials.reached)
+        self.book.integrity.bearer = self._bearer
+        self.lost_runs = LostRuns()
         self.ledger = UsageLedger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
-        self.hold = StartupBarrier(leases.ttl_s, now, remembered)
+        self.barrier = StartupBarrier(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self.out_of_reach = StuckRuns(self.roster, self.book, self.audit, dials, self._bearer)
-        self.book.wrong.bearer = self._bearer
+        self.stuck_runs = StuckRuns(self.roster, self.book, self.lost_runs, dials, self._bearer)
         self.doubts = OriginDoubts(self.roster, self.book)
+        self._unreached = dials.unreached
         self._epoch = epoch
         self._neighbours = members.neighbours
-        self._blames: dict[int, set[int]] = {}  # node -> who got wrong bytes from it
 
     # -- what members say --------------------------------------------------------------------------
 
-    def announced(
-        self,
-        member: m.Member,
-        said: m.SwarmState,
-        present: AbstractSet[int],
-        now: float,
-        out: list[Output],
-    ) -> None:
+    def on_announced(self, update: SwarmUpdate) -> None:
         """A member connected: what it lists is all there is."""
-        node = member.node
-        self._blames.pop(node, None)
-        self.doubts.over(node)
-        self.out_of_reach.announced(node, now, out)
-        if self.roster.is_shunned(node):
-            self.roster.leave(node)  # it proved its bytes again, or is another process
-            self.book.readers.hiding.shunned.discard(node)
-        reading = self._runs(said.leases[:MAX_LISTED_LEASES])
-        self._state(member, said, present, now, out)
+        node, now = update.member.node, update.now
+        record = self.roster.members.get(node)
+        if record is not None:
+            if record.complaints is not None:
+                record.complaints.blamed_by.clear()
+            self.doubts.end(node)
+            self.stuck_runs.on_announced(record, now, update.out)
+            if record.standing is Standing.BANNED:
+                self.roster.readmit(update.member)
+        reading = self._runs(update.said.leases[:MAX_LISTED_LEASES])
+        self._take_in(update)
         if self.book.keep_only(node, reading, now):
-            self.audit.suspect(now)
-        if not said.complete:
-            self._welcome(node, out)
+            self.lost_runs.suspect(now)
+        if not update.said.complete:
+            self._welcome(node, update.out)
 
-    def entered(
-        self,
-        member: m.Member,
-        said: m.SwarmState,
-        present: AbstractSet[int],
-        now: float,
-        out: list[Output],
-    ) -> None:
+    def on_entered(self, update: SwarmUpdate) -> None:
         """A member takes part from now on, or wants fresh neighbours."""
-        self._state(member, said, present, now, out)
-        if said.complete:  # it dials nobody: the list would be out of date before it is of use
-            nobody = m.Swarm(self.digest, self.roster.version, full=True)
-            out.append(Send(member.node, nobody))
+        self._take_in(update)
+        node = update.member.node
+        if (
+            update.said.complete
+        ):  # it dials no one: the list would be out of date before it is of use
+            empty = m.Swarm(self.digest, self.roster.version, full=True)
+            update.out.append(Send(node, empty))
         else:
-            self._welcome(member.node, out)
+            self._welcome(node, update.out)
 
-    def beat(
-        self,
-        member: m.Member,
-        said: m.SwarmState,
-        present: AbstractSet[int],
-        now: float,
-        out: list[Output],
-    ) -> None:
+    def on_heartbeat(self, update: SwarmUpdate) -> None:
         """A heartbeat told of this swarm."""
-        node = member.node
+        node = update.member.node
         listed = node in self.roster and node not in self.roster.complete
-        self._state(member, said, present, now, out)
-        if not listed and not said.complete:  # it lost runs: from now on it needs the list
-            self._welcome(node, out)
+        self._take_in(update)
+        if not listed and not update.said.complete:  # it lost runs: from now on it needs the list
+            self._welcome(node, update.out)
 
-    def reported(self, node: int, said: m.LeaseReport, now: float, out: list[Output]) -> None:
+    def on_report(self, node: NodeId, said: m.LeaseReport, now: float, out: list[Output]) -> None:
         """What became of leases."""
-        if node not in self.roster:
+        record = self.roster.members.get(node)
+        if record is None:
             return
         book = self.book
         done, failed = self._runs(said.done), self._runs(said.failed)
         returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
-        demanded = self._runs(said.demanded[:MAX_DEMANDED])
-        wanted = self._bits(said.wanted)
-        self._claim(node, self.roster.has(node) | done, now, out)
+        urgent = self._runs(said.demanded[:MAX_URGENT])
+        wanted = self._wanted(said.wanted)
+        self._update_have(node, record.says | done, now, out)
         if said.epoch == self._epoch:
-            book.failed(node, failed, now)
-            if book.returned(node, returned, now):
-                self.audit.suspect(now)
+            book.on_failed(node, failed, now)
+            if book.on_returned(node, returned, now):
+                self.lost_runs.suspect(now)
         if mismatched:
-            self.doubts.mismatched(node, mismatched, now, out)
+            self.doubts.on_wrong_reads(node, mismatched, now, out)
         if said.credit >= 0:
-            self._want(node, said.credit, wanted, out, now)
-        book.demand(demanded)
+            self._set_credit(node, said.credit, wanted, now, out)
+        book.on_urgent(urgent)
 
-    def blamed(self, accuser: int, node: int, now: float) -> None:
-        """A member got bytes from another that don't match."""
-        if accuser not in self.roster or node not in self.roster:
-            return
+    def on_stuck(self, node: NodeId, said: m.Stuck, now: float, out: list[Output]) -> None:
+        """A member waits for runs that none of its neighbours has."""
+        record = self.roster.members.get(node)
+        if record is not None:
+            self.stuck_runs.on_stuck(record, said, now, out)
+
+    def on_blame(self, accuser: NodeId, node: NodeId, now: float) -> None:
+        """A member got bytes from another one that don't match."""
+        record = self.roster.members.get(node)
         bearer = self._bearer(accuser)
-        if bearer == self._bearer(node):
+        if accuser not in self.roster or record is None or bearer == self._bearer(node):
             return
         self.blames += 1
-        accusers = self._blames.setdefault(node, set())
+        accusers = record.complain().blamed_by
         accusers.add(bearer)
         # Of two members only one can accuse.
-        enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_SHUN)
-        if len(accusers) >= enough and not self.roster.is_shunned(node):
-            self.roster.shun(node)
+        enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_BAN)
+        if len(accusers) >= enough and record.standing is not Standing.BANNED:
             self.book.forget(node, now)
-            self.book.readers.hiding.shunned.add(node)  # what it reads is of use to nobody else
-            self.audit.suspect(now)
+            self.roster.ban(record)
+            self.lost_runs.suspect(now)
 
-    def witnessed(
-        self, node: int, run: int, word: WitnessReport, now: float, out: list[Output]
+    def on_witness_report(
+        self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
     ) -> None:
         """The tracker has read a run from the origin, because of what this node said of it."""
-        self.doubts.heard(node, run, word, now, out)
+        self.doubts.on_witness_report(node, run, report, now, out)
 
-    def paused(self, node: int) -> None:
-        """Its connection broke: what it reads goes on, but it gets nothing new."""
+    def on_disconnected(self, node: NodeId) -> None:
+        """A member's connection broke: what it reads goes on, but it gets nothing new."""
         self.book.want(node, 0)
 
-    def doubted(self, node: int) -> None:
-        """Whether others can dial it is seen in another way."""
-        self.book.readers.reviewed(node)
-        self.out_of_reach.has_news(node)
+    def on_reach_changed(self, node: NodeId) -> None:
+        """Something else is thought of whether others can dial a member."""
+        self.book.readers.review(node)
+        if node in self._unreached:
+            self.stuck_runs.perhaps_lost.add(node)
 
-    def left(self, node: int, now: float) -> None:
-        """It has nothing of this model any more, or is gone."""
-        self.roster.leave(node)
-        self.out_of_reach.left(node)
+    def on_left(self, node: NodeId, now: float) -> None:
+        """A member has nothing of this model any more, or is gone."""
         self.book.forget(node, now)
-        self.doubts.over(node)
-        self._blames.pop(node, None)
-        self.audit.answered(node)
-        self.audit.suspect(now)
+        self.stuck_runs.on_left(node)
+        self.doubts.end(node)
+        self.lost_runs.on_answer(node)
+        self.lost_runs.suspect(now)
+        self.roster.leave(node)
 
     # -- what follows ------------------------------------------------------------------------------
 
     def step(self, now: float, out: list[Output]) -> None:
         """Do all that is due: expiry, polls, grants, the members' list."""
         if self.book.expire(now):
-            self.audit.suspect(now)
-        self.out_of_reach.step(now, out)
-        for node, runs in self.book.overdue(now).items():
+            self.lost_runs.suspect(now)
+        if self.roster.silent or self.stuck_runs.perhaps_lost:
+            self.stuck_runs.step(now, out)
+        for node, runs in self.book.take_back_overdue(now).items():
             out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
-        poll = m.Poll(self.digest)
-        out.extend(Send(node, poll) for node in self.audit.step(self.roster, self.book, now))
-        if not self.hold.holds(now):
-            self.doubts.step(out)
-            for node, runs in self.book.grants(now).items():
+        if self.lost_runs.busy:
+            poll = m.Poll(self.digest)
+            polled = self.lost_runs.step(self.roster, self.book, now)
+            out.extend(Send(node, poll) for node in polled)
+        if not (self.barrier.awaited and self.barrier.holds(now)):
+            if self.book.integrity.odd:
+                self.doubts.step(out)
+            for node, runs in self.book.grant(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
         delta = self.roster.flush(now)
         if delta is not None:
@@ -201,81 +212,91 @@ class SwarmTracker:
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
-        times = [
-            self.book.next_wakeup(), self.audit.next_wakeup(), self.roster.flush_at(),
-            self.out_of_reach.next_wakeup(),
-        ]  # fmt: skip
-        if self.hold.waiting and self.book.free and len(self.book.readers):
-            times.append(self.hold.until)
+        times = [self.book.next_wakeup(), self.roster.flush_at()]
+        if self.lost_runs.busy:
+            times.append(self.lost_runs.next_wakeup())
+        if self.roster.silent or self.stuck_runs.perhaps_lost:
+            times.append(self.stuck_runs.next_wakeup())
+        if self.barrier.awaited and self.book.free and len(self.book.readers):
+            times.append(self.barrier.until)
         return min((t for t in times if t is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant of the parts."""
         self.roster.check()
         self.book.check()
-        self.book.wrong.check()
-        self.audit.check()
+        self.lost_runs.check()
+        self.stuck_runs.check()
         covered = self.roster.covered()
-        assert not covered & self.book.free or self.book.rescues, "a held run is free"
-        assert not self.book.done & ~covered or self.audit.busy, "a run that nobody has isn't free"
+        assert not covered & self.book.free or self.book.regranted, "a held run is free"
+        assert not self.book.done & ~covered or self.lost_runs.busy, "a lost run isn't free"
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _state(
-        self,
-        member: m.Member,
-        said: m.SwarmState,
-        present: AbstractSet[int],
-        now: float,
-        out: list[Output],
-    ) -> None:
-        node, roster = member.node, self.roster
-        self.hold.arrived(node)
-        have = bitset.full(roster.run_count)
+    def _take_in(self, update: SwarmUpdate) -> None:
+        said, now, node = update.said, update.now, update.member.node
+        if node not in self.roster:
+            self.barrier.on_arrival(node, now)
+        have = bitset.full(self.roster.run_count)
         if not said.complete:
-            have = bitset.from_bytes(said.have, roster.run_count) if said.have else 0
-            self.hold.knows(said.known, present, now)
+            have = bitset.from_bytes(said.have, self.roster.run_count) if said.have else 0
+            if said.known:
+                self.barrier.expect(said.known, update.present, now)
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
-        roster.enter(member)
-        self.ledger.told(node, said)
-        roster.pulls(node, pulled=said.pulled)
-        if roster.have[node] & ~have:
-            self.audit.suspect(now)
-        self._claim(node, have, now, out)
+        record = self.roster.enter(update.member)
+        figures = (said.label, said.total_bytes, said.taken)
+        if figures != record.figures:
+            record.figures = figures
+            self.ledger.on_figures(node, said)
+        record.pulls_all = said.pulled
+        if record.have & ~have:
+            self.lost_runs.suspect(now)
+        self._update_have(node, have, now, update.out)
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
-        self._want(node, credit, self._bits(said.wanted), out, now)
-        self.audit.answered(node)
+        self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
+        if self.lost_runs.busy:
+            self.lost_runs.on_answer(node)
 
-    def _claim(self, node: int, have: int, now: float, out: list[Output]) -> None:
+    def _update_have(self, node: NodeId, have: RunSet, now: float, out: list[Output]) -> None:
         fresh = self.roster.update(node, have)
-        if self.roster.is_shunned(node):
-            self.book.kept(node, have, now)
+        if node in self.roster.banned:
+            self.book.on_banned_have(node, have, now)
         if fresh:
-            if self.book.wrong.doubted:
-                self.doubts.claimed(node, fresh, now, out)
-            self.out_of_reach.has_news(node)
-            for reader, runs in self.book.claim(node, fresh, now).items():
+            if self.book.integrity.doubted:
+                self.doubts.on_have(node, fresh, now, out)
+            if node in self._unreached:
+                self.stuck_runs.perhaps_lost.add(node)
+            for reader, runs in self.book.on_have(node, fresh, now).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
 
-    def _runs(self, numbers: Iterable[int]) -> int:
-        return m.run_bits(numbers, self.roster.run_count)
-
-    def _bits(self, wanted: bytes) -> int:
-        return bitset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
-
-    def _want(self, node: int, credit: int, wanted: int, out: list[Output], now: float) -> None:
-        if credit > 0 and not self.book.resume(now):
+    def _set_credit(
+        self, node: NodeId, credit: int, wanted: RunSet, now: float, out: list[Output]
+    ) -> None:
+        integrity, record = self.book.integrity, self.roster.members[node]
+        readers = self.book.readers
+        stopped = credit > 0 and integrity.stopped is not None
+        if stopped and not integrity.resume(now, wanted=bool(len(readers))):
             out.append(Send(node, self.doubts.stop()))
             return
-        credit = self.doubts.credit(node, credit, wanted)
-        if self.roster.is_shunned(node):
-            wanted &= ~self.roster.has(node)
-        self.out_of_reach.want(node, credit, wanted)
+        if integrity.odd or record.storage_doubted:
+            credit = self.doubts.credit(node, credit, wanted)
+        if record.standing is Standing.BANNED:
+            wanted &= ~record.discounted
+        had_readers = readers.fit > 0
+        self.book.want(node, credit, wanted)
+        if self._unreached and readers.fit and not had_readers:
+            self.stuck_runs.on_first_reader()
 
-    def _welcome(self, node: int, out: list[Output]) -> None:
-        """The list as of its version, then whom to dial (who joined since comes with the next delta)."""
+    def _runs(self, numbers: Iterable[RunIndex]) -> RunSet:
+        return m.run_bits(numbers, self.roster.run_count)
+
+    def _wanted(self, wanted: bytes) -> RunSet:
+        return bitset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
+
+    def _welcome(self, node: NodeId, out: list[Output]) -> None:
+        """The list as of its version, then neighbours to dial (members that joined since come with the next delta)."""
         out.append(Send(node, self.roster.full_list()))
-        neighbours = self.roster.introduce(node, self._neighbours)
+        neighbours = self.roster.hand_out(node, self._neighbours)
         if neighbours is not None:
             out.append(Send(node, neighbours))

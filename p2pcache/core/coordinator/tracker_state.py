@@ -1,8 +1,7 @@
-"""The tracker's whole mind: members, swarms, leases. One door in, a list of outputs out. Pure.
+"""All that a tracker knows and decides: members, swarms, leases. Messages go in, a list of outputs comes out.
 
-The daemon feeds it messages from WebSockets, the simulator from virtual ones. Everything in it
-is soft: a new one learns it all from the members' announcements. Questions (`Ask`) aren't its
-business: they need the origin.
+The daemon feeds it messages from WebSockets, the simulator from virtual ones. Its state is soft: a new tracker learns
+it all from the members' announcements. It doesn't answer questions (`Ask`): they need the origin.
 """
 
 import dataclasses
@@ -12,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from p2pcache.core.coordinator.swarm_state import SwarmTracker
+from p2pcache.core.coordinator.settings import MAX_BYTES, MAX_LABEL, MAX_SWARMS_PER_NODE
+from p2pcache.core.coordinator.swarm_state import SwarmTracker, SwarmUpdate
 from p2pcache.core.format.manifest import MAX_CHUNKS
 from p2pcache.core.leases.origin_integrity import WitnessReport
-from p2pcache.core.membership import usage_ledger
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
 from p2pcache.core.membership.registry import Node, Registry
@@ -24,9 +23,7 @@ from p2pcache.core.protocol import label_rules
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
-from p2pcache.ids import is_digest
-
-MAX_SWARMS_PER_NODE = 4096  # models in one cache
+from p2pcache.ids import NodeId, RunIndex, is_digest
 
 
 @dataclass(slots=True)
@@ -34,7 +31,7 @@ class Totals:
     """What a tracker did since it started."""
 
     granted: int = 0  # leases
-    rescues: int = 0  # of them, for runs that a live node had
+    rescues: int = 0  # runs granted again that a live node had
     polls: int = 0
     blames: int = 0
     lease_ends: Counter[str] = field(default_factory=Counter)  # by why
@@ -42,8 +39,8 @@ class Totals:
     def add(self, swarm: SwarmTracker) -> None:
         """Count a swarm in."""
         self.granted += swarm.book.granted
-        self.rescues += swarm.book.rescues
-        self.polls += swarm.audit.polls
+        self.rescues += swarm.book.regranted
+        self.polls += swarm.lost_runs.polls
         self.blames += swarm.blames
         self.lease_ends.update(swarm.book.ends)
 
@@ -64,7 +61,7 @@ class TrackerState:
         origin: str = "",
         remembered: Mapping[str, Iterable[int]] | None = None,
     ) -> None:
-        """A mind without memories.
+        """A tracker that knows nothing but its notes.
 
         Args:
             epoch: random 63 bits, new at each start; also the seed of all dice.
@@ -84,9 +81,9 @@ class TrackerState:
         self._due: list[tuple[float, str]] = []
         self._past = Totals()
 
-    # -- the door ----------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------
 
-    def handle(self, node: int, message: m.ToTracker, now: float) -> list[Output]:
+    def handle(self, node: NodeId, message: m.ToTracker, now: float) -> list[Output]:
         """Take in one member's message.
 
         Raises:
@@ -97,7 +94,7 @@ class TrackerState:
             self._announce(node, message, now, out)
             self._dial(now, out)
             return out
-        record = self.registry.heard(node, now)
+        record = self.registry.on_sign_of_life(node, now)
         if record is None:
             return [Close(node, "announce yourself first")]
         match message:
@@ -105,7 +102,7 @@ class TrackerState:
                 self._beat(node, record, message, now, out)
             case m.Enter(said):
                 swarm = self._join(record, said, now)
-                swarm.entered(record.member, said, self._present, now, out)
+                swarm.on_entered(SwarmUpdate(record.member, said, self._present, now, out))
                 self._settle(swarm, now, out)
             case m.Exit(digest):
                 self._leave(node, record, digest, now, out)
@@ -117,29 +114,29 @@ class TrackerState:
                 pass
         return out
 
-    def on_disconnected(self, node: int, now: float) -> list[Output]:
+    def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
         out: list[Output] = []
-        self.registry.disconnected(node, now)
+        self.registry.on_disconnected(node, now)
         record = self.registry.nodes.get(node)
         for digest in sorted(record.digests) if record is not None else ():
-            self.swarms[digest].paused(node)
+            self.swarms[digest].on_disconnected(node)
             self._settle(self.swarms[digest], now, out)
         return out
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `DialBack` has ended."""
         out: list[Output] = []
-        self.dials.answered(dial, reached=reached, now=now)
+        self.dials.on_ended(dial, reached=reached, now=now)
         self._dial(now, out)
         return out
 
-    def on_witness_report(self, asked: ReadRun, word: WitnessReport, now: float) -> list[Output]:
+    def on_witness_report(self, asked: ReadRun, report: WitnessReport, now: float) -> list[Output]:
         """A `ReadRun` has ended."""
         out: list[Output] = []
         swarm = self.swarms.get(asked.digest)
         if swarm is not None:
-            swarm.witnessed(asked.node, asked.run, word, now, out)
+            swarm.on_witness_report(asked.node, asked.run, report, now, out)
             self._settle(swarm, now, out)
         return out
 
@@ -155,7 +152,7 @@ class TrackerState:
             if swarm is not None and swarm.scheduled == when:
                 swarm.scheduled = None
                 self._settle(swarm, now, out)
-        self.dials.late(now)
+        self.dials.doubt_late(now)
         self._dial(now, out)
         return out
 
@@ -182,10 +179,10 @@ class TrackerState:
 
     def unreached(self, now: float) -> set[int]:
         """Members whom others can't dial, or couldn't lately."""
-        hidden = (swarm.book.readers.hiding.hidden_at(now) for swarm in self.swarms.values())
+        hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
         return self.dials.unreached.union(*hidden)
 
-    def story(self, digest: str, run: int) -> list[str]:
+    def story(self, digest: str, run: RunIndex) -> list[str]:
         """What happened to a run's leases, oldest first."""
         swarm = self.swarms.get(digest)
         return [] if swarm is None else swarm.book.story(run)
@@ -215,10 +212,10 @@ class TrackerState:
         others = {n: r for n, r in rest.items() if r.warms}
         return ReplicaPlacement(complete, holders, others, len(rest) - len(others))
 
-    def on_warming(self, node: int, digest: str) -> None:
+    def on_warming(self, node: NodeId, digest: str) -> None:
         """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
         if digest in self.swarms:
-            self.swarms[digest].roster.pulls(node, pulled=True)
+            self.swarms[digest].roster.set_pulls_all(node, pulls_all=True)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -226,13 +223,13 @@ class TrackerState:
     def _present(self) -> AbstractSet[int]:
         return self.registry.nodes.keys()
 
-    def _announce(self, node: int, said: m.Announce, now: float, out: list[Output]) -> None:
+    def _announce(self, node: NodeId, said: m.Announce, now: float, out: list[Output]) -> None:
         for text in label_rules.TEXTS:
             if why := label_rules.unfit(getattr(said, text)):
                 raise RemoteProtocolError(f"an announcement whose {text} {why}")
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
-        record = self.registry.announce(node, said, now)
+        record = self.registry.on_announced(node, said, now)
         out.append(Send(node, m.Settled(
             self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
         )))  # fmt: skip
@@ -240,26 +237,26 @@ class TrackerState:
             self._leave(node, record, digest, now, out)
         for state in said.swarms:
             swarm = self._join(record, state, now)
-            swarm.announced(record.member, state, self._present, now, out)
+            swarm.on_announced(SwarmUpdate(record.member, state, self._present, now, out))
             self._settle(swarm, now, out)
         for swarm in self.swarms.values():
-            if swarm.hold.waiting:
-                swarm.hold.arrived(node)
+            if swarm.barrier.awaited:
+                swarm.barrier.on_arrival(node, now)
                 self._settle(swarm, now, out)
-        self.dials.announced(record.member)
+        self.dials.on_announced(record.member)
 
     def _beat(
-        self, node: int, record: Node, said: m.Heartbeat, now: float, out: list[Output]
+        self, node: NodeId, record: Node, said: m.Heartbeat, now: float, out: list[Output]
     ) -> None:
-        self.registry.beat(node, said)
+        self.registry.on_heartbeat(node, said)
         for state in said.swarms:
             swarm = self._join(record, state, now)
-            swarm.beat(record.member, state, self._present, now, out)
+            swarm.on_heartbeat(SwarmUpdate(record.member, state, self._present, now, out))
             self._settle(swarm, now, out)
 
     def _on_swarm(
         self,
-        node: int,
+        node: NodeId,
         message: m.LeaseReport | m.Stuck | m.Blame,
         now: float,
         out: list[Output],
@@ -269,11 +266,11 @@ class TrackerState:
             return
         match message:
             case m.LeaseReport():
-                swarm.reported(node, message, now, out)
+                swarm.on_report(node, message, now, out)
             case m.Stuck():
-                swarm.out_of_reach.stuck(node, message, now, out)
+                swarm.on_stuck(node, message, now, out)
             case m.Blame():
-                swarm.blamed(node, message.node, now)
+                swarm.on_blame(node, message.node, now)
         self._settle(swarm, now, out)
 
     def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
@@ -297,19 +294,21 @@ class TrackerState:
         record.digests.add(said.digest)
         return swarm
 
-    def _leave(self, node: int, record: Node, digest: str, now: float, out: list[Output]) -> None:
+    def _leave(
+        self, node: NodeId, record: Node, digest: str, now: float, out: list[Output]
+    ) -> None:
         if digest not in record.digests:
             return
         record.digests.remove(digest)
         swarm = self.swarms[digest]
-        swarm.left(node, now)
+        swarm.on_left(node, now)
         if len(swarm.roster):
             self._settle(swarm, now, out)
         else:
             self._past.add(swarm)
             del self.swarms[digest]
 
-    def _forget(self, node: int, now: float, out: list[Output]) -> None:
+    def _forget(self, node: NodeId, now: float, out: list[Output]) -> None:
         record = self.registry.forget(node)
         self.dials.forget(node)
         if record is not None:
@@ -325,11 +324,11 @@ class TrackerState:
         for node in changed:
             record = self.registry.nodes.get(node)
             for digest in sorted(record.digests) if record is not None else ():
-                self.swarms[digest].doubted(node)
+                self.swarms[digest].on_reach_changed(node)
                 touched[digest] = None
         for node in unreached:
             record = self.registry.nodes.get(node)
-            if record is not None and record.connected and self.dials.tell(node):
+            if record is not None and record.connected and self.dials.should_tell(node):
                 out.append(Unreached(node, ""))
         for digest in touched:
             self._settle(self.swarms[digest], now, out)
@@ -344,8 +343,8 @@ class TrackerState:
 
 
 def _check_sets(said: m.SwarmState) -> None:
-    """What `SwarmTracker` would stumble over half way: bitmaps and numbers out of range."""
-    usage_ledger.check(said)
+    """Refuse what `SwarmTracker` would stumble over half way: bitmaps and numbers out of range."""
+    check_figures(said)
     size = (said.run_count + 7) // 8
     spare = size * 8 - said.run_count
     for bitmap in (b"" if said.complete else said.have, said.wanted):
@@ -353,3 +352,18 @@ def _check_sets(said: m.SwarmState) -> None:
             raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
     if any(not 0 <= run < said.run_count for run in said.leases):
         raise RemoteProtocolError("a lease beyond the model")
+
+
+def check_figures(said: m.SwarmState) -> None:
+    """Refuse figures for people that no honest member sends.
+
+    Raises:
+        RemoteProtocolError: out of range.
+    """
+    figures = (said.total_bytes, *said.taken)
+    if len(said.label) > MAX_LABEL or len(said.taken) not in (0, 3):
+        raise RemoteProtocolError("a swarm's label or figures are too long")
+    if not said.label.isprintable():  # it is shown in terminals
+        raise RemoteProtocolError("a swarm's label has characters that can't be printed")
+    if any(not 0 <= figure <= MAX_BYTES for figure in figures):
+        raise RemoteProtocolError(f"a number of bytes out of range: {max(figures, key=abs)}")

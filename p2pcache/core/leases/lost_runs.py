@@ -1,70 +1,76 @@
-"""Finding runs that were read from the origin but whose holders are gone. Pure.
+"""Finding runs that were read from the origin but whose holders are gone.
 
-The tracker hears of have-sets at heartbeats only, so what a lost node had read may well live on
-in others that didn't say so yet. Before such runs are read again, everybody is asked.
+The tracker hears at heartbeats only what members have, so what a lost node had read may live on in members that didn't
+say so yet. Before such runs are read again, all members are polled.
 """
 
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.leases.settings import (
+    ANSWER_S,
+    BATCH_S,
+    POLL_INTERVAL_S,
+    POLL_INTERVAL_S_PER_MEMBER,
+)
+from p2pcache.core.membership.member_record import Standing
 from p2pcache.core.membership.roster import Roster
-
-ANSWER_S = 5.0  # a heartbeat: who hasn't answered by then may be gone itself
-BATCH_S = 0.05  # several nodes that go at once (a rack) are one question
-INTERVAL_S = 1.0  # between polls of a small swarm ...
-INTERVAL_S_PER_MEMBER = 0.001  # ... and of a large one: each poll costs an answer per member
+from p2pcache.ids import NodeId
 
 
 class LostRuns:
-    """The check of one swarm. Idle until `suspect` is called.
+    """The search for lost runs in one swarm. Idle until `suspect` is called.
 
-    Invariant: `_waiting` is empty unless a poll runs (`_deadline` is set).
+    Invariant: `_waiting` is empty unless a poll runs (`_deadline` is set); `busy` says whether a search is due or runs.
     """
 
     def __init__(self) -> None:
+        """No run is missed."""
+        self.busy = False
         self.polls = 0  # for metrics
-        self._look_at: float | None = None  # when to look whether a done run has no holder
+        self._search_at: float | None = None  # when to search for done runs without a holder
         self._next_poll = float("-inf")
-        self._waiting: set[int] = set()
+        self._waiting: set[NodeId] = set()
         self._deadline: float | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Whether a check is due or under way."""
-        return self._look_at is not None or self._deadline is not None
-
     def suspect(self, now: float) -> None:
-        """A holder left, or a lease ended unclear: look whether every done run has a holder."""
-        if self._look_at is None:
-            self._look_at = now + BATCH_S
+        """A holder left, or a lease ended unclear: search whether every done run has a holder."""
+        if self._search_at is None:
+            self._search_at = now + BATCH_S
+            self.busy = True
 
-    def answered(self, node: int) -> None:
-        """The node said what it has, or is gone."""
+    def on_answer(self, node: NodeId) -> None:
+        """A member said what it has, or is gone."""
         self._waiting.discard(node)
 
-    def step(self, roster: Roster, book: LeaseBook, now: float) -> list[int]:
-        """Do what is due; frees runs that nobody has.
+    def step(self, roster: Roster, book: LeaseBook, now: float) -> list[NodeId]:
+        """Do what is due, and free runs that no member has.
 
         Returns:
             Members to send a `Poll` to.
         """
+        polled = self._step(roster, book, now)
+        self.busy = self._search_at is not None or self._deadline is not None
+        return polled
+
+    def _step(self, roster: Roster, book: LeaseBook, now: float) -> list[NodeId]:
         if self._deadline is not None:
             if self._waiting and now < self._deadline:
                 return []
             self._deadline = None
             self._waiting.clear()
             book.release(book.done & ~roster.covered(), now)
-        if self._look_at is None or now < max(self._look_at, self._next_poll):
+        if self._search_at is None or now < max(self._search_at, self._next_poll):
             return []
-        self._look_at = None
+        self._search_at = None
         lost = book.done & ~roster.covered()
         if not lost:
             return []
-        self._waiting = {
-            n for n in roster.needy() if not (roster.is_shunned(n) or n in roster.void)
-        }
+        ordinary = Standing.ORDINARY
+        self._waiting = {n for n in roster.needy() if roster.members[n].standing is ordinary}
         if not self._waiting:
             book.release(lost, now)
             return []
-        self._next_poll = now + max(INTERVAL_S, INTERVAL_S_PER_MEMBER * len(roster))
+        interval_s = max(POLL_INTERVAL_S, POLL_INTERVAL_S_PER_MEMBER * len(roster))
+        self._next_poll = now + interval_s
         self._deadline = now + ANSWER_S
         self.polls += 1
         return sorted(self._waiting)
@@ -73,8 +79,9 @@ class LostRuns:
         """When `step` has something to do."""
         if self._deadline is not None:
             return self._deadline if self._waiting else float("-inf")
-        return None if self._look_at is None else max(self._look_at, self._next_poll)
+        return None if self._search_at is None else max(self._search_at, self._next_poll)
 
     def check(self) -> None:
         """Assert the invariant."""
         assert self._deadline is not None or not self._waiting
+        assert self.busy == (self._search_at is not None or self._deadline is not None)

@@ -1,9 +1,9 @@
-"""Whether the origin's bytes are wrong for everybody, or one node's own storage is the odd one. Pure.
+"""Whether the origin's bytes are wrong for all nodes, or the storage of one node is the odd one.
 
-One node's word stops nobody but itself: an empty mount, another bucket or a bad cable look to that node like a model
-that was changed. So a second reader is asked: the tracker itself where it can read the origin, else whoever is
-granted the run next. Two bearers that read the same run wrong stop the model; one who reads it right, and the
-others are odd.
+The word of one node stops no other: an empty mount, another bucket or a bad cable looks to that node like a model that
+was changed. So a second reader is asked: the tracker itself where it can read the origin, otherwise the node that is
+granted the run next. If two bearers read the same run wrong, no more leases of the model are granted. If one reads it
+right, the storage of the others is odd.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from p2pcache.core import bitset
+from p2pcache.core.leases.settings import STOP_S
 from p2pcache.core.swarm.commands import ALL
-
-# After wrong origin bytes; restarting pods must not turn into an endless refetch. What was found of a run is found
-# anew after as long: mounts are mended, and disks rot.
-STOP_S = 30.0
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class WitnessReport(IntEnum):
@@ -27,40 +25,49 @@ class WitnessReport(IntEnum):
 
 
 class OddReason(IntEnum):
-    """Why a node alone gets no leases (`messages.Stop.odd`); 0 would be: nobody does."""
+    """Why one node gets no leases (`messages.Stop.odd`); 0 would be: no node does."""
 
     OTHERS_READ_IT = 1
     NOBODY_ELSE_READS = 2
 
 
 @dataclass(slots=True)
-class Doubt:
-    """A run that somebody read wrong."""
+class DoubtedRun:
+    """A run that a node read wrong."""
 
     since: float
-    said: dict[int, int] = field(default_factory=dict)  # node -> its wrong reads, told by it
-    right: set[int] = field(default_factory=set)  # bearers that read it right
-    word: WitnessReport | None = None  # the tracker's; None: it is asked
+    accusers: dict[NodeId, int] = field(default_factory=dict)  # how often each read it wrong
+    right: set[NodeId] = field(default_factory=set)  # bearers that read it right
+    witness: WitnessReport | None = None  # None: the tracker is reading it
 
 
 @dataclass(slots=True)
-class Odd:
-    """A node whose own storage is odd, or whom nobody can confirm."""
+class OddStorage:
+    """A node whose own storage is odd, or whose word no other can confirm."""
 
-    run: int
-    why: OddReason
-    wanted: int = ALL  # bits
+    run: RunIndex
+    reason: OddReason
+    wanted: RunSet = ALL
     told: bool = False
 
 
-def by_id(node: int) -> int:
-    """Each node its own witness: all that can be said where members share a key."""
+def by_id(node: NodeId) -> NodeId:
+    """The bearer of a node id where members share one key: each node is its own witness."""
     return node
 
 
-def witnesses_but(node: int, nodes: Iterable[int], bearer: Callable[[int], int], most: int) -> int:
-    """How many bearers there are beside this node's, counted up to so many."""
-    found: set[int] = set()
+def witnesses_but(
+    node: NodeId, nodes: Iterable[NodeId], bearer: Callable[[NodeId], NodeId], most: int
+) -> int:
+    """How many bearers there are beside that of a node.
+
+    Args:
+        node: whose bearer doesn't count.
+        nodes: all that could be witnesses.
+        bearer: maps a node id to what it stands for.
+        most: counting ends here.
+    """
+    found: set[NodeId] = set()
     for one in nodes:
         if bearer(one) != bearer(node):
             found.add(bearer(one))
@@ -70,81 +77,93 @@ def witnesses_but(node: int, nodes: Iterable[int], bearer: Callable[[int], int],
 
 
 class OriginIntegrity:
-    """Who read which runs wrong, and what follows for whom.
+    """Which nodes read which runs wrong, and what follows.
 
-    Invariants: `doubted` is exactly the runs (bits) of `_doubts`; who is in `odd` gets no lease until its pull ends.
+    Invariants: `doubted` is exactly the runs of `_doubts`; a node in `odd` gets no lease until its pull ends.
     """
 
     def __init__(self, bearers_to_stop: int) -> None:
-        """Nobody has read anything; so many bearers must agree."""
-        self.bearer: Callable[[int], int] = by_id  # whose a node id is
-        self.stopped: int | None = None  # the run whose origin bytes are wrong for all
-        self.odd: dict[int, Odd] = {}
-        self.doubted = 0
+        """No run is doubted.
+
+        Args:
+            bearers_to_stop: how many must read a run wrong before leases stop.
+        """
+        self.bearer: Callable[[NodeId], NodeId] = by_id
+        self.stopped: RunIndex | None = None  # the run whose origin bytes are wrong for all
+        self.odd: dict[NodeId, OddStorage] = {}
+        self.doubted: RunSet = 0
         self._bearers_to_stop = bearers_to_stop
         self._stopped_at = 0.0
-        self._doubts: dict[int, Doubt] = {}
+        self._doubts: dict[RunIndex, DoubtedRun] = {}
 
-    def said(self, node: int, run: int, now: float) -> bool:
+    def on_wrong_read(self, node: NodeId, run: RunIndex, now: float) -> bool:
         """A node read a run wrong; returns whether the tracker should read it, too."""
         if node in self.odd:
             return False
         doubt = self._doubts.get(run)
-        fresh = doubt is None or (doubt.word is not None and now >= doubt.since + STOP_S)
+        # What was found of a run is found anew after a while: mounts are mended, and disks rot.
+        fresh = doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S)
         if doubt is None or fresh:
-            doubt = self._doubts[run] = Doubt(now)
+            doubt = self._doubts[run] = DoubtedRun(now)
             self.doubted |= 1 << run
-        doubt.said[node] = doubt.said.get(node, 0) + 1
+        doubt.accusers[node] = doubt.accusers.get(node, 0) + 1
         return fresh
 
-    def heard(self, run: int, word: WitnessReport) -> None:
-        """What the tracker found of a run."""
+    def on_witness_report(self, run: RunIndex, report: WitnessReport) -> None:
+        """The tracker has read a run."""
         if run in self._doubts:
-            self._doubts[run].word = word
+            self._doubts[run].witness = report
 
-    def read_right(self, node: int, run: int) -> None:
-        """A node read a doubted run from the origin, and it matched."""
+    def on_right_read(self, node: NodeId, run: RunIndex) -> None:
+        """A node read a doubted run from the origin, and the bytes matched."""
         doubt = self._doubts[run]
-        doubt.said.pop(node, None)  # its storage was mended meanwhile
+        doubt.accusers.pop(node, None)  # its storage was mended meanwhile
         doubt.right.add(self.bearer(node))
 
-    def accusers(self, run: int) -> list[int]:
+    def accusers(self, run: RunIndex) -> list[NodeId]:
         """Nodes that read this run wrong."""
-        return list(self._doubts[run].said) if run in self._doubts else []
+        return list(self._doubts[run].accusers) if run in self._doubts else []
 
-    def judge(self, run: int, readers: Iterable[int], now: float) -> list[int]:
-        """See what is to be made of a doubted run; `readers`: the nodes that work on leases.
+    def judge(self, run: RunIndex, readers: Iterable[NodeId], now: float) -> list[NodeId]:
+        """Decide what follows for a doubted run.
+
+        Args:
+            run: which.
+            readers: the nodes that work on leases.
+            now: seconds.
 
         Returns:
-            Nodes whose word doesn't count from now on. `stopped` is set if the model's bytes are wrong.
+            Nodes whose storage is odd from now on. `stopped` is set if the model's bytes are wrong.
         """
         doubt = self._doubts.get(run)
         if doubt is None or self.stopped is not None:
             return []
-        who = {self.bearer(node) for node in doubt.said}
-        if doubt.word is WitnessReport.RIGHT or doubt.right - who:
-            return self._set_aside(doubt, run, OddReason.OTHERS_READ_IT)
-        if doubt.word is None:
+        bearers = {self.bearer(node) for node in doubt.accusers}
+        if doubt.witness is WitnessReport.RIGHT or doubt.right - bearers:
+            return self._call_odd(doubt, run, OddReason.OTHERS_READ_IT)
+        if doubt.witness is None:
             return []
-        if len(who) + (doubt.word is WitnessReport.WRONG) >= self._bearers_to_stop:
+        if len(bearers) + (doubt.witness is WitnessReport.WRONG) >= self._bearers_to_stop:
             self.stopped, self._stopped_at = run, now
-        elif sum(doubt.said.values()) > 1 and all(self.bearer(one) in who for one in readers):
-            return self._set_aside(doubt, run, OddReason.NOBODY_ELSE_READS)
+            return []
+        tried_twice = sum(doubt.accusers.values()) > 1
+        if tried_twice and all(self.bearer(one) in bearers for one in readers):
+            return self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS)
         return []
 
-    def pardon(self, node: int) -> None:
-        """Its pull is over, or it is another process: the next one may try."""
+    def acquit(self, node: NodeId) -> None:
+        """A node's pull is over, or the node is another process: it may read again."""
         self.odd.pop(node, None)
 
-    def hopeless(self, free: int) -> list[int]:
-        """Odd nodes that wait for some of these runs (bits), which nobody else reads; each is named once."""
+    def hopeless(self, free: RunSet) -> list[NodeId]:
+        """Nodes of odd storage that wait for some of these runs, which no other reads; each is named once."""
         found = [n for n, odd in self.odd.items() if not odd.told and odd.wanted & free]
         for node in found:
             self.odd[node].told = True
         return found
 
     def resume(self, now: float, *, wanted: bool) -> bool:
-        """Whether leases flow (again): a stop ends once nobody wants and a while has passed."""
+        """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
         # The origin may have been repaired; two wrong reads more tell if it wasn't.
         if self.stopped is not None and not wanted and now >= self._stopped_at + STOP_S:
             self.stopped = None
@@ -156,9 +175,9 @@ class OriginIntegrity:
         """Assert the invariants."""
         assert bitset.of(self._doubts) == self.doubted
 
-    def _set_aside(self, doubt: Doubt, run: int, why: OddReason) -> list[int]:
-        fresh = [node for node in doubt.said if node not in self.odd]
-        self.odd |= {node: Odd(run, why) for node in fresh}
-        if why is OddReason.OTHERS_READ_IT:
-            doubt.said.clear()  # who is mended isn't odd again for what the next one reads
+    def _call_odd(self, doubt: DoubtedRun, run: RunIndex, reason: OddReason) -> list[NodeId]:
+        fresh = [node for node in doubt.accusers if node not in self.odd]
+        self.odd |= {node: OddStorage(run, reason) for node in fresh}
+        if reason is OddReason.OTHERS_READ_IT:
+            doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
         return fresh

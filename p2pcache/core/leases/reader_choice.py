@@ -1,391 +1,228 @@
-"""Which node gets the next origin lease: the fewest in flight, never one much slower than the rest."""
+"""Which reader gets the next lease, and why a lease went to a slow one."""
 
-import random
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from functools import reduce
-from math import ceil, inf
-from operator import or_
+from math import ceil
 
-from p2pcache.core import backoff
-from p2pcache.core.leases.lease import Lease
-from p2pcache.core.leases.rack_balance import RackBalance
-from p2pcache.core.leases.reachability import Reachability
-from p2pcache.core.leases.slow_readers import SlowReaders
-from p2pcache.core.origin.read_concurrency import Depth
+from p2pcache.core.leases.readers import Readers
+from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
+from p2pcache.core.membership.roster import Roster
+from p2pcache.core.racks.bridge_slots import SEATS
 from p2pcache.core.sampled_set import Bag
 from p2pcache.core.settings import LeaseSettings
-from p2pcache.core.swarm.commands import ALL
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
-SAMPLE = 16  # candidates looked at per level: enough to find a fit one, few enough for 10,000 nodes
-FIRST_REST_S = 0.5  # after a failed read; doubles ...
-LAST_REST_S = 8.0  # ... up to here, so that an origin's outage isn't a hail of attempts
-HOPELESS = 3  # failed reads in a row (3 s): somebody slow doesn't wait for that node any more
+Burden = tuple[int, int, Place]
+"""Leases in flight of a rack, those ever given, and which rack it is."""
 
 
-class Readers:
-    """The nodes that work on leases, and how each fares.
+class ReaderChoice:
+    """Chooses among readers that have room: fewer leases than their share and their credit.
 
-    Invariants: a node is in `_ready[k]` if and only if it reads k runs and its credit is over k;
-    `_slow` and `_resting` (until when; see `wake`) name nodes with credit only; `_out` are exactly the nodes
-    with credit that are hidden or doubted and not pardoned, and in `_ready_out` instead;
-    `_slow` and `_verdicts` are those of `paces`.
+    Candidates are preferred in this order (the smallest tuple wins):
+
+    1. others get at what it reads, before a reader that stands aside;
+    2. it isn't slow, before a slow one that rests;
+    3. its reads are as quick as the others', before one on probation;
+    4. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
+    5. fewer leases in flight;
+    6. dice.
+
+    A slow reader gets a lease only if no quick one will read the run later (`_is_awaited`). A reader that stands aside
+    gets one only if no other will. Of each level of leases in flight a sample is drawn, so a choice takes constant
+    time; it is the best candidate of the samples.
     """
 
-    def __init__(
-        self, settings: LeaseSettings, rng: random.Random, dealer: RackBalance | None = None,
-        doubted: AbstractSet[int] = frozenset(),
-    ) -> None:  # fmt: skip
-        """Nobody yet.
+    def __init__(self, readers: Readers, roster: Roster, settings: LeaseSettings) -> None:
+        """Chooses among the readers of one swarm."""
+        self.racks = RackBalance(roster)
+        self._readers = readers
+        self._settings = settings
+
+    def choose(
+        self, run: RunIndex, barred: AbstractSet[NodeId], *, slow_too: bool = False
+    ) -> MemberRecord | None:
+        """The reader of a run, or None if none that is fit has room for it.
 
         Args:
-            settings: the knobs.
-            rng: breaks ties.
-            dealer: names the nodes of choice, if racks matter.
-            doubted: nodes that perhaps nobody can dial, kept by their owner, who tells us (`reviewed`).
+            run: which.
+            barred: nodes that couldn't read it.
+            slow_too: a slow reader may get it even if a quick one may read it later.
         """
-        self._settings = settings
-        self._dealer = dealer
-        self._rng = rng
-        self._credit: dict[int, int] = {}
-        self._depth = Depth(settings.in_flight, self._most)  # from the origin to all of them
-        self._runs: dict[int, set[int]] = {}
-        self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
-        self._ready: list[Bag] = [Bag()]
-        self.hiding = Reachability(doubted)
-        self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
-        self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
-        self.paces = SlowReaders(settings.slow_node_ratio)
-        self._slow, self._verdicts = self.paces.slow, self.paces.verdicts
-        self._resting: dict[int, float] = {}
-        self._failures: dict[int, int] = {}  # in a row
-        self._done: dict[int, float] = {}  # when the youngest of its leases began that it has ended
+        readers = self._readers
+        if not len(readers):
+            return None
+        if not readers.fit:
+            return self._choose_quick_first(run, barred, aside=True, slow_too=slow_too)
+        found = self._choose_quick_first(run, barred, aside=False, slow_too=slow_too)
+        if found is not None or not readers.aside:
+            return found
+        for one in readers.working.values():
+            if not one.aside and not readers.rests(one) and readers.lacks(one, barred, run):
+                return None  # it may read the run soon
+        return self._choose_quick_first(run, barred, aside=True, slow_too=slow_too)
 
-    def __len__(self) -> int:
-        return len(self._credit)
+    def choose_reached(self, run: RunIndex, barred: AbstractSet[NodeId]) -> MemberRecord | None:
+        """The least busy of the readers that the tracker could dial, if these are few; None: any may read.
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._credit)
+        For a run that is granted again because members waited for it in vain. Where the tracker can dial hardly any
+        node it doesn't doubt the others, as perhaps itself is out of reach; but what the others read may be of use to
+        nobody.
+        """
+        readers = self._readers
+        few = [one for node, one in readers.working.items() if node in readers.reached]
+        if 2 * len(few) >= len(readers):
+            return None
+        fit = [
+            one for one in few
+            if len(one.runs) < one.credit and not one.aside and not readers.rests(one)
+            and readers.lacks(one, barred, run)
+        ]  # fmt: skip
+        return min(fit, key=lambda one: (len(one.runs), one.node), default=None)
 
-    def runs_of(self, node: int) -> set[int]:
-        """The runs that a node reads now."""
-        return self._runs.get(node, set())
-
-    @property
-    def fit(self) -> int:
-        """How many of them others can dial, so far as is known."""
-        return len(self._credit) - len(self._out)
-
-    def any_but(self, node: int) -> bool:
-        """Whether anybody else works on leases."""
-        return len(self._credit) > (node in self._credit)
-
-    def only(self, nodes: set[int], run: int, have: Mapping[int, int]) -> bool:
-        """Whether all who have use for this run are among these, or all but slow ones (also such as may try again)."""
-        left = [node for node in self._credit if self._lacks(node, nodes, run, have)]
-        if any(node not in self._verdicts for node in left):
-            return False
-        # An outage bars whoever tried, the quick ones first: the slow ones would be left with what they failed at.
-        quick = (node for node in nodes if node in self._credit and node not in self._verdicts)
-        return not left or any(self._lacks(node, set(), run, have) for node in quick)
-
-    def want(self, runs: int) -> bool:
-        """Whether any who work on leases have use for any of these (bits)."""
-        everything = len(self._wanted) < len(self._credit)
-        return everything or any(wanted & runs for wanted in self._wanted.values())
-
-    def reviewed(self, node: int) -> None:
-        """What is thought of a node's place has changed, or what it works on."""
-        self._unready(node)
-        if node in self._credit and not self.hiding.is_reached(node):
-            self._out.add(node)
-        else:
-            self._out.discard(node)
-        self._ready_again(node)
-
-    def set_credit(self, node: int, credit: int) -> None:
-        """How many leases at once the node works on; at most what the whole swarm may have."""
-        self._unready(node)
-        if credit > 0:
-            self._credit[node] = min(credit, self._most)
-        else:
-            for table in (self._credit, self._wanted, self._slow, self._resting):
-                table.pop(node, None)
-        self.reviewed(node)
-
-    def is_fit(
-        self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
-    ) -> bool:
-        """Whether a node reads, and others can get at it, and has use for this run."""
-        out = node not in self._credit or node in self._out or node in self._resting
-        return not out and self._lacks(node, barred, run, have)
-
-    def credit(self, node: int) -> int:
-        """How many leases at once a node works on."""
-        return self._credit.get(node, 0)
-
-    @property
-    def at_once(self) -> int:
-        """Leases that may be in flight over the swarm: the usual ones, or what the way holds (decision 0028)."""
-        return self._depth.reads
-
-    @property
-    def _most(self) -> int:
-        return self._settings.in_flight * (1 + self._settings.ahead_ratio)
-
-    def set_wanted(self, node: int, wanted: int) -> None:
-        """The node has use for these runs only (bits, or ALL)."""
-        if wanted == ALL:
-            self._wanted.pop(node, None)
-        else:
-            self._wanted[node] = wanted
-
-    def wanted(self, node: int) -> int:
-        """The runs (bits, or ALL) that the node has use for."""
-        return self._wanted.get(node, ALL)
-
-    @property
-    def choosy(self) -> bool:
-        """Whether any node has use for some runs only."""
-        return bool(self._wanted)
-
-    def acceptable(self) -> int:
-        """Runs (bits) that somebody with room has use for, as far as a sample can tell."""
-        runs = 0
-        share = self._share(self.at_once)
-        for bag in (*self._ready[:share], *self._ready_out[:share]):
-            for node in bag.draw(self._rng, SAMPLE):
-                runs |= self._wanted.get(node, ALL)
+    def acceptable(self) -> RunSet:
+        """Runs that a reader with room has use for, as far as a sample can tell."""
+        runs, readers = 0, self._readers
+        share = self._share(readers.at_once)
+        for levels in readers.with_room:
+            for level in levels[:share]:
+                for node in level.draw(readers.dice, SAMPLE):
+                    runs |= readers.working[node].wanted
         return runs
 
-    def lacking(self, have: Mapping[int, int]) -> int:
-        """Runs (bits) that anybody has use for who works on leases; O(readers)."""
-        lacked = (self._wanted.get(node, ALL) & ~have.get(node, 0) for node in self._credit)
-        return reduce(or_, lacked, 0)
-
-    def forget(self, node: int) -> None:
-        """The node is gone (its leases were given back before)."""
-        self.set_credit(node, 0)
-        self.paces.forget(node)
-        self._failures.pop(node, None)
-        self.hiding.forget(node)
-        self._done.pop(node, None)
-
-    def overtaken(self, lease: Lease) -> bool:
-        """Whether its node has ended a lease that it got later: not the node is slow, one connection is."""
-        return self._done.get(lease.node, lease.since) > lease.since
-
-    def took(self, node: int, run: int) -> None:
-        """The node reads one more run."""
-        self._unready(node)
-        self._runs.setdefault(node, set()).add(run)
-        if self._dealer is not None:
-            self._dealer.took(node)
-        self._ready_again(node)
-
-    def gave_back(self, node: int, run: int) -> None:
-        """The node reads this run no longer."""
-        self._unready(node)
-        runs = self._runs[node]
-        runs.remove(run)
-        if self._dealer is not None:
-            self._dealer.gave_back(node)
-        if not runs:
-            del self._runs[node]
-        self._ready_again(node)
-
-    def succeeded(self, lease: Lease, now: float, under_way: int) -> None:
-        """The node of this lease has read its run; so many leases ran, this one among them."""
-        node, since, took_s = lease.node, lease.since, now - lease.since
-        if not lease.adopted:  # or nobody knows how long it took
-            self._depth.ended(took_s, under_way)
-        self._done[node] = max(since, self._done.get(node, since))
-        self._failures.pop(node, None)
-        self._resting.pop(node, None)
-        self.paces.read(node, since, now, self._credit.keys())
-
-    def dragged(self, node: int, since: float, now: float) -> None:
-        """A run was taken from the node, which had it since then: it is slow, if it isn't known yet."""
-        self.paces.dragged(node, since, now, self._credit.keys())
-
-    def quick_but(self, node: int) -> bool:
-        """Whether anybody else works on leases who isn't slow."""
-        return len(self._credit) - len(self._slow.keys() | {node}) > 0
-
-    def failed(self, node: int, now: float) -> None:
-        """The node couldn't read from the origin: it rests, longer each time."""
-        count = self._failures[node] = self._failures.get(node, 0) + 1
-        rest = backoff.pause_s(FIRST_REST_S, LAST_REST_S, count - 1)
-        if node in self._credit:
-            self._resting[node] = now + rest * self._rng.uniform(0.5, 1.0)
-
-    def pardon(self, node: int, now: float) -> None:
-        """It reaches nobody itself: it has to read, whoever gets at that."""
-        self.hiding.pardon(node, now)
-        self.reviewed(node)
-
-    def hide(self, node: int, now: float) -> None:
-        """Others can't get from the node what it has: let somebody else read."""
-        self.hiding.hide(node, now)
-        self.reviewed(node)
-
-    def show(self, node: int) -> None:
-        """Others can get from the node what it has, after all."""
-        self.hiding.show(node)
-        self.reviewed(node)
-
-    @property
-    def measured(self) -> bool:
-        """Whether any read has ended: before that nobody can be called slow."""
-        return self.paces.measured
-
-    def usual_s(self) -> float:
-        """The median of recent lease times in seconds, and never under the noise."""
-        return self.paces.usual_s
-
-    @property
-    def patience_s(self) -> float:
-        """How long a lease may take while somebody is stuck without its run; inf before any has ended.
-
-        Where fewer reads share the way each takes less, but no less if it lost packets (decision 0038).
-        """
-        fewer = max(1.0, self._settings.in_flight / self.at_once)
-        return self._settings.stuck_factor * self.usual_s() * fewer if self.measured else inf
-
-    def wake(self, now: float) -> None:
-        """End the rests that are over; a node that was slow gets another chance."""
-        for table in self._rests:
-            if table:  # mostly none is: each message comes by here
-                for node in [n for n, until in table.items() if until <= now]:
-                    del table[node]
-                    if table is self.hiding.hidden or table is self.hiding.pardoned:
-                        self.reviewed(node)
-
-    def pick(
-        self, barred: set[int], run: int, have: Mapping[int, int], *, slow_too: bool = False
-    ) -> int | None:
-        """The node that should read `run`, or None if nobody fit has room for it.
-
-        Args:
-            barred: nodes that couldn't.
-            run: which.
-            have: what each node has (bits).
-            slow_too: a slow one, also if others may read it later.
-        """
-        if not self._credit:
-            return None
-        lines = self._ready if self.fit else self._ready_out
-        found = self._pick(lines, barred, run, have, slow_too=slow_too)
-        if found is None and lines is self._ready and self._out:
-            fit = (n for n in self._credit if n not in self._out and n not in self._resting)
-            if not any(self._lacks(node, barred, run, have) for node in fit):  # nor soon
-                found = self._pick(self._ready_out, barred, run, have, slow_too=slow_too)
-        return found
-
-    def _pick(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
-        *, slow_too: bool,
-    ) -> int | None:  # fmt: skip
-        found = self._pick_of(lines, barred, run, have, everybody=not self._slow)
-        if found is None and self._slow:
-            found = self._pick_of(lines, barred, run, have, everybody=True)
-            if found is not None and not slow_too and self._awaits(lines, barred, run, have):
+    def _choose_quick_first(
+        self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
+    ) -> MemberRecord | None:
+        any_slow = bool(self._readers.pace.resting)
+        found = self._choose_of(run, barred, aside=aside, slow_too=not any_slow)
+        if found is None and any_slow:
+            found = self._choose_of(run, barred, aside=aside, slow_too=True)
+            if found is not None and not slow_too and self._is_awaited(run, barred, aside=aside):
                 return None
         return found
 
-    def _awaits(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int]
-    ) -> bool:
-        """Whether somebody quick will read this run, if not now: rather than somebody slow."""
-        out = lines is self._ready_out
-        return any(
-            node not in self._slow and (node in self._out) == out
-            and (node not in self._resting or self._failures.get(node, 0) < HOPELESS)
-            and self._lacks(node, barred, run, have)
-            for node in self._credit
-        )  # fmt: skip
-
-    def _pick_of(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
-        *, everybody: bool,
-    ) -> int | None:  # fmt: skip
-        at_once, usual = self.at_once, self._settings.in_flight
+    def _choose_of(
+        self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
+    ) -> MemberRecord | None:
+        at_once, usual = self._readers.at_once, self._settings.in_flight
         share = self._share(at_once)
         # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
-        dealt = max(share, self._share(usual) * at_once // usual)
-        for node in self._dealer.order(run) if self._dealer is not None else ():
-            room = len(self.runs_of(node)) < min(dealt, self._credit.get(node, 0))
-            fit = node not in self._verdicts and (node in self._out) == (lines is self._ready_out)
-            if room and fit and self._may_read(node, barred, run, have, everybody=everybody):
-                return node
-        # On parole: taken when all others are full, or the last run of all may be one that it sits on.
-        spare: int | None = None
-        for bag in lines[:share]:
-            for node in bag.draw(self._rng, SAMPLE):
-                if not self._may_read(node, barred, run, have, everybody=everybody):
+        rack_share = max(share, self._share(usual) * at_once // usual)
+        for node in self.racks.order(run):
+            one = self._readers.working.get(node)
+            if one is None or one.pace is not Pace.USUAL or one.aside != aside:
+                continue
+            if len(one.runs) < min(rack_share, one.credit) and self._may_read(one, run, barred):
+                return one
+        return self._least_busy(
+            self._readers.with_room[aside][:share], run, barred, slow_too=slow_too
+        )
+
+    def _least_busy(
+        self, levels: list[Bag], run: RunIndex, barred: AbstractSet[NodeId], *, slow_too: bool
+    ) -> MemberRecord | None:
+        convicted: MemberRecord | None = None  # on probation, or slow
+        for level in levels:
+            for node in level.draw(self._readers.dice, SAMPLE):
+                one = self._readers.working[node]
+                if one.pace is Pace.SLOW and not slow_too:
                     continue
-                if node not in self._verdicts:
-                    return node
-                spare = node if spare is None else spare
-        return spare
+                if not self._may_read(one, run, barred):
+                    continue
+                if one.pace is Pace.USUAL:
+                    return one
+                convicted = convicted or one
+        return convicted
 
-    def _may_read(
-        self, node: int, barred: set[int], run: int, have: Mapping[int, int], *, everybody: bool
-    ) -> bool:
-        rests = node in self._resting or (node in self._slow and not everybody)
-        return not rests and self._lacks(node, barred, run, have)
+    def _may_read(self, one: MemberRecord, run: RunIndex, barred: AbstractSet[NodeId]) -> bool:
+        return not self._readers.rests(one) and self._readers.lacks(one, barred, run)
 
-    def _lacks(
-        self, node: int, barred: AbstractSet[int], run: int, have: Mapping[int, int]
-    ) -> bool:
-        """Whether the node has use for this run and may try it, if not now."""
-        if node in barred or have.get(node, 0) >> run & 1:
-            return False
-        return bool(self._wanted.get(node, ALL) >> run & 1)
-
-    def next_rested(self) -> float | None:
-        """When `wake` has something to do."""
-        return min((until for table in self._rests for until in table.values()), default=None)
-
-    @property
-    def _rests(self) -> tuple[dict[int, float], ...]:
-        return self._resting, self._slow, self.hiding.hidden, self.hiding.pardoned
-
-    def check(self, by_node: Mapping[int, set[int]]) -> None:
-        """Assert the invariants; `by_node` is what the book says each node reads."""
-        assert self._runs == by_node
-        assert self._out == {node for node in self._credit if not self.hiding.is_reached(node)}
-        for bags, out in ((self._ready, False), (self._ready_out, True)):
-            for count, bag in enumerate(bags):
-                bag.check()
-                want = {
-                    n for n, c in self._credit.items()
-                    if len(self.runs_of(n)) == count and c > count and (n in self._out) == out
-                }  # fmt: skip
-                assert set(bag) == want
-        assert self._slow.keys() | self._wanted.keys() | self._resting.keys() <= self._credit.keys()
+    def _is_awaited(self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool) -> bool:
+        """Whether a quick reader will read this run, if not now: a slow one needn't."""
+        readers = self._readers
+        return any(
+            one.pace is not Pace.SLOW and one.aside == aside
+            and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
+            and readers.lacks(one, barred, run)
+            for one in readers.working.values()
+        )  # fmt: skip
 
     def _share(self, at_once: int) -> int:
-        """How many of so many leases at once are one node's fair share."""
-        # What slow ones don't read falls to the others; nor does one on parole count, or it would have a share for
-        # which all others are full; and none who stands aside.
-        unfit = sum(1 for node in self._verdicts if node in self._credit and node not in self._out)
-        fit = len(self._credit) - len(self._out) - unfit
-        settings = self._settings
-        # A lone node has its usual reads, and as many times more as all have: half of what `_depth` says.
-        alone = ceil(settings.usual_credit * at_once / settings.in_flight)
-        return min(alone, ceil(at_once / (fit or len(self._credit) or 1)))
+        """How many of these leases at once are the fair share of one reader."""
+        # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
+        # for which all others are full; nor one that stands aside.
+        readers = self._readers
+        convicted = readers.pace.convicted.values()
+        unfit = sum(1 for one in convicted if one.credit and not one.aside)
+        fit = readers.fit - unfit
+        # A lone reader has its usual reads, and as many times more as all have: half of what the link holds.
+        alone = ceil(self._settings.usual_credit * at_once / self._settings.in_flight)
+        return min(alone, ceil(at_once / (fit or len(readers) or 1)))
 
-    def _unready(self, node: int) -> None:
-        count = len(self.runs_of(node))
-        bags = self._ready_out if node in self._out else self._ready
-        if count < len(bags):
-            bags[count].discard(node)
 
-    def _ready_again(self, node: int) -> None:
-        count = len(self.runs_of(node))
-        if count < self._credit.get(node, 0):
-            bags = self._ready_out if node in self._out else self._ready
-            while len(bags) <= count:
-                bags.append(Bag())
-            bags[count].add(node)
+class RackBalance:
+    """Gives leases to the rack that reads least, so that the links into all racks carry the same.
+
+    Without labels all members are in one rack, and nothing is balanced.
+
+    Invariant: `_reading` counts the leases in flight of each site and rack, `_read` those ever given;
+    `_order` has the racks of each site in order, as of the roster's `rack_changes` that is `_seen`.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        """Nothing is read yet."""
+        self._roster = roster
+        self._reading: Counter[str | Place] = Counter()
+        self._read: Counter[str | Place] = Counter()
+        self._order: dict[str, list[Burden]] = {}
+        self._seen = -1
+
+    def order(self, run: RunIndex) -> Iterator[NodeId]:
+        """Which nodes should read a run, the best first: of each rack the node that would bring it there anyway.
+
+        Sites are compared first, then racks: the link into a site is narrower than the one into a rack.
+        """
+        if len(self._roster.places) < 2:
+            return
+        if self._seen != self._roster.rack_changes:
+            self._sort()
+        for site in sorted(self._order, key=lambda s: (self._reading[s], self._read[s], s)):
+            for _, _, place in self._order[site]:
+                yield self._roster.seated(place)[run % SEATS]
+
+    def on_granted(self, record: MemberRecord) -> None:
+        """A member reads one run more; all its leases count where it was when the first of them was granted."""
+        if record.reading_place is None:
+            record.reading_place = record.place
+        self._count(record.reading_place, 1, 1)
+
+    def on_ended(self, record: MemberRecord) -> None:
+        """It reads one run less; told after the run is gone from its record."""
+        assert record.reading_place is not None
+        self._count(record.reading_place, -1, 0)
+        if not record.runs:
+            record.reading_place = None
+
+    def _count(self, place: Place, reading: int, read: int) -> None:
+        before = self._burden(place)
+        for one in (place[0], place):
+            self._reading[one] += reading
+            self._read[one] += read
+        order = self._order.get(place[0], [])
+        at = bisect_left(order, before)
+        # One entry is moved: to sort 250 racks for each lease took a tenth of a tracker's time.
+        if at < len(order) and order[at] == before:
+            del order[at]
+            insort(order, self._burden(place))
+
+    def _sort(self) -> None:
+        self._order.clear()
+        for place in sorted(self._roster.places, key=self._burden):
+            self._order.setdefault(place[0], []).append(self._burden(place))
+        self._seen = self._roster.rack_changes
+
+    def _burden(self, place: Place) -> Burden:
+        return self._reading[place], self._read[place], place

@@ -1,84 +1,107 @@
-"""How long each node takes for its reads of the origin, and who is far above the others: it rests. Pure."""
+"""Which readers take far longer for their reads of the origin than the others: they rest, then are on probation."""
 
-from collections import deque
-from collections.abc import Set as AbstractSet
-from statistics import fmean
+import dataclasses
 
-MEDIAN_OF = 64  # recent lease times that the median is taken of
-MIN_SAMPLES = 8  # lease times known before anybody is called slow
-FADE = 0.8  # of a node's earlier lease times: the last five count
-PRIOR = (
-    2.0  # reads at the usual pace that every node gets credit for: one unlucky read isn't slowness
+from p2pcache.core.leases.settings import (
+    FADE,
+    LEAST_USUAL_S,
+    PRIOR_READS,
+    RECENT_READS,
+    SLOW_READER,
 )
-# Of the readers: slow is an exception. Without a limit chance made six of eight equal nodes "slow" in a
-# measured storm, the other two read everything, and eta was 0.72.
-MOST_SLOW = 0.25
-LEAST_USUAL_S = 0.25  # differences below this are noise of scheduling, not slowness
-PAROLE = 8.0  # a slow node is tried again after so many usual lease times, doubled each time
-LAST_DOUBLING = 5  # of it
+from p2pcache.core.membership.member_record import MemberRecord, Pace
+from p2pcache.core.stats import RollingMedian
+from p2pcache.ids import NodeId
 
 
 class SlowReaders:
-    """Lease times and verdicts.
+    """Read times and verdicts, kept in the members' records.
 
-    Invariants: `usual_s` follows from the recent times; who is in `slow` has a verdict, and not the other way round:
-    a rest ends (its owner sees to that), a verdict stands until a read is as quick as the others'.
+    A verdict stands until a read is as quick as the others': the reader is SLOW while it rests, then on PROBATION.
+
+    Invariants: `resting` holds exactly the members whose pace is SLOW, `convicted` those whose pace isn't USUAL.
     """
 
     def __init__(self, slow_ratio: float) -> None:
-        """Nothing is known; slow is who takes more than so many times the mean."""
-        self._slow_ratio = slow_ratio
-        self.usual_s = 1.0  # the median of recent times; kept: each look at each lease asks for it
-        self.slow: dict[int, float] = {}  # until when
-        self.verdicts: dict[int, tuple[int, float]] = {}  # slow so often in a row, when last
-        self._paces: dict[int, tuple[float, float]] = {}  # reads and their seconds, faded
-        self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
+        """No read has ended yet.
 
-    @property
-    def measured(self) -> bool:
-        """Whether any read has ended."""
-        return bool(self._recent)
+        Args:
+            slow_ratio: a reader that takes more than this many times the mean is slow.
+        """
+        self.usual_s = 1.0  # the median of recent read times, and never under the noise
+        self.measured = False  # whether any read has ended
+        self.resting: dict[NodeId, MemberRecord] = {}
+        self.convicted: dict[NodeId, MemberRecord] = {}
+        self._rule = dataclasses.replace(SLOW_READER, ratio=slow_ratio)
+        self._recent = RollingMedian(RECENT_READS)
 
-    def forget(self, node: int) -> None:
-        """The node is gone; its owner ends its rest."""
-        self._paces.pop(node, None)
-        self.verdicts.pop(node, None)
+    def on_read_done(self, record: MemberRecord, since: float, now: float, readers: int) -> None:
+        """A read has ended well.
 
-    def read(self, node: int, since: float, now: float, present: AbstractSet[int]) -> None:
-        """The node has read what it began to read at `since`; `present`: who works on leases."""
-        took_s = now - since
-        self._recent.append(took_s)
-        self.usual_s = max(LEAST_USUAL_S, sorted(self._recent)[len(self._recent) // 2])
-        count, total_s = self._add(node, took_s)
-        # A mean is compared with the mean: where some reads take much longer by chance, whoever reads, anybody's mean
-        # is above the median, and one node after the other was left out (decision 0026).
-        mean_s = max(LEAST_USUAL_S, fmean(self._recent))
-        pace = (total_s + PRIOR * mean_s) / (count + PRIOR)
-        enough = len(self._recent) >= MIN_SAMPLES and node in present
-        others = len(self.slow.keys() - {node})
-        rare = others < max(1, int(MOST_SLOW * len(present)))
-        if enough and rare and pace > self._slow_ratio * mean_s:
-            self._convict(node, since, now)
+        Args:
+            record: of the reader.
+            since: when the read began; seconds.
+            now: seconds.
+            readers: how many nodes work on leases.
+        """
+        self._recent.add(now - since)
+        self.measured = True
+        self.usual_s = max(LEAST_USUAL_S, self._recent.median)
+        self._add(record, now - since)
+        # A mean is compared with the mean: where some reads take much longer by chance, whichever node reads, the mean
+        # of any reader is above the median, and one after the other was left out (docs/lab/0026).
+        mean_s = max(LEAST_USUAL_S, self._recent.mean)
+        pace_s = (record.read_s + PRIOR_READS * mean_s) / (record.reads + PRIOR_READS)
+        others = len(self.resting) - (record.node in self.resting)
+        may_rest = record.credit > 0 and self._rule.allows_one_more(others, readers)
+        if may_rest and self._rule.is_slow(pace_s, mean_s, len(self._recent)):
+            self._convict(record, since, now)
         else:
-            self.slow.pop(node, None)
-            self.verdicts.pop(node, None)
+            self.acquit(record)
 
-    def dragged(self, node: int, since: float, now: float, present: AbstractSet[int]) -> None:
-        """What the node began to read at `since` was taken from it: it is slow."""
-        self._add(node, now - since)
-        if node in present:
-            self._convict(node, since, now)
+    def on_lease_taken(self, record: MemberRecord, since: float, now: float) -> None:
+        """A lease was taken from a reader since the read, begun at `since`, dragged on: the reader is slow."""
+        self._add(record, now - since)
+        if record.credit:
+            self._convict(record, since, now)
 
-    def _add(self, node: int, took_s: float) -> tuple[float, float]:
-        count, total_s = self._paces.get(node, (0.0, 0.0))
-        pace = self._paces[node] = FADE * count + 1, FADE * total_s + took_s
-        return pace
+    def end_rests(self, now: float) -> None:
+        """Readers that have rested for long enough get another chance."""
+        for record in [one for one in self.resting.values() if one.slow_until <= now]:
+            self.end_rest(record)
 
-    def _convict(self, node: int, since: float, now: float) -> None:
-        verdicts, at = self.verdicts.get(node, (0, since))
-        if since < at:
-            return  # of the moment that it rests for: a storage that froze delays all reads at once
-        verdicts += 1
-        self.verdicts[node] = verdicts, now
-        rest_s = PAROLE * self.usual_s * 2.0 ** min(verdicts - 1, LAST_DOUBLING)
-        self.slow[node] = now + rest_s
+    def end_rest(self, record: MemberRecord) -> None:
+        """A slow reader is on probation from now on; no effect on others."""
+        if self.resting.pop(record.node, None) is not None:
+            record.change_pace(Pace.PROBATION)
+
+    def acquit(self, record: MemberRecord) -> None:
+        """A reader is as quick as the others."""
+        self.resting.pop(record.node, None)
+        if self.convicted.pop(record.node, None) is not None:
+            record.change_pace(Pace.USUAL)
+            record.verdicts, record.verdict_at = 0, float("-inf")
+
+    def forget(self, record: MemberRecord) -> None:
+        """What is known of a reader is out of date: it is gone, or banned."""
+        self.acquit(record)
+        record.reads = record.read_s = 0.0
+
+    def check(self, members: dict[NodeId, MemberRecord]) -> None:
+        """Assert the invariants."""
+        paces = {node: record.pace for node, record in members.items()}
+        assert self.resting.keys() == {n for n, pace in paces.items() if pace is Pace.SLOW}
+        assert self.convicted.keys() == {n for n, pace in paces.items() if pace is not Pace.USUAL}
+
+    def _add(self, record: MemberRecord, read_s: float) -> None:
+        record.reads = FADE * record.reads + 1
+        record.read_s = FADE * record.read_s + read_s
+
+    def _convict(self, record: MemberRecord, since: float, now: float) -> None:
+        if since < record.verdict_at:
+            return  # one verdict for each moment: a storage that froze delays all reads at once
+        record.verdicts += 1
+        record.verdict_at = now
+        record.slow_until = now + self._rule.probation_s(self.usual_s, record.verdicts)
+        record.change_pace(Pace.SLOW)
+        self.resting[record.node] = self.convicted[record.node] = record

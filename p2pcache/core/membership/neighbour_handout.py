@@ -1,36 +1,41 @@
-"""Whom a node that enters a swarm should dial: a pure policy with seeded dice."""
+"""Which members a node that enters a swarm is told to dial.
+
+Of two members that are drawn at random the one with fewer neighbours is taken (the power of two choices, Mitzenmacher
+1996), or the first to enter would be everybody's neighbours.
+"""
 
 import random
 from collections.abc import Mapping
 
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.sampled_set import Bag
+from p2pcache.ids import NodeId
 
-RACK_SHARE = 2  # half of the neighbours from the same rack: crossing costs
-COMPLETE_SHARE = 6  # a sixth (4 of 24) hold everything: no run is far away, and none is overrun
+RACK_SHARE = 2  # half of the neighbours are from the same rack: a way between racks is narrow
+COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and none is overrun
 
 
 def neighbours(
-    node: int,
+    node: NodeId,
     *,
     everyone: Bag,
     rack: Bag,
     complete: Bag,
-    degree: Mapping[int, int],
+    members: Mapping[NodeId, MemberRecord],
     count: int,
     rng: random.Random,
-) -> tuple[int, ...]:
+) -> tuple[NodeId, ...]:
     """Neighbours in order of preference: same rack, complete ones, far ones.
 
-    Each entering node gets at least one member that was there before it, so the graph of all
-    nodes that ever entered is connected. Of two drawn members the one with fewer neighbours is
-    taken, so the first to enter aren't everybody's neighbours.
+    Each node that enters gets at least one member that was there before it, so the graph of all nodes that ever
+    entered is connected.
 
     Args:
-        node: who asks; never among the answer.
-        everyone: the swarm's members.
+        node: the one that enters; it isn't among the answer.
+        everyone: the swarm's members of ordinary standing.
         rack: those of them in the node's rack.
         complete: those of them that have every run.
-        degree: how often each was handed out or asked for neighbours.
+        members: their records, which say how many neighbours each has.
         count: how many are wanted.
         rng: seeded dice.
     """
@@ -38,22 +43,25 @@ def neighbours(
         near = [n for n in rack.draw(rng, len(rack)) if n != node]
         seen = {node, *near}
         return (*near, *(n for n in everyone.draw(rng, len(everyone)) if n not in seen))
-    chosen = dict.fromkeys(_take(rack, count // RACK_SHARE, {node}, degree, rng))
-    chosen |= dict.fromkeys(_take(complete, count // COMPLETE_SHARE, {node, *chosen}, degree, rng))
+    chosen = dict.fromkeys(_draw(rack, count // RACK_SHARE, {node}, members, rng))
+    chosen |= dict.fromkeys(_draw(complete, count // COMPLETE_SHARE, {node, *chosen}, members, rng))
     rest = count - len(chosen)
-    chosen |= dict.fromkeys(_take(everyone, rest, {node, *chosen}, degree, rng))
+    chosen |= dict.fromkeys(_draw(everyone, rest, {node, *chosen}, members, rng))
     return tuple(chosen)
 
 
-def _take(
-    bag: Bag, count: int, without: set[int], degree: Mapping[int, int], rng: random.Random
-) -> list[int]:
+def _draw(
+    group: Bag,
+    count: int,
+    without: set[NodeId],
+    members: Mapping[NodeId, MemberRecord],
+    rng: random.Random,
+) -> list[NodeId]:
     """About `count` members, the less connected one of each drawn pair."""
-    drawn = [n for n in bag.draw(rng, 2 * count + len(without)) if n not in without][: 2 * count]
+    drawn = [n for n in group.draw(rng, 2 * count + len(without)) if n not in without][: 2 * count]
     pairs = [(drawn[i], drawn[-1 - i]) for i in range(len(drawn) // 2)]
-    spare = count - len(pairs)
-    taken = [min(pair, key=lambda n: degree.get(n, 0)) for pair in pairs]
-    if spare > 0:  # too few to choose from: the others of the pairs as well
-        left = [n for n in drawn if n not in taken]
-        taken += left[:spare]
-    return taken
+    missing = count - len(pairs)
+    chosen = [min(pair, key=lambda n: members[n].degree) for pair in pairs]
+    if missing > 0:  # too few to choose from: the others of the pairs as well
+        chosen += [n for n in drawn if n not in chosen][:missing]
+    return chosen

@@ -24,7 +24,7 @@ class Close:
 
 @dataclass(slots=True)
 class DialBack:
-    """See whether a member can be dialled where it says; `TrackerState.on_dial_ended` is told how it ends."""
+    """See whether a member can be dialled where it says; ends in `TrackerState.on_dial_ended`."""
 
     node: int
     dial: Dial
@@ -57,7 +57,7 @@ class StorageNotice:
 
 @dataclass(slots=True)
 class ReadRun:
-    """Read a run from the origin and prove it, as a witness; `TrackerState.on_witness_report` is told how it ends, always."""
+    """Read a run from the origin and prove it, as a witness; always ends in `TrackerState.on_witness_report`."""
 
     node: int  # because of whose word
     digest: str

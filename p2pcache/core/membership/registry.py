@@ -1,10 +1,13 @@
-"""Who is a member of the cluster: addresses, places, signs of life. Pure."""
+"""Which nodes are members of the cluster: addresses, places, signs of life, and ids that two processes have."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
+from p2pcache.ids import NodeId
+
+MOST_REPLACED = 16  # processes that are remembered of one id
 
 
 @dataclass(slots=True)
@@ -32,13 +35,14 @@ class Registry:
     """
 
     def __init__(self, settings: MemberSettings) -> None:
-        self.nodes: dict[int, Node] = {}
+        """No member yet."""
+        self.nodes: dict[NodeId, Node] = {}
         self._settings = settings
-        self._heard: OrderedDict[int, float] = OrderedDict()
-        self._broken: OrderedDict[int, float] = OrderedDict()
+        self._heard: OrderedDict[NodeId, float] = OrderedDict()
+        self._broken: OrderedDict[NodeId, float] = OrderedDict()
 
-    def announce(self, node: int, said: Announce, now: float) -> Node:
-        """A connection stands: a new member, or one that came back with fresh words."""
+    def on_announced(self, node: NodeId, said: Announce, now: float) -> Node:
+        """A connection stands: of a new member, or of one that came back and says anew what it is."""
         member = Member(node, said.address, said.rack, said.site)
         record = self.nodes.get(node)
         if record is None:
@@ -50,7 +54,7 @@ class Registry:
         self._heard.move_to_end(node)
         return record
 
-    def heard(self, node: int, now: float) -> Node | None:
+    def on_sign_of_life(self, node: NodeId, now: float) -> Node | None:
         """A sign of life; None if this isn't a connected member (it must announce first)."""
         record = self.nodes.get(node)
         if record is None or not record.connected:
@@ -59,28 +63,28 @@ class Registry:
         self._heard.move_to_end(node)
         return record
 
-    def beat(self, node: int, said: Heartbeat) -> None:
+    def on_heartbeat(self, node: NodeId, said: Heartbeat) -> None:
         """Take over what a heartbeat says about the node itself."""
         record = self.nodes[node]
         record.load = said.load
         record.free_bytes = said.free_bytes
         record.cached_bytes = said.cached_bytes
 
-    def disconnected(self, node: int, now: float) -> None:
-        """Its connection broke: it has `reconnect_grace_s` to come back."""
+    def on_disconnected(self, node: NodeId, now: float) -> None:
+        """A member's connection broke: it has `reconnect_grace_s` to come back."""
         record = self.nodes.get(node)
         if record is not None and record.connected:
             record.connected = False
             del self._heard[node]
             self._broken[node] = now
 
-    def forget(self, node: int) -> Node | None:
-        """It is gone for good. Returns what was known."""
+    def forget(self, node: NodeId) -> Node | None:
+        """A member is gone for good; returns what was known of it."""
         self._heard.pop(node, None)
         self._broken.pop(node, None)
         return self.nodes.pop(node, None)
 
-    def expired(self, now: float) -> list[int]:
+    def expired(self, now: float) -> list[NodeId]:
         """Members whose time is over; the caller forgets them."""
         gone = []
         for silent, limit_s in self._limits():
@@ -106,8 +110,50 @@ class Registry:
             times = list(silent.values())
             assert times == sorted(times)
 
-    def _limits(self) -> tuple[tuple["OrderedDict[int, float]", float], ...]:
+    def _limits(self) -> tuple[tuple["OrderedDict[NodeId, float]", float], ...]:
         return (
             (self._heard, self._settings.expiry_s),
             (self._broken, self._settings.reconnect_grace_s),
         )
+
+
+class ClonedIds:
+    """Which of two live agents with one node id may be a member.
+
+    A machine image, or a cache, that was copied gives two agents one id. Each would end the other's connection for
+    ever. A restarted agent must take the place of its dead process at once, though, and no tracker can tell a dead
+    process from a live one behind a connection that is still open. But a process that was replaced and comes back
+    lives: then there are two, and the one that came back is refused.
+
+    Each process draws a random number at its start. 0 stands for a release that draws none: it is always let in.
+
+    Invariant: `_replaced` has no node that `_here` lacks.
+    """
+
+    def __init__(self) -> None:
+        """No member yet."""
+        self._here: dict[NodeId, int] = {}  # the process that is a member
+        self._replaced: dict[NodeId, dict[int, None]] = {}  # its earlier ones, oldest first
+
+    def admit(self, node: NodeId, instance: int) -> bool:
+        """Whether a process may be a member; False: another one took its place and is still there.
+
+        Args:
+            node: its id.
+            instance: the number that it drew.
+        """
+        here, replaced = self._here.get(node, 0), self._replaced.get(node, {})
+        if instance and instance in replaced:
+            return False
+        if here and instance and here != instance:
+            replaced = self._replaced.setdefault(node, {})
+            replaced[here] = None
+            if len(replaced) > MOST_REPLACED:
+                del replaced[next(iter(replaced))]
+        self._here[node] = instance
+        return True
+
+    def on_left(self, node: NodeId) -> None:
+        """The member with this id is gone: the next process that comes may take its place."""
+        self._here.pop(node, None)
+        self._replaced.pop(node, None)

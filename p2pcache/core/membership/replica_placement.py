@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from p2pcache.core.membership.member_record import Place
 from p2pcache.core.membership.registry import Node
-from p2pcache.core.membership.roster import Place
 
 
 class ReplicaPlacement(NamedTuple):

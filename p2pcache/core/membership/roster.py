@@ -1,212 +1,232 @@
-"""One swarm's members at the tracker: who has what, the versioned list, whom to dial. Pure."""
+"""One swarm's members at the tracker: who has what, the versioned list, whom to dial."""
 
 import random
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import reduce
+from operator import or_
 
 from p2pcache.core import bitset
 from p2pcache.core.membership import neighbour_handout
+from p2pcache.core.membership.member_record import MemberRecord, Place, Standing
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
 from p2pcache.core.sampled_set import Bag
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
-FLUSH_S = 0.25  # deltas are batched: at most four a second ...
-FLUSH_S_PER_MEMBER = 0.0005  # ... and fewer in large swarms: a delta costs 68 us per receiver
-
-Place = tuple[str, str]
-"""A site and one of its racks."""
+FLUSH_S = 0.25  # the list's changes are sent in batches: at most four a second
+FLUSH_S_PER_MEMBER = 0.0005  # and fewer in large swarms: a batch costs 68 us for each receiver
 
 
 class Roster:
-    """The members of one swarm.
+    """The members of one swarm, and indexes over their records.
 
-    Invariants: `have`, `_everyone` and `_members` have the same keys; `complete` holds exactly
-    those whose have-set is full; `_shunned` is a subset of the members, has empty have-sets and
-    is in no bag that neighbours are drawn from; `void` names members whose claims don't count, with those claims,
-    and they are in no such bag either; any other member is in exactly its rack's bag; `_joined` and `_left` are
-    disjoint.
+    Invariants: `complete`, `_ordinary` and `_racks` hold members of ordinary standing only: `_ordinary` all of them,
+    `complete` those that have every run, `_racks` each in its rack; `silent` and `banned` hold exactly the members
+    of these standings; `_joined` and `_left` are disjoint.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
+        """A swarm without members.
+
+        Args:
+            digest: of the manifest.
+            run_count: runs of the model.
+            seed: of the dice that draw neighbours.
+        """
         self.digest = digest
         self.run_count = run_count
-        self.have: dict[int, int] = {}  # node -> bits, as last told
+        self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
         self.complete = Bag()
-        self.pulling: set[int] = set()  # members that fetch all of it, as last told
+        self.silent: dict[NodeId, MemberRecord] = {}  # in the order in which it was noticed
+        self.banned: set[NodeId] = set()
         self.version = 0
+        self.rack_changes = 0  # how often a rack got its first member or lost its last
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
-        self._members: dict[int, Member] = {}
-        self._everyone = Bag()
+        self._ordinary = Bag()
         self._racks: dict[Place, Bag] = {}
-        self.rack_changes = 0  # how often one got its first member or lost its last
-        self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
-        self._degree: dict[int, int] = {}
-        self._shunned: dict[int, int] = {}  # -> bits that it says it has: no use to others
-        self.void: dict[
-            int, int
-        ] = {}  # members that don't deliver, and what they had (bits) when that was seen
-        self._joined: dict[int, Member] = {}  # since the last flush
-        self._left: set[int] = set()
+        self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
+        self._joined: dict[NodeId, Member] = {}  # since the last flush
+        self._left: set[NodeId] = set()
         self._list: Swarm | None = None  # the full list of `version`, until the next change
         self._flushed_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
-    def __contains__(self, node: int) -> bool:
-        return node in self._members
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self.members
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._members)
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self.members)
 
-    def enter(self, member: Member) -> None:
-        """A node takes part (or takes part again, perhaps from another address)."""
+    # -- who is in the swarm -----------------------------------------------------------------------
+
+    def enter(self, member: Member) -> MemberRecord:
+        """A node takes part, or has moved to another address; returns its record."""
         node = member.node
-        known = self._members.get(node)
-        if known == member:
-            return
-        self._members[node] = self._joined[node] = member
-        self._left.discard(node)
-        if node in self._shunned or node in self.void:
-            return
-        if known is not None:
-            self._take_out(known)
-        self.have.setdefault(node, 0)
-        self._put_in(member)
+        record = self.members.get(node)
+        if record is None:
+            record = self.members[node] = MemberRecord(member)
+            self._list_joined(member)
+            self._index(record)
+        elif record.member != member:
+            self._list_joined(member)
+            ordinary = record.standing is Standing.ORDINARY
+            if ordinary:
+                self._unindex(record)
+            record.move(member)
+            if ordinary:
+                self._index(record)
+        return record
 
-    def leave(self, node: int) -> None:
-        """A node takes part no longer."""
-        member = self._members.pop(node, None)
-        if member is None:
+    def leave(self, node: NodeId) -> None:
+        """A node takes part no longer: its record is dropped."""
+        record = self.members.pop(node, None)
+        if record is None:
             return
-        self._take_out(member)
-        self._degree.pop(node, None)
-        self._shunned.pop(node, None)
-        self.void.pop(node, None)
-        self.pulling.discard(node)
-        del self.have[node]
+        self._unindex(record)
+        self.silent.pop(node, None)
+        self.banned.discard(node)
         if self._joined.pop(node, None) is None:
             self._left.add(node)
 
-    def shun(self, node: int) -> None:
-        """It serves wrong bytes: nobody is sent to it, and what it has doesn't count."""
-        if node in self._members:
-            self._take_out(self._members[node])
-            self.void.pop(node, None)
-            self._shunned[node] = self.have[node]
-            self.have[node] = 0
+    def ban(self, record: MemberRecord) -> None:
+        """A member sends wrong bytes: nobody is sent to it, and what it has doesn't count."""
+        self._unindex(record)
+        self.silent.pop(record.node, None)
+        record.change_standing(Standing.BANNED)
+        self.banned.add(record.node)
+        record.discounted, record.have = record.have, 0
 
-    def doubt(self, node: int) -> None:
-        """It doesn't deliver what it has: nobody is sent to it, and only what it gets later counts."""
-        if node in self._members and node not in self._shunned:
-            self._take_out(self._members[node])
-            self.void[node] = self.have[node]
+    def readmit(self, member: Member) -> None:
+        """A banned node announced itself: it proved its bytes again, or is another process."""
+        node = member.node
+        self.banned.remove(node)
+        record = self.members[node] = self.members.pop(node)  # it comes last, like a new member
+        record.change_standing(Standing.ORDINARY)
+        record.move(member)
+        record.have = record.discounted = 0
+        record.degree, record.pulls_all = 0, False
+        self._joined.pop(node, None)
+        self._list_joined(member)
+        self._index(record)
 
-    def doubt_run(self, run: int) -> None:
-        """Who doesn't deliver got this run after that was seen; somebody else waits for it all the same."""
-        for node in self.void:
-            self.void[node] |= self.have[node] & 1 << run
+    def discount(self, record: MemberRecord) -> None:
+        """A member doesn't deliver: nobody is sent to it, and only what it gets later counts."""
+        self._unindex(record)
+        record.change_standing(Standing.DELIVERS_NOTHING)
+        record.discounted = record.have
+        self.silent[record.node] = record
 
-    def believe(self, node: int) -> int:
-        """It delivers, or is to be tried again; returns the bits that count from now on and didn't before."""
-        if node not in self.void:
+    def discount_run(self, run: RunIndex) -> None:
+        """Members wait in vain for a run that a silent member got since it was discounted: discount that, too."""
+        for record in self.silent.values():
+            record.discounted |= record.have & 1 << run
+
+    def count_again(self, record: MemberRecord) -> RunSet:
+        """A silent member delivers, or is tried again; returns the runs that count from now on."""
+        del self.silent[record.node]
+        record.change_standing(Standing.ORDINARY)
+        runs, record.discounted = record.discounted, 0
+        self._index(record)
+        return runs
+
+    # -- who has what ------------------------------------------------------------------------------
+
+    def update(self, node: NodeId, have: RunSet) -> RunSet:
+        """A member said what it has; returns the runs that count and that it didn't have before."""
+        record = self.members[node]
+        if record.standing is Standing.BANNED:
+            record.discounted = have
             return 0
-        void = self.void.pop(node)
-        self._put_in(self._members[node])
-        return void
-
-    def update(self, node: int, have: int) -> int:
-        """A member said what it has; returns the bits that it didn't have before."""
-        if node in self._shunned:
-            self._shunned[node] = have
-            return 0
-        fresh = have & ~self.have[node]
-        self.have[node] = have
-        if node in self.void:
-            self.void[node] &= have
+        fresh = have & ~record.have
+        record.have = have
+        if record.standing is Standing.DELIVERS_NOTHING:
+            record.discounted &= have
         elif have == self._full_set:
             self.complete.add(node)
         else:
             self.complete.discard(node)
         return fresh
 
-    def pulls(self, node: int, *, pulled: bool) -> None:
-        """A member said whether it fetches all of it."""
-        if pulled and node in self._members:
-            self.pulling.add(node)
-        else:
-            self.pulling.discard(node)
-
-    def has(self, node: int) -> int:
-        """Bits that a member says it has, whether or not it is believed."""
-        return self._shunned.get(node, 0) | self.have[node]
-
-    def is_shunned(self, node: int) -> bool:
-        """Whether the node was caught sending wrong bytes."""
-        return node in self._shunned
+    def set_pulls_all(self, node: NodeId, *, pulls_all: bool) -> None:
+        """A member said whether it fetches the whole model."""
+        if node in self.members:
+            self.members[node].pulls_all = pulls_all
 
     @property
-    def shunned(self) -> int:
-        """How many nodes were caught sending wrong bytes."""
-        return len(self._shunned)
+    def pulling(self) -> set[NodeId]:
+        """Members that fetch the whole model. O(members)."""
+        return {node for node, record in self.members.items() if record.pulls_all}
 
-    def covered(self, *, without: int = -1) -> int:
-        """Bits that at least one member (but `without`, if given) has and would deliver, as last told. O(members)."""
-        return self._covered({without})
+    def covered(self) -> RunSet:
+        """Runs that at least one member has and delivers, as last told. O(members)."""
+        return self._covered(frozenset())
 
-    def only(self, nodes: AbstractSet[int]) -> int:
-        """Runs (bits) that nobody has but these members, or such as don't deliver; O(members)."""
+    def only(self, nodes: AbstractSet[NodeId]) -> RunSet:
+        """Runs that no other members deliver than these. O(members)."""
         return self._full_set & ~self._covered(nodes)
 
-    def _covered(self, without: AbstractSet[int]) -> int:
+    def _covered(self, without: AbstractSet[NodeId]) -> RunSet:
         if len(self.complete) > sum(node in self.complete for node in without):
             return self._full_set
-        bits = 0
-        for node, have in self.have.items():
-            bits |= have & ~self.void.get(node, 0) if node not in without else 0
-        return bits
+        runs = 0
+        for node, record in self.members.items():
+            if node not in without:
+                runs |= record.have & ~record.discounted
+        return runs
 
-    def holders(self, run: int, *, without: int, limit: int) -> list[int]:
-        """Up to `limit` members that have the run, complete ones first."""
+    def holders(self, run: RunIndex, *, without: NodeId, limit: int) -> list[NodeId]:
+        """Members of ordinary standing that have a run, complete ones first.
+
+        Args:
+            run: which.
+            without: a node that isn't named.
+            limit: how many are named at most.
+        """
         found = [n for n in self.complete.draw(self._rng, limit + 1) if n != without]
-        for node in self._everyone:
+        for node in self._ordinary:
             if len(found) >= limit:
                 break
-            if self.have[node] >> run & 1 and node != without and node not in self.complete:
+            has = self.members[node].have >> run & 1
+            if has and node != without and node not in self.complete:
                 found.append(node)
         return found[:limit]
 
-    def alone(self, nodes: AbstractSet[int]) -> int:
-        """Runs (bits) that just one member has, and it is among these; O(members)."""
-        nodes = nodes & self.have.keys()
-        if len(self.complete) > 1:
+    def alone(self, nodes: AbstractSet[NodeId]) -> RunSet:
+        """Runs that just one member has, and it is among these. O(members)."""
+        theirs = [self.members[node].have for node in nodes if node in self.members]
+        if len(self.complete) > 1 or not theirs:
             return 0
         once = twice = 0
-        for have in self.have.values() if nodes else ():
-            twice |= once & have
-            once |= have
-        theirs = 0
-        for node in nodes:
-            theirs |= self.have[node]
-        return theirs & ~twice
+        for record in self.members.values():
+            twice |= once & record.have
+            once |= record.have
+        return reduce(or_, theirs) & ~twice
 
-    def needy(self) -> Iterable[int]:
-        """Members that lack runs: the ones whom changes of the list concern."""
-        return (node for node in self._members if node not in self.complete)
+    def needy(self) -> Iterable[NodeId]:
+        """Members that lack runs: changes of the list concern them."""
+        return (node for node in self.members if node not in self.complete)
+
+    # -- racks -------------------------------------------------------------------------------------
 
     @property
     def places(self) -> AbstractSet[Place]:
-        """The racks that have members."""
+        """The racks that have members of ordinary standing."""
         return self._racks.keys()
 
-    def place(self, node: int) -> Place:
-        """A member's site and rack; nowhere for who has left."""
-        member = self._members.get(node)
-        return (member.site, member.rack) if member is not None else ("", "")
+    def place(self, node: NodeId) -> Place:
+        """A member's site and rack; two empty texts for a node that has left."""
+        record = self.members.get(node)
+        return record.place if record is not None else ("", "")
 
-    def seated(self, place: Place) -> tuple[int, ...]:
-        """Who brings which runs into a rack that has members (`core.racks.bridge_slots`); some may have left since."""
+    def seated(self, place: Place) -> tuple[NodeId, ...]:
+        """Which nodes bring which runs into a rack that has members (`core.racks.bridge_slots`).
+
+        Some may have left since the last list.
+        """
         if place not in self._seated:
             self._seated[place] = bridge_slots.holders(tuple(sorted(self._racks[place])))
         return self._seated[place]
@@ -214,35 +234,35 @@ class Roster:
     # -- the list ----------------------------------------------------------------------------------
 
     def full_list(self) -> Swarm:
-        """The whole list as of `version`; one object for all who enter before the next flush."""
+        """The whole list as of `version`; one object for all that enter before the next flush."""
         if self._list is None:
-            told = tuple(m for n, m in self._members.items() if n not in self._joined)
+            told = tuple(r.member for n, r in self.members.items() if n not in self._joined)
             self._list = Swarm(self.digest, self.version, full=True, joined=told)
         return self._list
 
-    def introduce(self, node: int, count: int) -> Swarm | None:
-        """Neighbours for a node that entered, with their records; None if it is alone."""
-        member = self._members[node]
+    def hand_out(self, node: NodeId, count: int) -> Swarm | None:
+        """Neighbours for a node that entered, with their addresses; None if it is alone."""
+        record = self.members[node]
         chosen = neighbour_handout.neighbours(
-            node, everyone=self._everyone, complete=self.complete, degree=self._degree,
-            rack=self._racks.get((member.site, member.rack), Bag()), count=count, rng=self._rng,
+            node, everyone=self._ordinary, complete=self.complete, members=self.members,
+            rack=self._racks.get(record.place, Bag()), count=count, rng=self._rng,
         )  # fmt: skip
         for other in chosen:
-            self._degree[other] = self._degree.get(other, 0) + 1
-        self._degree[node] = self._degree.get(node, 0) + len(chosen)
+            self.members[other].degree += 1
+        record.degree += len(chosen)
         return self.introduction(chosen) if chosen else None
 
-    def introduction(self, others: Iterable[int]) -> Swarm:
+    def introduction(self, others: Iterable[NodeId]) -> Swarm:
         """A delta that changes nothing but names members to dial."""
         chosen = tuple(others)
-        known = tuple(self._members[n] for n in chosen)
+        known = tuple(self.members[n].member for n in chosen)
         return Swarm(self.digest, self.version, full=False, joined=known, neighbours=chosen)
 
     def flush_at(self) -> float | None:
         """When the next delta may go out; None when nothing changed."""
         if not self._joined and not self._left:
             return None
-        return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self._members))
+        return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self.members))
 
     def flush(self, now: float) -> Swarm | None:
         """The delta since the last flush, one object for all; None if nothing is due."""
@@ -260,40 +280,46 @@ class Roster:
 
     def check(self) -> None:
         """Assert the invariants."""
-        members = set(self._members)
-        assert set(self.have) == members
-        assert self.void.keys() <= members - self._shunned.keys()
-        out = self._shunned.keys() | self.void.keys()
-        assert set(self._everyone) == members - out
-        assert self._shunned.keys() <= members
-        assert self.pulling <= members
-        assert all(self.have[n] == 0 for n in self._shunned)
-        assert set(self.complete) == {n for n in members - out if self.have[n] == self._full_set}
-        places = {n: (m.site, m.rack) for n, m in self._members.items() if n not in out}
+        by_standing: dict[Standing, set[NodeId]] = {standing: set() for standing in Standing}
+        for node, record in self.members.items():
+            record.check()
+            assert record.node == node
+            by_standing[record.standing].add(node)
+        ordinary = by_standing[Standing.ORDINARY]
+        assert set(self._ordinary) == ordinary
+        assert self.silent.keys() == by_standing[Standing.DELIVERS_NOTHING]
+        assert self.banned == by_standing[Standing.BANNED]
+        full = {node for node in ordinary if self.members[node].have == self._full_set}
+        assert set(self.complete) == full
+        places = {node: self.members[node].place for node in ordinary}
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
         assert not self._joined.keys() & self._left
-        assert self._joined.keys() <= members
-        for bag in (self._everyone, self.complete, *self._racks.values()):
+        assert self._joined.keys() <= self.members.keys()
+        for bag in (self._ordinary, self.complete, *self._racks.values()):
             bag.check()
 
-    def _put_in(self, member: Member) -> None:
-        node, place = member.node, (member.site, member.rack)
-        self._everyone.add(node)
-        if self.have[node] == self._full_set:
+    def _list_joined(self, member: Member) -> None:
+        self._joined[member.node] = member
+        self._left.discard(member.node)
+
+    def _index(self, record: MemberRecord) -> None:
+        node, place = record.node, record.place
+        self._ordinary.add(node)
+        if record.have == self._full_set:
             self.complete.add(node)
         if place not in self._racks:
             self._racks[place] = Bag()
             self.rack_changes += 1
         self._racks[place].add(node)
 
-    def _take_out(self, member: Member) -> None:
-        node, place = member.node, (member.site, member.rack)
-        self._everyone.discard(node)
+    def _unindex(self, record: MemberRecord) -> None:
+        node, place = record.node, record.place
+        self._ordinary.discard(node)
         self.complete.discard(node)
-        bag = self._racks.get(place)
-        if bag is not None:
-            bag.discard(node)
-            if not bag:
+        rack = self._racks.get(place)
+        if rack is not None:
+            rack.discard(node)
+            if not rack:
                 del self._racks[place]
                 self.rack_changes += 1
                 self._seated.pop(place, None)

@@ -1,12 +1,12 @@
 """A part of a swarm that nobody else brings anything: the tracker has more read for it, each time."""
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.stuck_runs import (
+from p2pcache.core.coordinator.settings import (
     AGAIN_AFTER_S,
     CUT_OFF_S,
     MAX_STUCK_RUNS,
     MOST_AGAIN,
-    RESCUE_AFTER_S,
+    REGRANT_AFTER_S,
 )
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import World, X
@@ -35,7 +35,7 @@ class Part:
         first = bitset.members(bitset.lowest(self.lacks, MAX_STUCK_RUNS))
         self.world.say(2, m.Stuck(X, tuple(first), bitset.to_bytes(self.lacks, self.runs)))
 
-    def wait(self, seconds: float = RESCUE_AFTER_S + 0.1) -> None:
+    def wait(self, seconds: float = REGRANT_AFTER_S + 0.1) -> None:
         self.world.wait(seconds, alive=(*OTHERS, 2))
 
     def granted(self) -> list[int]:
@@ -80,12 +80,12 @@ def test_notices_while_it_reads_free_nothing() -> None:
     part.say()
     book = part.world.tracking.swarms[X].book
     assert part.granted()
-    assert book.rescues == 32 + 128
+    assert book.regranted == 32 + 128
     for _ in range(3):
         part.wait()
         part.say()
     assert part.granted() == []
-    assert book.rescues == 32 + 128
+    assert book.regranted == 32 + 128
 
 
 def test_two_notices_at_once_are_one() -> None:
@@ -135,4 +135,4 @@ def test_it_is_told_of_for_a_whole_day() -> None:
         part.lacks = bitset.full(64)  # its disk forgets all, again and again
         part.enter()
         part.steps(1)
-    assert part.world.tracking.swarms[X].out_of_reach._cut_off[2][1] <= MOST_AGAIN
+    assert part.world.tracking.swarms[X].roster.members[2].read_again <= MOST_AGAIN

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import STOP_S, OddReason, WitnessReport
+from p2pcache.core.leases.origin_integrity import OddReason, WitnessReport
+from p2pcache.core.leases.settings import STOP_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.settings import MemberSettings
@@ -142,7 +143,7 @@ def test_another_reader_gets_the_odd_ones_leases_and_the_odd_one_waits_for_its_b
         reads_wrong(world, 1)
         reads_right(world, 2)
         world.wait(2.1, alive=(1, 2))
-    assert world.tracking.swarms[X].roster.have[2] == ALL_RUNS
+    assert world.tracking.swarms[X].roster.members[2].have == ALL_RUNS
     assert not stops(world, 1) + stops(world, 2)
     assert len(world.granted(1)) <= 4, "who reads wrong what others read right reads no more"
 
@@ -235,9 +236,9 @@ def test_all_ids_of_one_certificate_are_one_accuser(*, certified: bool) -> None:
     for node in nodes[:2]:
         world.say(node, m.Blame(victim, X, 0))
     swarm = world.tracking.swarms[X]
-    assert swarm.roster.is_shunned(victim) is not certified
+    assert (victim in swarm.roster.banned) is not certified
     world.say(nodes[3], m.Blame(victim, X, 0))
-    assert swarm.roster.is_shunned(victim)
+    assert victim in swarm.roster.banned
 
 
 def test_who_is_shunned_reads_for_itself_and_only_when_nobody_else_does() -> None:
@@ -247,7 +248,7 @@ def test_who_is_shunned_reads_for_itself_and_only_when_nobody_else_does() -> Non
     for accuser in (1, 2):
         world.say(accuser, m.Blame(3, X, 0))
     swarm = world.tracking.swarms[X]
-    assert swarm.roster.is_shunned(3)
+    assert 3 in swarm.roster.banned
     world.forget_mail()
     had = 0
     world.say(3, m.Heartbeat(swarms=(state(credit=4),)))
@@ -265,7 +266,7 @@ def test_who_is_shunned_reads_for_itself_and_only_when_nobody_else_does() -> Non
         if had != ALL_RUNS:
             world.say(3, m.Heartbeat(swarms=(state(had, credit=4),)))
     assert had == ALL_RUNS
-    assert swarm.roster.have[3] == 0
+    assert swarm.roster.members[3].have == 0
     assert swarm.book.free == ALL_RUNS, "others may read them all the same"
 
 

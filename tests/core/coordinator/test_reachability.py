@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.stuck_runs import LEAST_LOST
-from p2pcache.core.leases.reachability import HIDDEN_S
+from p2pcache.core.coordinator.settings import LEAST_REGRANTED_EARLY
+from p2pcache.core.leases.settings import HIDDEN_S
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import DialBack, Unreached
 from p2pcache.core.protocol import messages as m
@@ -14,7 +14,7 @@ from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
 
 
 def rescues(world: World) -> int:
-    return world.tracking.swarms[X].book.rescues
+    return world.tracking.swarms[X].book.regranted
 
 
 def answer(world: World, *nodes: int, reached: bool) -> list[object]:
@@ -81,7 +81,7 @@ def test_who_was_hidden_from_others_is_not_called_unreached_for_ever() -> None:
     world = World()
     world.join(1, have=2**32 - 1)
     swarm = world.tracking.swarms[X]
-    swarm.book.readers.hide(1, world.now)
+    swarm.book.readers.hide(swarm.roster.members[1], world.now)
     assert world.tracking.unreached(world.now) == {1}
     world.wait(HIDDEN_S + 1, alive=(1,))
     assert not world.tracking.unreached(world.now)
@@ -117,7 +117,7 @@ def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> 
     world.wait(0.1, alive=(1, 2))
     assert not rescues(world), "it may only be late"
     answer(world, 2, reached=False)
-    assert rescues(world) == len(mine) <= LEAST_LOST, "4 % of 32 runs were one"
+    assert rescues(world) == len(mine) <= LEAST_REGRANTED_EARLY, "4 % of 32 runs were one"
     assert world.tracking.swarms[X].book.free & 1 << mine[0]
 
 
@@ -133,11 +133,13 @@ def test_one_who_was_sent_to_it_in_vain_is_enough_where_our_own_dial_failed() ->
         world.join(node)
     answer(world, 2, 3, reached=True)
     answer(world, 1, 5, reached=False)
-    has = world.tracking.swarms[X].roster.have[1]
-    assert rescues(world) == LEAST_LOST < has.bit_count(), "only the tracker may not reach it"
+    has = world.tracking.swarms[X].roster.members[1].have
+    assert rescues(world) == LEAST_REGRANTED_EARLY < has.bit_count(), (
+        "only the tracker may not reach it"
+    )
     stuck = m.Stuck(X, (has.bit_length() - 1,))
     world.say(2, stuck)
-    assert rescues(world) == LEAST_LOST, "it may well help"
+    assert rescues(world) == LEAST_REGRANTED_EARLY, "it may well help"
     world.wait(4.1, alive=(1, 2, 3, 4, 5))
     out = world.tracking.handle(2, stuck, world.now)
     assert Unreached(1, X) in out
@@ -161,7 +163,7 @@ def test_who_reaches_nobody_and_is_reached_by_nobody_reads_for_itself() -> None:
                 break
             for node, runs in leases.items():
                 world.done(node, *runs)
-        missing = [run for run in range(32) if not swarm.roster.have[3] >> run & 1]
+        missing = [run for run in range(32) if not swarm.roster.members[3].have >> run & 1]
         if not missing:
             return
         world.say(3, m.Stuck(X, tuple(missing)))

@@ -1,22 +1,49 @@
 """A book of leases, for grants by hand."""
 
 import dataclasses
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.membership.roster import Roster
+from p2pcache.core.protocol.messages import Member
 from p2pcache.core.settings import LeaseSettings
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 A, B, C, D = 1, 2, 3, 4
 SETTINGS = LeaseSettings()
+NODES = range(1, 65)  # members that have nothing yet
 
 
-def make(runs: int = 64, **knobs: float) -> tuple[LeaseBook, dict[int, int]]:
-    have: dict[int, int] = {}
+class Have:
+    """What the members of a roster have, to set by hand."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+
+    def __getitem__(self, node: NodeId) -> RunSet:
+        return self.roster.members[node].have
+
+    def __setitem__(self, node: NodeId, runs: RunSet) -> None:
+        self.roster.update(node, runs)
+
+
+def make(
+    runs: int = 64,
+    doubted: AbstractSet[NodeId] = frozenset(),
+    reached: AbstractSet[NodeId] = frozenset(),
+    nodes: Iterable[NodeId] = NODES,
+    **knobs: float,
+) -> tuple[LeaseBook, Have]:
+    roster = Roster("ab" * 32, runs, 7)
+    for node in nodes:
+        roster.enter(Member(node, "h:1"))
     knobs = {"first_in_flight": SETTINGS.in_flight, **knobs}
     settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
-    return LeaseBook(run_count=runs, settings=settings, seed=7, have=have), have
+    return LeaseBook(roster, settings, 7, doubted, reached), Have(roster)
 
 
-def finish(book: LeaseBook, have: dict[int, int], node: int, run: int, now: float) -> None:
-    have[node] = have.get(node, 0) | 1 << run
-    book.claim(node, 1 << run, now)
+def finish(book: LeaseBook, have: Have, node: NodeId, run: RunIndex, now: float) -> None:
+    have[node] |= 1 << run
+    book.on_have(node, 1 << run, now)
     book.check()

@@ -5,7 +5,7 @@ import heapq
 import pytest
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from tests.core.leases.leases_kit import SETTINGS, A, finish, make
+from tests.core.leases.leases_kit import SETTINGS, A, Have, finish, make
 
 RUNS = 4000
 NODES = 16
@@ -13,9 +13,7 @@ RUN_S = 0.001  # what the origin's link takes for one
 MOST = SETTINGS.in_flight * (1 + SETTINGS.ahead_ratio)
 
 
-def swarm(
-    runs: int = RUNS, in_flight: int = SETTINGS.in_flight
-) -> tuple[LeaseBook, dict[int, int]]:
+def swarm(runs: int = RUNS, in_flight: int = SETTINGS.in_flight) -> tuple[LeaseBook, Have]:
     first = min(in_flight, SETTINGS.first_in_flight)
     book, have = make(runs, in_flight=in_flight, first_in_flight=first)
     for node in range(1, NODES + 1):
@@ -29,7 +27,7 @@ def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[
     now = link_free = 0.0
     ends: list[tuple[float, int, int]] = []
     while True:
-        for node, granted in book.grants(now).items():
+        for node, granted in book.grant(now).items():
             for run in granted:
                 link_free = max(link_free, now + first_byte_s) + run_s
                 heapq.heappush(ends, (link_free, node, run))
@@ -39,9 +37,9 @@ def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[
         finish(book, have, node, run, now)
 
 
-def all_read(book: LeaseBook, have: dict[int, int], now: float, took_s: float) -> float:
+def all_read(book: LeaseBook, have: Have, now: float, took_s: float) -> float:
     """Everybody reads what he may, each read takes as long; returns when."""
-    for node, runs in book.grants(now).items():
+    for node, runs in book.grant(now).items():
         for run in runs:
             finish(book, have, node, run, now + took_s)
     return now + took_s
@@ -61,7 +59,7 @@ def test_a_near_origin_is_read_as_ever(in_flight: int) -> None:
     now, left, who = 0.0, dict[int, float](), dict[int, int]()
     might: list[int] = []
     while True:
-        for node, granted in book.grants(now).items():
+        for node, granted in book.grant(now).items():
             left.update(dict.fromkeys(granted, RUN_S))
             who.update(dict.fromkeys(granted, node))
         if not left:
@@ -123,7 +121,7 @@ def test_a_pause_says_nothing_about_the_origin() -> None:
     before = book.at_once
     assert before > SETTINGS.in_flight
     book.release(1, 1000.0)
-    for runs in book.grants(1000.0).values():
+    for runs in book.grant(1000.0).values():
         assert runs == [0]
-    book.claim(book.leases[0].node, 1, 1000.03)
+    book.on_have(book.leases[0].node, 1, 1000.03)
     assert book.at_once == before

@@ -6,12 +6,15 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
-from tests.core.leases.leases_kit import A, B, C, D, finish, make
+from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make
 
 
-def run_swarm(
-    book: LeaseBook, have: dict[int, int], pace: dict[int, float], until: float
-) -> dict[int, int]:
+def taken(book: LeaseBook, have: Have, node: int, since: float, now: float) -> None:
+    """A lease that the node has had since then is taken from it."""
+    book.readers.pace.on_lease_taken(have.roster.members[node], since, now)
+
+
+def run_swarm(book: LeaseBook, have: Have, pace: dict[int, float], until: float) -> dict[int, int]:
     """Nodes with fixed seconds per lease; how many each read."""
     ends: list[tuple[float, int, int]] = []
     count = dict.fromkeys(pace, 0)
@@ -19,7 +22,7 @@ def run_swarm(
         book.want(node, 1)
     now = 0.0
     while now < until:
-        for node, runs in book.grants(now).items():
+        for node, runs in book.grant(now).items():
             ends += [(now + pace[node], node, run) for run in runs]
         if not ends:
             break
@@ -42,8 +45,8 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     for node in (A, B, C, D):
         book.want(node, 8)
-    book.grants(20.0)
-    assert D in book.readers._slow
+    book.grant(20.0)
+    assert D in book.readers.pace.resting
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
@@ -55,14 +58,14 @@ def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
     book.expire(now)
     for node in (A, B, C, D):
         book.want(node, 8)
-    given = book.grants(now)
+    given = book.grant(now)
     assert sum(map(len, given.values())) == 4
     assert D not in given
     for run, lease in list(book.leases.items()):
         finish(book, have, lease.node, run, now + 1)
     for node in (A, B, C):
         book.want(node, 1)
-    assert D in book.grants(now + 1)
+    assert D in book.grant(now + 1)
 
 
 def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
@@ -80,13 +83,13 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
     ends: list[tuple[float, int, int]] = []
     now, worst = 0.0, 0
     for _ in range(2000):
-        for node, runs in book.grants(now).items():
+        for node, runs in book.grant(now).items():
             assert 16 <= len(book.leases) <= 20
             ends += [(now + 0.6 * dice.lognormvariate(0, 0.7), node, run) for run in runs]
         ends.sort()
         now, node, run = ends.pop(0)
         finish(book, have, node, run, now)
-        assert len(book.readers._slow) <= 2
+        assert len(book.readers.pace.resting) <= 2
         worst = max(worst, *(len(book.runs_of(n)) for n in range(1, 9)))
     assert worst <= 4
 
@@ -102,7 +105,7 @@ def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: in
     ends: list[tuple[float, int, int]] = []
     now = 0.0
     for _ in range(1500):
-        for node, runs in book.grants(now).items():
+        for node, runs in book.grant(now).items():
             ends += [(now + 0.6 * dice.lognormvariate(0, 0.5), node, run) for run in runs]
         ends.sort()
         now, node, run = ends.pop(0)
@@ -124,7 +127,7 @@ def test_slow_nodes_are_better_than_none() -> None:
         book.want(node, 0)
     for run in list(book.leases):
         finish(book, have, book.leases[run].node, run, 30.0)
-    assert list(book.grants(30.0)) == [D]
+    assert list(book.grant(30.0)) == [D]
 
 
 def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
@@ -132,12 +135,12 @@ def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
     book, have = make(2)
     for node in (A, B):
         book.want(node, 2)
-    (run,) = book.grants(0.0)[B]
+    (run,) = book.grant(0.0)[B]
     finish(book, have, A, 1 - run, 0.5)
-    book.readers.dragged(A, -8.5, 0.5)
+    taken(book, have, A, -8.5, 0.5)
     for now in (0.5, 2.0, 4.0):
-        book.failed(B, 1 << run, now)
-        given = book.grants(now + 1.0)
+        book.on_failed(B, 1 << run, now)
+        given = book.grant(now + 1.0)
         assert given == ({B: [run]} if now < 4.0 else {A: [run]}), (
             "it isn't waited for more than three times"
         )
@@ -151,16 +154,16 @@ def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
     book, have = make(5)
     for node in (SLOW, *QUICK):
         book.want(node, 2)
-    book.readers.dragged(SLOW, -8.5, 0.0)
+    taken(book, have, SLOW, -8.5, 0.0)
     tried = []
     for now in range(seconds):
-        for node, runs in book.grants(float(now)).items():
+        for node, runs in book.grant(float(now)).items():
             for run in runs:
                 if run != 4:
                     finish(book, have, node, run, float(now))
                 else:
                     tried.append(node)
-                    book.failed(node, 1 << run, float(now))
+                    book.on_failed(node, 1 << run, float(now))
     return book, tried
 
 
@@ -174,18 +177,18 @@ def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
 def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_run() -> None:
     """Nor one that may try again: eleven quick nodes waited for three slow ones, 92 s."""
     book, _ = outage(4)
-    assert book._avoid[4] == set(QUICK)
-    (reader,) = book.grants(60.0)
-    assert SLOW not in book.readers._slow
+    assert book._failed_at[4] == set(QUICK)
+    (reader,) = book.grant(60.0)
+    assert SLOW not in book.readers.pace.resting
     assert reader in QUICK
 
 
 def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
-    book, _ = make(2)
+    book, have = make(2)
     book.want(A, 2)
     book.want(B, 2, 0b01)
-    book.readers.dragged(A, -9.0, 0.0)
-    assert book.grants(0.5) == {A: [1], B: [0]}
+    taken(book, have, A, -9.0, 0.0)
+    assert book.grant(0.5) == {A: [1], B: [0]}
 
 
 def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
@@ -193,35 +196,35 @@ def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
     book, have = make()
     for node in (A, B):
         book.want(node, 8)
-    given = book.grants(0.0)
+    given = book.grant(0.0)
     for run in given[B]:
         finish(book, have, B, run, 0.5)
     for run in given[A]:
         finish(book, have, A, run, 10.0)
-    assert A in book.readers._slow
+    assert A in book.readers.pace.resting
     book.expire(15.0)
-    assert A not in book.readers._slow
+    assert A not in book.readers.pace.resting
 
 
 def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     book, have = make(in_flight=2)
     book.want(A, 1)
     book.want(B, 1)
-    slow = book.grants(0.0)[A][0]
+    slow = book.grant(0.0)[A][0]
     other = 1 - slow
     finish(book, have, B, other, 0.5)
     assert book.take_over(slow, 0.9) is None
     assert book.take_over(slow, 2.1) == A
     assert book.take_over(50, 2.1) is None
     book.check()
-    assert book.grants(2.1)[B] == [slow]
+    assert book.grant(2.1)[B] == [slow]
 
 
 def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
     book, have = make(in_flight=2)
     book.want(A, 1)
     book.want(B, 1)
-    run = book.grants(0.0)[A][0]
+    run = book.grant(0.0)[A][0]
     assert book.take_over(run, 1000.0) is None, "nothing is known of how long a read takes"
     finish(book, have, B, 1 - run, 0.5)
     taken = []
@@ -231,15 +234,15 @@ def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
         if book.take_over(run, now) is not None:
             taken.append(now - since)
             since = now
-            book.grants(now)
+            book.grant(now)
     assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
 
 
-def drag(book: LeaseBook, have: dict[int, int], *, late: int, runs: int = 16) -> None:
+def drag(book: LeaseBook, have: Have, *, late: int, runs: int = 16) -> None:
     """Leases 0 .. late - 1 stay open, the others end after 0.5 s."""
     for node in range(1, 17):
         book.want(node, 1)
-    book.grants(0.0)
+    book.grant(0.0)
     for run in range(late, runs):
         finish(book, have, book.leases[run].node, run, 0.5)
 
@@ -249,10 +252,10 @@ def test_leases_that_drag_on_are_taken_back_unasked() -> None:
     drag(book, have, late=2)
     slow = {book.leases[run].node: [run] for run in (0, 1)}
     assert book.next_wakeup() == pytest.approx(3.0), "six usual reads after the grant"
-    assert book.overdue(2.9) == {}
-    assert book.overdue(3.0) == slow
+    assert book.take_back_overdue(2.9) == {}
+    assert book.take_back_overdue(3.0) == slow
     book.check()
-    again = book.grants(3.0)
+    again = book.grant(3.0)
     assert not slow.keys() & again.keys()
     assert {0, 1} <= {run for runs in again.values() for run in runs}
 
@@ -260,15 +263,15 @@ def test_leases_that_drag_on_are_taken_back_unasked() -> None:
 def test_a_slow_node_on_parole_reads_only_what_nobody_else_has_room_for() -> None:
     book, have = make(100)
     drag(book, have, late=1)
-    ((slow, _),) = book.overdue(3.0).items()
-    assert book.grants(1000.0)[slow] == [30], "the last of sixteen: there are fifteen others"
+    ((slow, _),) = book.take_back_overdue(3.0).items()
+    assert book.grant(1000.0)[slow] == [30], "the last of sixteen: there are fifteen others"
     book.check()
 
 
 def test_an_origin_that_drags_on_is_not_the_readers_fault() -> None:
     book, have = make(100)
     drag(book, have, late=5)
-    assert book.overdue(1000.0) == {}
+    assert book.take_back_overdue(1000.0) == {}
     wake = book.next_wakeup()
     assert wake is None or wake != pytest.approx(3.0), "or it would be looked at without end"
 
@@ -280,11 +283,11 @@ def test_one_slow_connection_does_not_make_a_node_slow() -> None:
     lucky, slow = (book.leases[run].node for run in (0, 1))
     for node in range(1, 17):
         book.want(node, 2 if node == lucky else 0)
-    for run in book.grants(0.5)[lucky]:
+    for run in book.grant(0.5)[lucky]:
         finish(book, have, lucky, run, 1.0)
     for node in range(1, 17):
         book.want(node, 1)
-    assert book.overdue(3.0) == {slow: [1]}
+    assert book.take_back_overdue(3.0) == {slow: [1]}
     assert book.take_over(0, 3.0) == lucky, "somebody who is stuck without it gets it all the same"
 
 
@@ -292,34 +295,36 @@ def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
     book, have = make(250)
     for node in (A, B):
         book.want(node, 8)
-    book.grants(0.1)
+    book.grant(0.1)
     for run in (1, 2):
         finish(book, have, book.leases[run].node, run, 1.1)  # 1.1 - (1.1 - 0.1) is more than 0.1
-    assert not any(book.readers.overtaken(lease) for lease in book.leases.values())
+    records = have.roster.members
+    leases = book.leases.values()
+    assert all(records[lease.node].newest_done <= lease.since for lease in leases)
 
 
 def test_what_is_taken_back_unasked_is_capped() -> None:
     book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=3)
-    assert sum(map(len, book.overdue(3.0).values())) == 2
-    assert book.overdue(1000.0) == {}
+    assert sum(map(len, book.take_back_overdue(3.0).values())) == 2
+    assert book.take_back_overdue(1000.0) == {}
 
 
 def test_nothing_is_taken_from_the_only_quick_reader() -> None:
     book, have = make(in_flight=2)
     book.want(A, 2)
-    book.grants(0.0)
+    book.grant(0.0)
     finish(book, have, A, 0, 0.5)
-    assert book.overdue(1000.0) == {}
+    assert book.take_back_overdue(1000.0) == {}
 
 
 def test_rescues_are_capped() -> None:
     book, have = make(100)
     have[A] = bitset.full(100)
-    book.claim(A, have[A], 0.0)
-    assert [book.rescue(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
+    book.on_have(A, have[A], 0.0)
+    assert [book.regrant(run, 1.0) for run in range(6)] == [True] * 4 + [False] * 2
     assert book.free == 0b1111
-    assert book.rescue(7, 1.0, capped=False)
+    assert book.regrant(7, 1.0, capped=False)
 
 
 def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
@@ -327,18 +332,18 @@ def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
     book, have = make(2)
     book.want(A, 1)
     book.want(B, 1)
-    (run,) = book.grants(0.0)[A]
+    (run,) = book.grant(0.0)[A]
     finish(book, have, B, 1 - run, 0.5)
     now = 10.0
     assert book.take_over(run, now) == A
     for _ in range(5):
         now += 100.0
-        book.readers.dragged(A, now - 1.0, now)
+        taken(book, have, A, now - 1.0, now)
     deadline, tries = now + 10.0, 0
-    while (given := book.grants(now)) != {A: [run]}:
+    while (given := book.grant(now)) != {A: [run]}:
         if B in given:
             tries += 1
-            book.failed(B, 1 << run, now)
+            book.on_failed(B, 1 << run, now)
         now += 0.1
         assert now < deadline, "A rests for half a minute and more"
     assert 1 < tries <= 4

@@ -25,9 +25,9 @@ def whom(dials: DialBacks, now: float) -> list[m.Member]:
 def tried(*reached: int, failed: tuple[int, ...] = (), site: str = "") -> DialBacks:
     dials = DialBacks()
     for node in (*reached, *failed):
-        dials.announced(member(node, site=site))
+        dials.on_announced(member(node, site=site))
     for one in dials.step(0.0):
-        dials.answered(one, reached=one.member.node in reached, now=0.0)
+        dials.on_ended(one, reached=one.member.node in reached, now=0.0)
     dials.check()
     return dials
 
@@ -40,10 +40,10 @@ def lived(
     for tick in range(int((end - begin) * 100)):
         now = begin + tick / 100
         before(tick)
-        dials.late(now)
+        dials.doubt_late(now)
         for one in dials.step(now):
             begun.append((now, one))
-            dials.answered(one, reached=False, now=now)
+            dials.on_ended(one, reached=False, now=now)
         dials.check()
     return begun
 
@@ -51,31 +51,31 @@ def lived(
 def test_each_that_announces_itself_is_dialled_once() -> None:
     dials = DialBacks()
     for _ in range(2):
-        dials.announced(member(1))
+        dials.on_announced(member(1))
     (first,) = dials.step(0.0)
     assert first.member == member(1)
     assert dials.step(1.0) == []
-    dials.answered(first, reached=True, now=1.0)
-    dials.late(9.0)
+    dials.on_ended(first, reached=True, now=1.0)
+    dials.doubt_late(9.0)
     assert dials.step(9.0) == []
-    dials.announced(member(1))
+    dials.on_announced(member(1))
     assert whom(dials, 9.0) == [member(1)], "it came back: perhaps not as it was"
 
 
 def test_who_comes_back_while_it_is_dialled_is_dialled_once_more() -> None:
     """After nine failures it would otherwise have waited for eleven minutes."""
     dials = tried(1, failed=(2,))
-    dials.late(2.0)
-    dials.announced(member(2))
+    dials.doubt_late(2.0)
+    dials.on_announced(member(2))
     (second,) = dials.step(2.0)
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     dials.check()
     assert not dials.step(2.1)
-    dials.answered(second, reached=False, now=2.2)
+    dials.on_ended(second, reached=False, now=2.2)
     dials.check()
     assert not dials.step(2.2)
     assert dials.next_wakeup() == 3.0
-    dials.late(3.0)
+    dials.doubt_late(3.0)
     assert whom(dials, 3.0) == [member(2)]
 
 
@@ -98,11 +98,11 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
             "224.0.0.1:1",
         )
     ):
-        dials.announced(m.Member(node, address))
+        dials.on_announced(m.Member(node, address))
     assert dials.step(1.0) == []
     good = [m.Member(20, "[2001:db8::1]:7401"), m.Member(21, "127.0.0.1:7401")]
     for one in good:
-        dials.announced(one)
+        dials.on_announced(one)
     assert whom(dials, 2.0) == good
 
 
@@ -112,27 +112,27 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
 def test_what_nobody_can_dial_is_tried_all_the_same(address: str) -> None:
     """It fails at once, and people hear of the node."""
     dials = tried(1)
-    dials.announced(m.Member(2, address))
+    dials.on_announced(m.Member(2, address))
     (one,) = dials.step(1.0)
-    dials.answered(one, reached=False, now=1.0)
+    dials.on_ended(one, reached=False, now=1.0)
     assert dials.unreached == {2}
 
 
 def moves(dials: DialBacks, tick: int) -> None:
-    dials.announced(member(1, address=f"10.0.0.{tick % 250}:7401"))
+    dials.on_announced(member(1, address=f"10.0.0.{tick % 250}:7401"))
 
 
 def leaves_and_comes(dials: DialBacks, _tick: int) -> None:
     dials.forget(1)
-    dials.announced(member(1))
+    dials.on_announced(member(1))
 
 
 def hides(dials: DialBacks, tick: int) -> None:
-    dials.announced(member(1, address="name:1" if tick % 2 else "10.0.0.1:1"))
+    dials.on_announced(member(1, address="name:1" if tick % 2 else "10.0.0.1:1"))
 
 
 def stays(dials: DialBacks, _tick: int) -> None:
-    dials.announced(member(1))
+    dials.on_announced(member(1))
 
 
 @pytest.mark.parametrize("trick", [moves, leaves_and_comes, hides, stays])
@@ -157,11 +157,11 @@ def test_what_was_to_be_looked_at_sooner_is_not_kept() -> None:
         due = now + (0.5, 3.0)[turn % 2]
         while now < due:
             now = min(due, dials.next_wakeup() or due)
-            dials.late(now)
+            dials.doubt_late(now)
             if now == due:
-                dials.announced(member(2))
+                dials.on_announced(member(2))
             for one in dials.step(now):
-                dials.answered(one, reached=False, now=now)
+                dials.on_ended(one, reached=False, now=now)
     dials.check()
     assert len(dials._due) < 700, "one for each second of the longest pause at most"
 
@@ -171,22 +171,22 @@ def test_dials_of_those_who_left_count_until_they_end() -> None:
     out: list[Dial] = []
     for step in range(2 * dialback.AT_ONCE):
         now = 10.0 * step
-        dials.announced(member(step, address="10.0.0.1:1"))
-        dials.late(now)
+        dials.on_announced(member(step, address="10.0.0.1:1"))
+        dials.doubt_late(now)
         out += dials.step(now)
         dials.forget(step)
         dials.check()
     assert len(out) == dialback.AT_ONCE
-    dials.answered(out[0], reached=True, now=now)
-    dials.announced(member(1))
+    dials.on_ended(out[0], reached=True, now=now)
+    dials.on_announced(member(1))
     assert len(dials.step(now)) == 1
 
 
 def test_who_is_new_comes_before_who_is_tried_again() -> None:
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
     for node in range(100, 110):
-        dials.announced(member(node))
-    dials.late(6.0)
+        dials.on_announced(member(node))
+    dials.doubt_late(6.0)
     assert [one.node for one in whom(dials, 6.0)] == [*range(100, 110), 0]
     due = dials.next_wakeup()
     assert due == 6.0 + 1 / dialback.AGAIN_RATE
@@ -197,30 +197,30 @@ def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiti
     """Where the tracker itself is what is cut off, ten thousand dials for nothing would take a sixth of its core."""
     dials, count = DialBacks(), 1000
     for node in range(1, count + 1):
-        dials.announced(member(node, address=f"10.1.{node >> 8}.{node & 255}:7401"))
+        dials.on_announced(member(node, address=f"10.1.{node >> 8}.{node & 255}:7401"))
     now, begun = 0.0, 0
     while begun < count:
         now += 0.002
         for one in dials.step(now):
             begun += 1
-            dials.answered(one, reached=False, now=now)
+            dials.on_ended(one, reached=False, now=now)
     began = now = now + 10  # all of them are due
     again, newcomers = 0, 0
     while now < began + 10:
         now += 0.002
-        dials.late(now)
+        dials.doubt_late(now)
         if round(now * 500) % 100 == 0:
             newcomers += 1
             fresh = member(20_000 + newcomers, address=f"10.2.0.{newcomers}:7401")
-            dials.announced(fresh)
+            dials.on_announced(fresh)
             first, *others = dials.step(now)
             assert first.member == fresh, "who is new doesn't wait"
-            dials.answered(first, reached=True, now=now)
+            dials.on_ended(first, reached=True, now=now)
         else:
             others = dials.step(now)
         for one in others:
             again += 1
-            dials.answered(one, reached=False, now=now)
+            dials.on_ended(one, reached=False, now=now)
     assert newcomers == 50
     assert 0.8 * 10 * dialback.AGAIN_RATE < again <= 10 * dialback.AGAIN_RATE + 2
 
@@ -232,10 +232,10 @@ def test_newcomers_in_the_void_do_not_keep_those_waiting_that_are_tried_again() 
     again: list[int] = []
     for tick in range(3000):
         now = tick / 100
-        dials.announced(member(1000 + tick))
-        dials.late(now)
+        dials.on_announced(member(1000 + tick))
+        dials.doubt_late(now)
         while open_dials and open_dials[0][0] <= now:
-            dials.answered(open_dials.pop(0)[1], reached=False, now=now)
+            dials.on_ended(open_dials.pop(0)[1], reached=False, now=now)
         for one in dials.step(now):
             open_dials.append((now + dialback.DIAL_S, one))
             again += [round(now)] * (one.member.node == 2)
@@ -246,10 +246,10 @@ def test_those_tried_again_take_few_places_when_nobody_answers() -> None:
     count = dialback.AGAIN_AT_ONCE + 20
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
     for node in range(10, count):
-        dials.announced(member(node))
+        dials.on_announced(member(node))
         for one in dials.step(1.0 + node):
-            dials.answered(one, reached=False, now=1.0)
-    dials.late(200.0)
+            dials.on_ended(one, reached=False, now=1.0)
+    dials.doubt_late(200.0)
     begun = [one for tick in range(count) for one in dials.step(200.0 + tick)]
     assert [one.again for one in begun] == [True] * dialback.AGAIN_AT_ONCE
     assert dials.next_wakeup() is None, "the others wait for a place"
@@ -257,9 +257,9 @@ def test_those_tried_again_take_few_places_when_nobody_answers() -> None:
 
 def test_who_comes_back_while_it_waits_to_be_tried_again_is_new() -> None:
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
-    dials.late(6.0)
+    dials.doubt_late(6.0)
     assert [one.node for one in whom(dials, 6.0)] == [0]
-    dials.announced(member(9))
+    dials.on_announced(member(9))
     dials.check()
     assert [one.node for one in whom(dials, 6.0)] == [9]
     begun = [one.node for tick in range(1, 500) for one in whom(dials, 6.0 + tick / 50)]
@@ -269,17 +269,17 @@ def test_who_comes_back_while_it_waits_to_be_tried_again_is_new() -> None:
 def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
     dials = DialBacks()
     for node in range(10_000):
-        dials.announced(member(node, address=f"{ip_address(node + 1)}:1"))
+        dials.on_announced(member(node, address=f"{ip_address(node + 1)}:1"))
     begun, now = 0, 0.0
     while now < 10.0:
         due = dials.next_wakeup()
         assert due is not None
         now = max(now, due)
-        dials.late(now)
+        dials.doubt_late(now)
         started = dials.step(now)
         assert len(started) <= dialback.AT_ONCE
         for one in started:
-            dials.answered(one, reached=True, now=now)
+            dials.on_ended(one, reached=True, now=now)
         begun += len(started)
         assert begun <= dialback.BURST + dialback.RATE * now + 2
     assert begun > 0.95 * 10 * dialback.RATE
@@ -289,32 +289,32 @@ def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
 
 def test_who_does_not_answer_is_doubted_and_trusted_again_when_it_does() -> None:
     dials = tried(1)
-    dials.late(1.0)
-    dials.announced(member(2))
+    dials.doubt_late(1.0)
+    dials.on_announced(member(2))
     (second,) = dials.step(1.0)
     assert not dials.doubted
     assert dials.next_wakeup() == 1.0 + dialback.DOUBT_AFTER_S
     dials.step(1.0 + dialback.DOUBT_AFTER_S)
     assert not dials.doubted, "its answer may have come, and wait for us"
-    dials.late(1.0 + dialback.DOUBT_AFTER_S)
+    dials.doubt_late(1.0 + dialback.DOUBT_AFTER_S)
     assert (dials.doubted, dials.unreached) == ({2}, set())
     assert dials.changes() == ([2], [])
-    dials.answered(second, reached=True, now=1.2)
+    dials.on_ended(second, reached=True, now=1.2)
     assert not dials.doubted
     assert dials.changes() == ([2], [])
 
 
 def test_of_whom_something_is_known_nothing_is_doubted_while_it_is_dialled_again() -> None:
     dials = tried(1, 2)
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     (second,) = dials.step(2.0)
-    dials.late(3.0)
+    dials.doubt_late(3.0)
     assert not dials.doubted, "it was reached"
-    dials.answered(second, reached=False, now=3.0)
+    dials.on_ended(second, reached=False, now=3.0)
     assert dials.unreached == {2}
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     dials.step(4.0)
-    dials.late(5.0)
+    dials.doubt_late(5.0)
     assert dials.unreached == {2}, "it wasn't, and isn't silent for a moment only"
 
 
@@ -322,39 +322,39 @@ def test_who_fails_is_unreached_told_of_once_and_tried_again_less_and_less() -> 
     dials = tried(1, failed=(2,))
     assert (dials.doubted, dials.unreached) == ({2}, {2})
     assert dials.changes() == ([2], [2])
-    assert [dials.tell(node) for node in (2, 2, 1, 7)] == [True, False, False, False]
+    assert [dials.should_tell(node) for node in (2, 2, 1, 7)] == [True, False, False, False]
     pauses, now = [], 0.0
     for _ in range(12):
         begun: list[Dial] = []
         due = now
         while not begun:
             due = dials.next_wakeup() or due
-            dials.late(due)
+            dials.doubt_late(due)
             begun = dials.step(due)
         pauses.append(due - now)
         now = due
         assert dials.unreached == {2}
-        dials.answered(begun[0], reached=False, now=now)
+        dials.on_ended(begun[0], reached=False, now=now)
         assert dials.changes() == ([], [2])
-        assert not dials.tell(2)
+        assert not dials.should_tell(2)
     assert pauses[:3] == [5.0, 10.0, 20.0]
     assert pauses[-1] == 640.0
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     (again,) = dials.step(now + 1.0)  # it came back: sooner than in eleven minutes
-    dials.answered(again, reached=True, now=now + 1.0)
+    dials.on_ended(again, reached=True, now=now + 1.0)
     assert not dials.doubted | dials.unreached
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     (again,) = dials.step(now + 2.0)
-    dials.answered(again, reached=False, now=now + 2.0)
-    assert dials.tell(2), "it had been reached"
-    dials.late(now + 6.0)
+    dials.on_ended(again, reached=False, now=now + 2.0)
+    assert dials.should_tell(2), "it had been reached"
+    dials.doubt_late(now + 6.0)
     assert dials.next_wakeup() == now + 2.0 + dialback.AGAIN_S, "the first failure since"
-    dials.announced(member(2, address="10.9.9.9:1"))
+    dials.on_announced(member(2, address="10.9.9.9:1"))
     (again,) = dials.step(now + 6.0)
-    dials.answered(again, reached=False, now=now + 6.0)
-    assert dials.tell(2), "at another address"
-    dials.untold(2)
-    assert dials.tell(2), "nobody heard"
+    dials.on_ended(again, reached=False, now=now + 6.0)
+    assert dials.should_tell(2), "at another address"
+    dials.on_untold(2)
+    assert dials.should_tell(2), "nobody heard"
     dials.check()
 
 
@@ -363,21 +363,21 @@ def test_a_tracker_that_reaches_hardly_anybody_says_nothing() -> None:
     assert not tried(1, failed=(2, 3)).doubted
     assert tried(1, 2, failed=(3, 4)).unreached == {3, 4}
     dials = tried(1, failed=(2,))
-    dials.announced(member(3))
+    dials.on_announced(member(3))
     (third,) = dials.step(1.0)
-    dials.answered(third, reached=False, now=1.0)
+    dials.on_ended(third, reached=False, now=1.0)
     assert not dials.doubted, "two against one"
     assert dials.changes() == ([2], [])
-    assert not dials.tell(2)
+    assert not dials.should_tell(2)
 
 
 def test_one_node_at_the_balance_does_not_turn_a_site_over_and_over() -> None:
     dials = tried(*range(10), failed=tuple(range(100, 110)))
     assert len(dials.unreached) == 10
     for step in range(1, 5):
-        dials.announced(member(0, site="elsewhere" if step % 2 else ""))
+        dials.on_announced(member(0, site="elsewhere" if step % 2 else ""))
         for one in dials.step(2.0 * step):
-            dials.answered(one, reached=True, now=2.0 * step)
+            dials.on_ended(one, reached=True, now=2.0 * step)
         assert len(dials.unreached) == 10
     for node in range(3):
         dials.forget(node)
@@ -387,43 +387,43 @@ def test_one_node_at_the_balance_does_not_turn_a_site_over_and_over() -> None:
 def test_sites_speak_for_themselves() -> None:
     dials = tried(1, 2, site="here")
     for node in (3, 4):
-        dials.announced(member(node, site="behind NAT"))
+        dials.on_announced(member(node, site="behind NAT"))
     for one in dials.step(1.0):
-        dials.answered(one, reached=False, now=1.0)
+        dials.on_ended(one, reached=False, now=1.0)
     assert not dials.doubted
 
 
 def test_who_moves_or_leaves_is_another_matter() -> None:
     dials = tried(1, failed=(2,))
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     (before,) = dials.step(2.0)
-    dials.announced(member(2, address="10.9.9.9:1"))
+    dials.on_announced(member(2, address="10.9.9.9:1"))
     assert not dials.unreached
-    dials.late(3.0)
+    dials.doubt_late(3.0)
     (again,) = dials.step(3.0)
     assert again.member.address == "10.9.9.9:1"
-    dials.answered(before, reached=False, now=3.1)
+    dials.on_ended(before, reached=False, now=3.1)
     assert not dials.unreached, "an answer from before"
     dials.forget(2)
-    dials.answered(again, reached=False, now=3.2)
+    dials.on_ended(again, reached=False, now=3.2)
     dials.check()
     assert not dials.unreached
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     assert whom(dials, 5.0) == [member(2)]
 
 
 def test_who_moves_to_and_fro_is_judged_by_its_last_dial() -> None:
     dials = tried(1)
-    dials.announced(member(2))
+    dials.on_announced(member(2))
     (first,) = dials.step(1.0)
-    dials.announced(member(2, address="10.9.9.9:1"))
-    dials.announced(member(2))
-    dials.late(2.0)
+    dials.on_announced(member(2, address="10.9.9.9:1"))
+    dials.on_announced(member(2))
+    dials.doubt_late(2.0)
     (second,) = dials.step(2.0)
-    dials.answered(first, reached=False, now=2.1)
+    dials.on_ended(first, reached=False, now=2.1)
     assert not dials.unreached
-    dials.answered(second, reached=True, now=2.2)
-    dials.late(60.0)
+    dials.on_ended(second, reached=True, now=2.2)
+    dials.doubt_late(60.0)
     assert not dials.step(60.0)
 
 
@@ -438,19 +438,19 @@ def test_any_story(steps: list[tuple[int, str, bool, bool]]) -> None:
         now += 0.53 if pause else 0.03
         match what:
             case "a":
-                dials.announced(member(node, site="x" if flag else ""))
+                dials.on_announced(member(node, site="x" if flag else ""))
             case "b":
-                dials.announced(member(node, address=f"10.1.1.{node}:1" if flag else "name:1"))
+                dials.on_announced(member(node, address=f"10.1.1.{node}:1" if flag else "name:1"))
             case "f":
                 dials.forget(node)
             case "c":
                 for one in dials.changes()[1]:
-                    dials.tell(one)
+                    dials.should_tell(one)
             case "w":
                 now += 6.0
             case _ if out:
-                dials.answered(out.pop(node % len(out)), reached=flag, now=now)
-        dials.late(now)
+                dials.on_ended(out.pop(node % len(out)), reached=flag, now=now)
+        dials.doubt_late(now)
         for dial in dials.step(now):
             assert now - begun.get(dial.member.node, -inf) >= dialback.LEAST_PAUSE_S
             begun[dial.member.node] = now

@@ -3,7 +3,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.neighbour_handout import neighbours
+from p2pcache.core.protocol.messages import Member
 from p2pcache.core.sampled_set import Bag
 
 
@@ -29,20 +31,21 @@ def build(
     rng = random.Random(seed)
     everyone, whole = Bag(), Bag()
     by_rack: dict[int, Bag] = {}
-    degree: dict[int, int] = {}
+    members: dict[int, MemberRecord] = {}
     handed = {}
     for node, rack in enumerate(racks):
         everyone.add(node)
+        members[node] = MemberRecord(Member(node, "h:1"))
         by_rack.setdefault(rack, Bag()).add(node)
         if node in complete:
             whole.add(node)
         handed[node] = neighbours(
-            node, everyone=everyone, rack=by_rack[rack], complete=whole, degree=degree,
+            node, everyone=everyone, rack=by_rack[rack], complete=whole, members=members,
             count=count, rng=rng,
         )  # fmt: skip
         for other in handed[node]:
-            degree[other] = degree.get(other, 0) + 1
-        degree[node] = len(handed[node])
+            members[other].degree += 1
+        members[node].degree = len(handed[node])
     return handed
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pcache.core.coordinator.tracker_state import check_figures
 from p2pcache.core.membership import usage_ledger
 from p2pcache.core.membership.usage_ledger import UsageLedger
 from p2pcache.core.protocol.messages import SwarmState
@@ -15,10 +16,10 @@ def said(*taken: int, label: str = "", total_bytes: int = 100) -> SwarmState:
 
 def test_totals_grow_by_what_each_member_grew() -> None:
     book = UsageLedger()
-    book.told(1, said(0, 60, 0, label="team/m:v1"))
-    book.told(2, said(10, 40, 1))
-    book.told(1, said(40, 60, 0))
-    book.told(1, said(40, 60, 0))
+    book.on_figures(1, said(0, 60, 0, label="team/m:v1"))
+    book.on_figures(2, said(10, 40, 1))
+    book.on_figures(1, said(40, 60, 0))
+    book.on_figures(1, said(40, 60, 0))
     assert (book.peers, book.origin, book.local) == (50, 100, 1)
     assert book.alpha == 1.0
     assert book.of(1) == (40, 60, 0)
@@ -31,17 +32,17 @@ def test_nothing_told_has_no_alpha() -> None:
 
 def test_a_member_that_restarted_counts_from_nought() -> None:
     book = UsageLedger()
-    book.told(1, said(50, 50, 0))
-    book.told(1, said())  # says nothing, which says nothing
-    book.told(1, said(10, 20, 0))
+    book.on_figures(1, said(50, 50, 0))
+    book.on_figures(1, said())  # says nothing, which says nothing
+    book.on_figures(1, said(10, 20, 0))
     assert (book.peers, book.origin) == (60, 70)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_ledger, "MAX_TOLD", 3)
+    monkeypatch.setattr(usage_ledger, "MAX_REMEMBERED", 3)
     book = UsageLedger()
     for node in range(10):
-        book.told(node, said(1, 0, 0))
+        book.on_figures(node, said(1, 0, 0))
     assert book.peers == 10
     assert book.of(0) == (0, 0, 0)
     assert book.of(9) == (1, 0, 0)
@@ -58,14 +59,14 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_figures_out_of_range_are_refused(bad: SwarmState) -> None:
     with pytest.raises(RemoteProtocolError):
-        usage_ledger.check(bad)
+        check_figures(bad)
 
 
 def test_the_longest_ref_is_a_label() -> None:
     """Or the tracker would refuse all that a node announces, as long as that model is in its cache."""
     ref = Ref.parse(f"{80 * 'n'}/{80 * 'm'}:{128 * 'v'}")
-    usage_ledger.check(said(label=ref.short))
+    check_figures(said(label=ref.short))
 
 
 def test_a_message_of_the_release_before_says_nothing_and_is_fine() -> None:
-    usage_ledger.check(SwarmState("ab" * 32, 4))
+    check_figures(SwarmState("ab" * 32, 4))

@@ -1,6 +1,6 @@
 """Two live agents with one node id, told from one that was restarted."""
 
-from p2pcache.core.membership.cloned_ids import MOST_REPLACED, ClonedIds
+from p2pcache.core.membership.registry import MOST_REPLACED, ClonedIds
 
 
 def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:
@@ -16,7 +16,7 @@ def test_who_was_replaced_and_comes_back_is_refused_while_the_other_is_there() -
     assert not twins.admit(1, 7)
     assert twins.admit(1, 8)
     assert twins.admit(2, 7)  # another id is another matter
-    twins.left(1)
+    twins.on_left(1)
     assert twins.admit(1, 7)
 
 

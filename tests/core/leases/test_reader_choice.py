@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.rack_balance import RackBalance
-from p2pcache.core.membership.roster import Place, Roster
+from p2pcache.core.leases.reader_choice import RackBalance
+from p2pcache.core.membership.member_record import MemberRecord, Place
+from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol.messages import Member
 from p2pcache.core.racks.bridge_slots import SEATS, holders
 from p2pcache.core.settings import LeaseSettings
@@ -28,10 +29,7 @@ class Storm:
                 self.enter(place)
         self.roster.flush(0.0)
         settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=ahead_ratio)
-        self.book = LeaseBook(
-            run_count=RUNS, settings=settings, seed=7, have=self.roster.have,
-            dealer=RackBalance(self.roster),
-        )  # fmt: skip
+        self.book = LeaseBook(self.roster, settings, 7)
         for node in self.places:
             self.book.want(node, 8)
         self.readers: dict[int, int] = {}  # run -> who read it
@@ -45,13 +43,13 @@ class Storm:
 
     def round(self, slow: frozenset[int] = frozenset()) -> dict[int, list[int]]:
         """Leases go out, and whoever isn't slow reads his."""
-        given = self.book.grants(self.now)
+        given = self.book.grant(self.now)
         self.now += 0.1
         for node, runs in given.items():
             for run in runs if node not in slow else ():
                 self.readers[run] = node
-                self.roster.update(node, self.roster.have[node] | 1 << run)
-                self.book.claim(node, 1 << run, self.now)
+                self.roster.update(node, self.roster.members[node].have | 1 << run)
+                self.book.on_have(node, 1 << run, self.now)
         self.book.check()
         return given
 
@@ -118,10 +116,10 @@ def test_who_has_left_or_can_not_read_is_passed_over() -> None:
     storm = Storm({("", "a"): 3, ("", "b"): 3})
     gone = [node for node, place in storm.places.items() if place[1] == "b"]
     for node in gone[:2]:
-        storm.book.want(node, 0)
+        storm.book.forget(node, 0.0)
         storm.roster.leave(node)
-    storm.roster.leave(gone[2])  # the rack is empty now, but its lease isn't given back yet
     storm.book.forget(gone[2], 0.0)
+    storm.roster.leave(gone[2])
     while storm.round():
         pass
     assert storm.shares() == {("", "a"): RUNS}
@@ -136,9 +134,9 @@ def test_without_labels_nothing_is_dealt() -> None:
 def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
     """Kept sorted while leases come and go and racks fill and empty; beside sorting from scratch."""
     roster = Roster("ab" * 32, RUNS, 1)
-    dealer = RackBalance(roster)
+    balance = RackBalance(roster)
     homes: dict[int, Place] = {}
-    reading: list[int] = []
+    reading: list[tuple[MemberRecord, int]] = []  # and which run
     burden: dict[int, Counter[str | Place]] = {0: Counter(), 1: Counter()}  # in flight, ever given
     for _ in range(data.draw(st.integers(1, 60))):
         match data.draw(st.sampled_from(("enter", "leave", "took", "took", "gave back"))):
@@ -149,18 +147,22 @@ def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
                     data.draw(st.sampled_from("abc")),
                 )
                 roster.enter(Member(node, "h:1", homes[node][1], homes[node][0]))
-            case "leave" if idle := [n for n in roster if n not in reading]:
+            case "leave" if idle := [n for n, one in roster.members.items() if not one.runs]:
                 roster.leave(data.draw(st.sampled_from(idle)))
             case "took" if len(roster):
                 node = data.draw(st.sampled_from(sorted(roster)))
-                reading.append(node)
-                dealer.took(node)
+                record, run = roster.members[node], burden[1].total()
+                reading.append((record, run))
+                record.runs.add(run)
+                balance.on_granted(record)
                 for one in (homes[node][0], homes[node]):
                     burden[0][one] += 1
                     burden[1][one] += 1
             case "gave back" if reading:
-                node = reading.pop(data.draw(st.integers(0, len(reading) - 1)))
-                dealer.gave_back(node)
+                record, run = reading.pop(data.draw(st.integers(0, len(reading) - 1)))
+                record.runs.remove(run)
+                balance.on_ended(record)
+                node = record.node
                 for one in (homes[node][0], homes[node]):
                     burden[0][one] -= 1
             case _:
@@ -170,4 +172,4 @@ def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
             key=lambda p: (*((burden[0][x], burden[1][x], x) for x in (p[0], p)),),
         )
         expected = [roster.seated(place)[3] for place in places] if len(places) > 1 else []
-        assert list(dealer.order(3)) == expected
+        assert list(balance.order(3)) == expected

@@ -1,0 +1,31 @@
+"""Thresholds of the coordinator that no operator tunes."""
+
+# -- what one message may ask for --
+MAX_SWARMS_PER_NODE = 4096  # models in one cache
+MAX_LISTED_LEASES = 256  # a node works on a handful
+MAX_URGENT = 256  # runs; a member tells of more when these are here
+MAX_STUCK_RUNS = 32  # a window; a member tells of more later
+MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
+MAX_LABEL = 290  # characters of the longest ref: 80/80:128
+MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
+
+# -- complaints --
+BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie
+ACCUSERS_TO_HIDE = 2  # nodes that were sent to a holder in vain: one alone may be cut off itself
+
+# -- stuck runs --
+INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
+SCARCE = 2  # a run with at most so many holders is worth a second read
+REGRANT_AFTER_S = 4.0  # after holders were introduced and didn't help
+# Runs, however few a model has: four nodes that nobody can dial get two leases each before that is noticed.
+LEAST_REGRANTED_EARLY = 8
+MAX_INTRODUCTIONS = 20_000  # remembered for each swarm, at about 200 bytes each
+CUT_OFF_S = 60.0  # a member that was introduced in vain isn't introduced anew before
+AGAIN_TIMES = 4  # more runs are read again for a member that is cut off, each time
+MOST_AGAIN = (
+    4096  # runs up to which they grow: a tenth of a second of a tracker's time would be too long
+)
+AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are one
+SEARCH_S = (
+    0.25  # between two searches of all that members have: 10,000 members take some milliseconds
+)

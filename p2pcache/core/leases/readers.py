@@ -1,0 +1,314 @@
+"""The nodes that work on leases: their credit, what they read, when they rest, and whether others get at them."""
+
+import random
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import reduce
+from math import inf
+from operator import or_
+
+from p2pcache.core import backoff
+from p2pcache.core.leases.settings import FIRST_REST_S, HIDDEN_S, LAST_REST_S
+from p2pcache.core.leases.slow_readers import SlowReaders
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
+from p2pcache.core.origin.read_concurrency import Depth
+from p2pcache.core.sampled_set import Bag
+from p2pcache.core.settings import LeaseSettings
+from p2pcache.core.swarm.commands import ALL
+from p2pcache.ids import NodeId, RunIndex, RunSet
+
+
+@dataclass(slots=True)
+class Lease:
+    """A grant that runs. Times are the tracker's monotonic seconds."""
+
+    node: NodeId
+    since: float
+    expires: float
+    adopted: bool = False  # the read began before it
+    others: set[NodeId] = field(default_factory=set)  # bearers that came to have the run meanwhile
+
+
+class Readers:
+    """The members of a swarm that have credit, and indexes over their records.
+
+    A reader stands aside while others may be unable to get what it reads: it gets a lease when no other reader may.
+
+    Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only;
+    a reader of k runs with a credit over k is in `with_room[aside][k]`, and nowhere else; `_hidden` and `_excused` hold
+    the members for which complaints or an excuse count, `_resting` readers whose last read failed.
+    """
+
+    def __init__(
+        self, members: dict[NodeId, MemberRecord], settings: LeaseSettings, dice: random.Random,
+        doubted: AbstractSet[NodeId] = frozenset(), reached: AbstractSet[NodeId] = frozenset(),
+    ) -> None:  # fmt: skip
+        """No member works on leases yet.
+
+        Args:
+            members: the swarm's members; the roster keeps them up to date.
+            settings: the knobs.
+            dice: seeded.
+            doubted: nodes that perhaps nobody can dial; kept by their owner, which tells of changes (`review`).
+            reached: nodes that answered the tracker's dial; kept by their owner.
+        """
+        self.working: dict[NodeId, MemberRecord] = {}
+        self.choosy: dict[NodeId, MemberRecord] = {}
+        self.with_room: tuple[list[Bag], list[Bag]] = ([Bag()], [Bag()])
+        self.aside = 0  # how many readers stand aside
+        self.reached = reached
+        self.pace = SlowReaders(settings.slow_node_ratio)
+        self.dice = dice
+        self._members = members
+        self._doubted = doubted
+        self._settings = settings
+        self._most = settings.in_flight * (1 + settings.ahead_ratio)
+        self._concurrency = Depth(settings.in_flight, self._most)  # of all of them together
+        self._resting: dict[NodeId, MemberRecord] = {}
+        self._hidden: dict[NodeId, MemberRecord] = {}
+        self._excused: dict[NodeId, MemberRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self.working)
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self.working)
+
+    # -- credit ------------------------------------------------------------------------------------
+
+    def set_credit(self, record: MemberRecord, credit: int, wanted: RunSet) -> None:
+        """How many leases at once a member works on (at most what the whole swarm may have), and of which runs."""
+        self._leave_room(record)
+        if credit > 0:
+            record.credit = min(credit, self._most)
+            self.working[record.node] = record
+        else:
+            record.credit = 0
+            self.working.pop(record.node, None)
+            self._resting.pop(record.node, None)
+            self.pace.end_rest(record)
+        self._review(record)
+        self.set_wanted(record, wanted if credit > 0 else ALL)
+
+    def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
+        """A reader has use for these runs only (or ALL)."""
+        record.wanted = wanted
+        if wanted == ALL:
+            self.choosy.pop(record.node, None)
+        else:
+            self.choosy[record.node] = record
+
+    def begin(self, record: MemberRecord, run: RunIndex) -> None:
+        """A reader got a lease."""
+        self._leave_room(record)
+        record.runs.add(run)
+        self._enter_room(record)
+
+    def end(self, record: MemberRecord, run: RunIndex) -> None:
+        """A reader has the lease no longer."""
+        self._leave_room(record)
+        record.runs.remove(run)
+        self._enter_room(record)
+
+    def forget(self, record: MemberRecord) -> None:
+        """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
+        self.set_credit(record, 0, ALL)
+        self.pace.forget(record)
+        self._hidden.pop(record.node, None)
+        self._excused.pop(record.node, None)
+        record.failures, record.newest_done = 0, -inf
+
+    # -- how reads end -----------------------------------------------------------------------------
+
+    @property
+    def at_once(self) -> int:
+        """Leases that may be in flight over the swarm: the usual ones, or what the link to the origin holds."""
+        return self._concurrency.reads
+
+    def on_read_done(self, record: MemberRecord, lease: Lease, now: float, in_flight: int) -> None:
+        """A read has ended well.
+
+        Args:
+            record: of the reader.
+            lease: what it read with.
+            now: seconds.
+            in_flight: leases at that moment, this one included.
+        """
+        if not lease.adopted:  # or nobody knows how long it took
+            self._concurrency.ended(now - lease.since, in_flight)
+        record.newest_done = max(lease.since, record.newest_done)
+        record.failures = 0
+        self._resting.pop(record.node, None)
+        self.pace.on_read_done(record, lease.since, now, len(self.working))
+
+    def on_read_failed(self, record: MemberRecord, now: float) -> None:
+        """A reader couldn't read from the origin: it rests, longer with each failure in a row."""
+        record.failures += 1
+        rest_s = backoff.pause_s(FIRST_REST_S, LAST_REST_S, record.failures - 1)
+        if record.credit:
+            record.rests_until = now + rest_s * self.dice.uniform(0.5, 1.0)
+            self._resting[record.node] = record
+
+    @property
+    def patience_s(self) -> float:
+        """How long a lease may take while a member is stuck without its run; inf before any read has ended.
+
+        Where fewer reads share the link each takes less, but no less if it lost packets (docs/lab/0038).
+        """
+        if not self.pace.measured:
+            return inf
+        fewer = max(1.0, self._settings.in_flight / self.at_once)
+        return self._settings.stuck_factor * self.pace.usual_s * fewer
+
+    def others_are_quick(self, record: MemberRecord) -> bool:
+        """Whether any other reader isn't slow."""
+        slow = len(self.pace.resting) + (record.pace is not Pace.SLOW)
+        return len(self.working) > slow
+
+    # -- whether others get at them ----------------------------------------------------------------
+
+    def reach_of(self, record: MemberRecord) -> Reach:
+        """Whether others get at what a member has, as far as the tracker knows."""
+        node = record.node
+        if node in self._excused:
+            return Reach.CUT_OFF
+        if node in self._hidden or record.standing is Standing.BANNED:
+            return Reach.UNREACHED
+        if node in self._doubted:
+            return Reach.SILENT
+        return Reach.REACHED if node in self.reached else Reach.UNKNOWN
+
+    def hide(self, record: MemberRecord, now: float) -> None:
+        """Others can't get from a member what it has: it stands aside."""
+        record.hidden_until = now + HIDDEN_S
+        self._hidden[record.node] = record
+        self._review(record)
+
+    def show(self, record: MemberRecord) -> None:
+        """Others can get from a member what it has, after all."""
+        self._hidden.pop(record.node, None)
+        self._review(record)
+
+    def excuse(self, record: MemberRecord, now: float) -> None:
+        """A member reaches nobody itself: it has to read, though others don't get at that."""
+        record.excused_until = now + HIDDEN_S
+        self._excused[record.node] = record
+        self._review(record)
+
+    def is_hidden(self, node: NodeId) -> bool:
+        """Whether members complained that they don't get at this one."""
+        return node in self._hidden
+
+    def hidden_at(self, now: float) -> set[NodeId]:
+        """Members that are hidden at a moment. Rests may be out of date while nobody wants a lease."""
+        return {node for node, record in self._hidden.items() if record.hidden_until > now}
+
+    def review(self, node: NodeId) -> None:
+        """Something else is thought of a node's reach."""
+        if node in self._members:
+            self._review(self._members[node])
+
+    # -- what they could read ----------------------------------------------------------------------
+
+    @property
+    def fit(self) -> int:
+        """How many readers don't stand aside."""
+        return len(self.working) - self.aside
+
+    def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
+        """Whether a reader has use for this run and may try it, if not now."""
+        if record.node in barred or record.have >> run & 1:
+            return False
+        return bool(record.wanted >> run & 1)
+
+    def rests(self, record: MemberRecord) -> bool:
+        """Whether a reader rests after a failed read."""
+        return record.node in self._resting
+
+    def want(self, runs: RunSet) -> bool:
+        """Whether any reader has use for any of these runs."""
+        if len(self.choosy) < len(self.working):
+            return True
+        return any(record.wanted & runs for record in self.choosy.values())
+
+    def lacking(self) -> RunSet:
+        """Runs that any reader has use for. O(readers)."""
+        return reduce(or_, (one.wanted & ~one.have for one in self.working.values()), 0)
+
+    def must_bars_fall(self, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
+        """Whether readers that failed at a run have to try it again: no other may, or only slow ones may.
+
+        An outage bars each reader that tried, the quick ones first: without this the slow ones would be left with what
+        the others failed at.
+        """
+        left = [one for one in self.working.values() if self.lacks(one, barred, run)]
+        if any(one.pace is Pace.USUAL for one in left):
+            return False
+        tried = (self.working[node] for node in barred if node in self.working)
+        return not left or any(
+            one.pace is Pace.USUAL and self.lacks(one, frozenset(), run) for one in tried
+        )
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def end_rests(self, now: float) -> None:
+        """End rests, complaints and excuses that are over."""
+        if self._resting:
+            for node in [n for n, one in self._resting.items() if one.rests_until <= now]:
+                del self._resting[node]
+        if self.pace.resting:
+            self.pace.end_rests(now)
+        if self._hidden:
+            for record in [one for one in self._hidden.values() if one.hidden_until <= now]:
+                self.show(record)
+        if self._excused:
+            for record in [one for one in self._excused.values() if one.excused_until <= now]:
+                del self._excused[record.node]
+                self._review(record)
+
+    def next_rested(self) -> float | None:
+        """When `end_rests` has something to do."""
+        ends = [one.rests_until for one in self._resting.values()]
+        ends += [one.slow_until for one in self.pace.resting.values()]
+        ends += [one.hidden_until for one in self._hidden.values()]
+        ends += [one.excused_until for one in self._excused.values()]
+        return min(ends, default=None)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        records = self._members.values()
+        assert self.working.keys() == {one.node for one in records if one.credit}
+        assert self.choosy.keys() == {one.node for one in records if one.wanted != ALL}
+        assert self._resting.keys() | self.pace.resting.keys() <= self.working.keys()
+        assert self._hidden.keys() | self._excused.keys() <= self._members.keys()
+        assert self.aside == sum(one.aside for one in records)
+        self.pace.check(self._members)
+        for one in self.working.values():
+            assert one.aside == (self.reach_of(one) in (Reach.SILENT, Reach.UNREACHED))
+        for aside, levels in enumerate(self.with_room):
+            for count, level in enumerate(levels):
+                level.check()
+                assert set(level) == {
+                    one.node for one in self.working.values()
+                    if len(one.runs) == count < one.credit and one.aside == bool(aside)
+                }  # fmt: skip
+
+    def _review(self, record: MemberRecord) -> None:
+        self._leave_room(record)
+        aside = record.credit > 0 and self.reach_of(record) in (Reach.SILENT, Reach.UNREACHED)
+        self.aside += aside - record.aside
+        record.aside = aside
+        self._enter_room(record)
+
+    def _leave_room(self, record: MemberRecord) -> None:
+        levels, count = self.with_room[record.aside], len(record.runs)
+        if count < len(levels):
+            levels[count].discard(record.node)
+
+    def _enter_room(self, record: MemberRecord) -> None:
+        levels, count = self.with_room[record.aside], len(record.runs)
+        if count < record.credit:
+            while len(levels) <= count:
+                levels.append(Bag())
+            levels[count].add(record.node)

@@ -1,0 +1,43 @@
+"""Thresholds of the lease room that no operator tunes; `core.settings.LeaseSettings` has the others."""
+
+from p2pcache.core.stats import Straggler
+
+# -- slow readers --
+# Mean seconds a read, beside the mean of all. At most a quarter of the readers are slow at once: without a limit chance
+# made most of eight equal nodes slow (docs/lab/0013).
+SLOW_READER = Straggler(
+    ratio=1.6,  # `LeaseSettings.slow_node_ratio` replaces it
+    min_samples=8,  # recent reads of the swarm
+    max_share=0.25,
+    probation=8.0,  # usual read times
+    max_doublings=5,
+)
+RECENT_READS = 64  # the usual read time is their median
+FADE = 0.8  # of a reader's earlier reads with each new one: about the last five count
+PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't slowness
+LEAST_USUAL_S = 0.25  # shorter differences are noise of scheduling
+
+# -- choice --
+SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes
+FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
+LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
+HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that node any longer
+HIDDEN_S = (
+    60.0  # how long complaints count: nobody mends a firewall sooner, and a partition may heal
+)
+
+# -- leases that drag on --
+DRAGGING_TIMES = 2.0  # usual read times after which a lease makes room for another
+UNASKED_TIMES = 1.5  # as patient as for a node that is stuck: luck evens out, slowness doesn't
+MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
+
+# -- lost runs --
+ANSWER_S = 5.0  # a heartbeat: a member that hasn't answered a poll by then may be gone itself
+BATCH_S = 0.05  # several nodes that go at once (a rack) are one poll
+POLL_INTERVAL_S = 1.0  # between two polls of a small swarm
+POLL_INTERVAL_S_PER_MEMBER = 0.001  # of a large one: each poll costs one answer a member
+
+# -- origin integrity --
+STOP_S = 30.0  # no leases after wrong origin bytes, or pods that restart would read them for ever
+
+STORY_ENTRIES = 2000  # of the log of leases: the last minutes of a storm, 100 bytes each
