@@ -67,20 +67,20 @@ class OriginDoubts:
             wanted: the runs that it has use for.
         """
         if credit <= 0:
-            self.end(node)
+            self.on_pull_over(node)
         odd = self._integrity.odd.get(node)
         if odd is None:
             return credit
         odd.wanted = wanted
         return 0
 
-    def end(self, node: NodeId) -> None:
+    def on_pull_over(self, node: NodeId) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
         self._integrity.acquit(node)
         if node in self._roster:
             self._roster.members[node].storage_doubted = False
 
-    def step(self, out: list[Output]) -> None:
+    def tell_hopeless(self, out: list[Output]) -> None:
         """Tell the nodes of odd storage that no other node reads what they lack."""
         if not self._integrity.odd or len(self._book.readers):
             return
@@ -89,7 +89,7 @@ class OriginDoubts:
             reason = _ODD[odd.reason].format(run=odd.run)
             out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
 
-    def stop(self) -> m.Stop:
+    def stop_message(self) -> m.Stop:
         """What all members are told of a model whose bytes are wrong."""
         run = self._book.stopped if self._book.stopped is not None else -1
         reason = f"run {run} is gone there, or doesn't match the manifest"
@@ -100,16 +100,16 @@ class OriginDoubts:
         for node in self._integrity.judge(run, self._book.readers, now):
             record = self._book.readers.working.get(node)
             if record is None:
-                self.end(node)
+                self.on_pull_over(node)
                 continue
             odd = self._integrity.odd[node]
             odd.wanted = record.wanted
-            self._book.want(node, 0)
+            self._book.set_credit(node, 0)
             text = f"it gets no leases for this pull: {_ODD[odd.reason].format(run=run)}"
             out.append(StorageNotice(node, self._digest, text))
         if self._book.stopped is not None and before is None:
             text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
             accusers = self._integrity.accusers(run)
             out += [StorageNotice(node, self._digest, text) for node in accusers]
-            stop = self.stop()
+            stop = self.stop_message()
             out.extend(Send(other, stop) for other in self._roster.needy())

@@ -250,7 +250,7 @@ class StuckRuns:
         if not found:
             if not record.have >> run & 1:
                 self._roster.discount_run(run)
-                self._book.release(1 << run, now)
+                self._book.set_free(1 << run, now)
             return []
         key = (record.node, run)
         before = self._introduced.get(key)
@@ -288,4 +288,4 @@ class StuckRuns:
             if len(accusers) >= max(1, witnesses):
                 accusers.clear()
                 out.append(Unreached(holder, self._roster.digest))
-                self._book.hide(holder, self._roster.alone({holder}), now)
+                self._book.on_unreached(holder, self._roster.alone({holder}), now)

@@ -88,7 +88,7 @@ class SwarmTracker:
         if record is not None:
             if record.complaints is not None:
                 record.complaints.blamed_by.clear()
-            self.doubts.end(node)
+            self.doubts.on_pull_over(node)
             self.stuck_runs.on_announced(record, now, update.out)
             if record.standing is Standing.BANNED:
                 self.roster.readmit(update.member)
@@ -158,7 +158,7 @@ class SwarmTracker:
         # Of two members only one can accuse.
         enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_BAN)
         if len(accusers) >= enough and record.standing is not Standing.BANNED:
-            self.book.forget(node, now)
+            self.book.drop_reader(node, now)
             self.roster.ban(record)
             self.lost_runs.suspect(now)
 
@@ -170,7 +170,7 @@ class SwarmTracker:
 
     def on_disconnected(self, node: NodeId) -> None:
         """A member's connection broke: what it reads goes on, but it gets nothing new."""
-        self.book.want(node, 0)
+        self.book.set_credit(node, 0)
 
     def on_reach_changed(self, node: NodeId) -> None:
         """Something else is thought of whether others can dial a member."""
@@ -180,12 +180,12 @@ class SwarmTracker:
 
     def on_left(self, node: NodeId, now: float) -> None:
         """A member has nothing of this model any more, or is gone."""
-        self.book.forget(node, now)
+        self.book.drop_reader(node, now)
         self.stuck_runs.on_left(node)
-        self.doubts.end(node)
+        self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
         self.lost_runs.suspect(now)
-        self.roster.leave(node)
+        self.roster.remove(node)
 
     # -- what follows ------------------------------------------------------------------------------
 
@@ -203,10 +203,10 @@ class SwarmTracker:
             out.extend(Send(node, poll) for node in polled)
         if not (self.barrier.awaited and self.barrier.holds(now)):
             if self.book.integrity.odd:
-                self.doubts.step(out)
+                self.doubts.tell_hopeless(out)
             for node, runs in self.book.grant(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
-        delta = self.roster.flush(now)
+        delta = self.roster.flush_list(now)
         if delta is not None:
             out.extend(Send(node, delta) for node in self.roster.needy())
 
@@ -259,7 +259,7 @@ class SwarmTracker:
             self.lost_runs.on_answer(node)
 
     def _update_have(self, node: NodeId, have: RunSet, now: float, out: list[Output]) -> None:
-        fresh = self.roster.update(node, have)
+        fresh = self.roster.set_have(node, have)
         if node in self.roster.banned:
             self.book.on_banned_have(node, have, now)
         if fresh:
@@ -277,14 +277,14 @@ class SwarmTracker:
         readers = self.book.readers
         stopped = credit > 0 and integrity.stopped is not None
         if stopped and not integrity.resume(now, wanted=bool(len(readers))):
-            out.append(Send(node, self.doubts.stop()))
+            out.append(Send(node, self.doubts.stop_message()))
             return
         if integrity.odd or record.storage_doubted:
             credit = self.doubts.credit(node, credit, wanted)
         if record.standing is Standing.BANNED:
             wanted &= ~record.discounted
         had_readers = readers.fit > 0
-        self.book.want(node, credit, wanted)
+        self.book.set_credit(node, credit, wanted)
         if self._unreached and readers.fit and not had_readers:
             self.stuck_runs.on_first_reader()
 

@@ -36,7 +36,7 @@ class Totals:
     blames: int = 0
     lease_ends: Counter[str] = field(default_factory=Counter)  # by why
 
-    def add(self, swarm: SwarmTracker) -> None:
+    def include(self, swarm: SwarmTracker) -> None:
         """Count a swarm in."""
         self.granted += swarm.book.granted
         self.rescues += swarm.book.regranted
@@ -168,7 +168,7 @@ class TrackerState:
         """Counts over all swarms, past ones included: they only ever grow."""
         total = dataclasses.replace(self._past, lease_ends=self._past.lease_ends.copy())
         for swarm in self.swarms.values():
-            total.add(swarm)
+            total.include(swarm)
         return total
 
     def remembered_members(self) -> dict[str, list[int]]:
@@ -185,7 +185,7 @@ class TrackerState:
     def story(self, digest: str, run: RunIndex) -> list[str]:
         """What happened to a run's leases, oldest first."""
         swarm = self.swarms.get(digest)
-        return [] if swarm is None else swarm.book.story(run)
+        return [] if swarm is None else swarm.book.story_of(run)
 
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
@@ -305,7 +305,7 @@ class TrackerState:
         if len(swarm.roster):
             self._settle(swarm, now, out)
         else:
-            self._past.add(swarm)
+            self._past.include(swarm)
             del self.swarms[digest]
 
     def _forget(self, node: NodeId, now: float, out: list[Output]) -> None:

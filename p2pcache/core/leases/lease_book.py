@@ -89,7 +89,7 @@ class LeaseBook:
 
     # -- what members say --------------------------------------------------------------------------
 
-    def want(self, node: NodeId, credit: int, wanted: RunSet = ALL) -> None:
+    def set_credit(self, node: NodeId, credit: int, wanted: RunSet = ALL) -> None:
         """A member works on up to `credit` leases at once, of these runs; 0: on none any more."""
         self.readers.set_credit(self._members[node], credit, wanted)
 
@@ -167,16 +167,16 @@ class LeaseBook:
         if record.credit:
             self.readers.set_wanted(record, record.wanted & ~runs)
 
-    def forget(self, node: NodeId, now: float) -> None:
+    def drop_reader(self, node: NodeId, now: float) -> None:
         """A member is gone, or banned. Its runs count as done until it is known that no member has them."""
         record = self._members[node]
         for run in sorted(record.runs):
             self._end(run, now, "gone")
-        self.readers.forget(record)
+        self.readers.reset(record)
 
     # -- what the tracker decides ------------------------------------------------------------------
 
-    def release(self, runs: RunSet, now: float) -> None:
+    def set_free(self, runs: RunSet, now: float) -> None:
         """No member has these runs: they may be granted again."""
         back = runs & ~self.leased & ~self.free
         self.free |= back
@@ -186,9 +186,9 @@ class LeaseBook:
     @property
     def idle(self) -> bool:
         """Whether nothing is being read and nothing is left to read that any reader wants."""
-        return not self.leases and not (self.free and self.readers.want(self.free))
+        return not self.leases and not (self.free and self.readers.any_wants(self.free))
 
-    def hide(self, node: NodeId, alone: RunSet, now: float) -> None:
+    def on_unreached(self, node: NodeId, alone: RunSet, now: float) -> None:
         """Others can't get what a node has: they read, also the runs that no other member has (`alone`)."""
         self.readers.hide(self._members[node], now)
         for run in bitset.members(alone & ~self.leased & ~self.free):
@@ -201,7 +201,7 @@ class LeaseBook:
         self.regranted += 1
         self._again |= 1 << run
         self._log.note(now, run, "rescued", NOBODY)
-        self.release(1 << run, now)
+        self.set_free(1 << run, now)
         return True
 
     def take_back_overdue(self, now: float) -> dict[NodeId, list[RunIndex]]:
@@ -296,7 +296,7 @@ class LeaseBook:
                 ends.append(rest)
         return min(ends, default=None)
 
-    def story(self, run: RunIndex) -> list[str]:
+    def story_of(self, run: RunIndex) -> list[str]:
         """What happened to a run, oldest first."""
         return self._log.story(run)
 
@@ -308,7 +308,7 @@ class LeaseBook:
         by_node: dict[NodeId, set[RunIndex]] = {}
         for run, lease in self.leases.items():
             by_node.setdefault(lease.node, set()).add(run)
-            assert not self._members[lease.node].have >> run & 1, self.story(run)
+            assert not self._members[lease.node].have >> run & 1, self.story_of(run)
         assert by_node == {node: one.runs for node, one in self._members.items() if one.runs}
         self.readers.check()
         self.integrity.check()
@@ -372,7 +372,7 @@ class LeaseBook:
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         self._urgent &= ~(1 << run)
-        self.readers.begin(record, run)
+        self.readers.on_granted(record, run)
         self._choice.racks.on_granted(record)
         self._log.note(now, run, why, record.node)
 
@@ -380,7 +380,7 @@ class LeaseBook:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
         record = self._members[lease.node]
-        self.readers.end(record, run)
+        self.readers.on_lease_ended(record, run)
         self._choice.racks.on_ended(record)
         self.ends[why] += 1
         self._log.note(now, run, why, lease.node)
@@ -391,5 +391,5 @@ class LeaseBook:
         self._end(run, now, why)
         held = (one.delivers >> run & 1 for one in self._members.values())
         if not lease.others or not any(held):
-            self.release(1 << run, now)
+            self.set_free(1 << run, now)
         self._failed_at.setdefault(run, set()).add(lease.node)

@@ -57,7 +57,7 @@ class LostRuns:
                 return []
             self._deadline = None
             self._waiting.clear()
-            book.release(book.done & ~roster.covered(), now)
+            book.set_free(book.done & ~roster.covered(), now)
         if self._search_at is None or now < max(self._search_at, self._next_poll):
             return []
         self._search_at = None
@@ -67,7 +67,7 @@ class LostRuns:
         ordinary = Standing.ORDINARY
         self._waiting = {n for n in roster.needy() if roster.members[n].standing is ordinary}
         if not self._waiting:
-            book.release(lost, now)
+            book.set_free(lost, now)
             return []
         interval_s = max(POLL_INTERVAL_S, POLL_INTERVAL_S_PER_MEMBER * len(roster))
         self._next_poll = now + interval_s

@@ -99,22 +99,22 @@ class Readers:
         else:
             self.choosy[record.node] = record
 
-    def begin(self, record: MemberRecord, run: RunIndex) -> None:
+    def on_granted(self, record: MemberRecord, run: RunIndex) -> None:
         """A reader got a lease."""
         self._leave_room(record)
         record.runs.add(run)
         self._enter_room(record)
 
-    def end(self, record: MemberRecord, run: RunIndex) -> None:
+    def on_lease_ended(self, record: MemberRecord, run: RunIndex) -> None:
         """A reader has the lease no longer."""
         self._leave_room(record)
         record.runs.remove(run)
         self._enter_room(record)
 
-    def forget(self, record: MemberRecord) -> None:
+    def reset(self, record: MemberRecord) -> None:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
         self.set_credit(record, 0, ALL)
-        self.pace.forget(record)
+        self.pace.reset(record)
         self._hidden.pop(record.node, None)
         self._excused.pop(record.node, None)
         record.failures, record.newest_done = 0, -inf
@@ -226,7 +226,7 @@ class Readers:
         """Whether a reader rests after a failed read."""
         return record.node in self._resting
 
-    def want(self, runs: RunSet) -> bool:
+    def any_wants(self, runs: RunSet) -> bool:
         """Whether any reader has use for any of these runs."""
         if len(self.choosy) < len(self.working):
             return True

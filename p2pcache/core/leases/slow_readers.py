@@ -82,7 +82,7 @@ class SlowReaders:
             record.change_pace(Pace.USUAL)
             record.verdicts, record.verdict_at = 0, float("-inf")
 
-    def forget(self, record: MemberRecord) -> None:
+    def reset(self, record: MemberRecord) -> None:
         """What is known of a reader is out of date: it is gone, or banned."""
         self.acquit(record)
         record.reads = record.read_s = 0.0

@@ -1,6 +1,6 @@
-"""Who makes room when strangers hold every place: the oldest one of the address that most of them come from. Pure.
+"""Which of many strangers makes room when they hold every place: the oldest of the address that most of them come from.
 
-Whoever comes alone, or with few others, is then never the one to go while somebody holds more.
+A stranger that comes alone, or with few others, never has to go while another address holds more places.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ _SUBNET = 64  # bits; one host may take any address of its own subnet
 
 
 def crowd_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, a subnet of IPv6."""
+    """What counts as one address: an IPv4 address, or a subnet of IPv6."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -26,12 +26,12 @@ def crowd_of(address: str) -> str:
 
 
 def oldest_of_the_crowd(guests: Iterable[T], crowd: Callable[[T], str]) -> T | None:
-    """Who goes first; None: nobody is here.
+    """The guest that goes first; None if there is none.
 
     Args:
         guests: oldest first.
         crowd: where a guest comes from, as of `crowd_of`.
     """
-    everybody = list(guests)
-    most = Counter(crowd(guest) for guest in everybody).most_common(1)
-    return next((guest for guest in everybody if crowd(guest) == most[0][0]), None)
+    present = list(guests)
+    most = Counter(crowd(guest) for guest in present).most_common(1)
+    return next((guest for guest in present if crowd(guest) == most[0][0]), None)

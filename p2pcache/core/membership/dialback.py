@@ -104,7 +104,7 @@ class _Line:
             return inf
         return self._paid_until - self._burst_s
 
-    def begin(self, now: float) -> None:
+    def on_begun(self, now: float) -> None:
         """A dial has begun."""
         self.open += 1
         self._paid_until = max(self._paid_until, now) + 1 / self._rate
@@ -214,7 +214,7 @@ class DialBacks:
                     continue
                 self._dials += 1
                 known.dial, known.begun, known.wanted = self._dials, now, False
-                line.begin(now)
+                line.on_begun(now)
                 self._schedule(node, known)
                 begun.append(Dial(self._dials, known.member, line is self._again))
         return begun

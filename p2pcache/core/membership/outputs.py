@@ -1,16 +1,17 @@
-"""What the tracker's mind wants done. Pure."""
+"""What the coordinator wants done: messages, dials, reads, notices for people."""
 
 from dataclasses import dataclass
 
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.protocol import messages as m
+from p2pcache.ids import NodeId, RunIndex
 
 
 @dataclass(slots=True)
 class Send:
     """Send a message to a member (dropped if its connection is gone: it will announce again)."""
 
-    node: int
+    node: NodeId
     message: m.ToAgent
 
 
@@ -18,7 +19,7 @@ class Send:
 class Close:
     """End a member's connection."""
 
-    node: int
+    node: NodeId
     reason: str
 
 
@@ -26,31 +27,31 @@ class Close:
 class DialBack:
     """See whether a member can be dialled where it says; ends in `TrackerState.on_dial_ended`."""
 
-    node: int
+    node: NodeId
     dial: Dial
 
 
 @dataclass(slots=True)
 class Unreached:
-    """People should know: what a member has read of a model, nobody could get from it."""
+    """People should know: others couldn't get from a member what it has of a model."""
 
-    node: int
-    digest: str  # empty: of no model, it could not be dialled
+    node: NodeId
+    digest: str  # empty: of no model, since the member couldn't be dialled
 
 
 @dataclass(slots=True)
 class Silent:
-    """People should know: a member has runs of a model, as it says, and delivers none of them to who asks."""
+    """People should know: a member says that it has runs of a model, and delivers none when asked."""
 
-    node: int
+    node: NodeId
     digest: str
 
 
 @dataclass(slots=True)
 class StorageNotice:
-    """People should know who said what of a model's bytes in storage, and what became of it."""
+    """People should know what a member said of a model's bytes in storage, and what became of it."""
 
-    node: int
+    node: NodeId
     digest: str
     text: str
 
@@ -59,9 +60,9 @@ class StorageNotice:
 class ReadRun:
     """Read a run from the origin and prove it, as a witness; always ends in `TrackerState.on_witness_report`."""
 
-    node: int  # because of whose word
+    node: NodeId  # the member that read it wrong
     digest: str
-    run: int
+    run: RunIndex
 
 
 Output = Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster are to fetch a model before anybody asks for it. Pure."""
+"""Which nodes of a cluster fetch a model before anybody asks for it, so that its copies lie far apart."""
 
 import heapq
 import random
@@ -8,29 +8,30 @@ from typing import NamedTuple
 
 from p2pcache.core.membership.member_record import Place
 from p2pcache.core.membership.registry import Node
+from p2pcache.ids import NodeId
 
 
 class ReplicaPlacement(NamedTuple):
-    """Where a model is, and who could be told to fetch it."""
+    """Where a model is, and which nodes could be told to fetch it."""
 
-    complete: frozenset[int]  # have all of it
-    holders: dict[int, Node]  # these, and who is fetching all of it
-    others: dict[int, Node]  # connected, and understand `Warm`
+    complete: frozenset[NodeId]  # have all of it
+    holders: dict[NodeId, Node]  # these, and nodes that fetch all of it
+    others: dict[NodeId, Node]  # connected, and understand `Warm`
     older: int  # connected, of a release that doesn't
 
 
 def choose(
-    candidates: Mapping[int, Node],
+    candidates: Mapping[NodeId, Node],
     holders: Iterable[Node],
     count: int,
     size_bytes: int,
     rng: random.Random,
-) -> list[int]:
+) -> list[NodeId]:
     """The nodes that are to get a model, so that its copies lie far apart.
 
-    Each goes to the site, and there to the rack, with the fewest copies; of the nodes there to the
-    one with the most free disk. Whose disk is too small comes last: it would refuse, but what it
-    says tells an operator more than silence.
+    Each copy goes to the site, and there to the rack, with the fewest copies; of the nodes there to the one with the
+    most free disk. A node whose disk is too small comes last: it would refuse, but its answer tells an operator more
+    than silence.
 
     Args:
         candidates: the nodes that may be chosen, by id.
@@ -56,7 +57,7 @@ def choose(
         nodes.sort(reverse=True)
     heap = [(rank(place), place) for place in racks]
     heapq.heapify(heap)
-    chosen: list[int] = []
+    chosen: list[NodeId] = []
     while heap and len(chosen) < count:
         known, place = heapq.heappop(heap)
         if (

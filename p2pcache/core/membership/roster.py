@@ -81,7 +81,7 @@ class Roster:
                 self._index(record)
         return record
 
-    def leave(self, node: NodeId) -> None:
+    def remove(self, node: NodeId) -> None:
         """A node takes part no longer: its record is dropped."""
         record = self.members.pop(node, None)
         if record is None:
@@ -135,7 +135,7 @@ class Roster:
 
     # -- who has what ------------------------------------------------------------------------------
 
-    def update(self, node: NodeId, have: RunSet) -> RunSet:
+    def set_have(self, node: NodeId, have: RunSet) -> RunSet:
         """A member said what it has; returns the runs that count and that it didn't have before."""
         record = self.members[node]
         if record.standing is Standing.BANNED:
@@ -264,7 +264,7 @@ class Roster:
             return None
         return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self.members))
 
-    def flush(self, now: float) -> Swarm | None:
+    def flush_list(self, now: float) -> Swarm | None:
         """The delta since the last flush, one object for all; None if nothing is due."""
         due = self.flush_at()
         if due is None or now < due:

@@ -25,7 +25,7 @@ class Have:
         return self.roster.members[node].have
 
     def __setitem__(self, node: NodeId, runs: RunSet) -> None:
-        self.roster.update(node, runs)
+        self.roster.set_have(node, runs)
 
 
 def make(

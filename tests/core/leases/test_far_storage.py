@@ -17,7 +17,7 @@ def swarm(runs: int = RUNS, in_flight: int = SETTINGS.in_flight) -> tuple[LeaseB
     first = min(in_flight, SETTINGS.first_in_flight)
     book, have = make(runs, in_flight=in_flight, first_in_flight=first)
     for node in range(1, NODES + 1):
-        book.want(node, SETTINGS.usual_credit)
+        book.set_credit(node, SETTINGS.usual_credit)
     return book, have
 
 
@@ -82,7 +82,7 @@ def test_there_is_a_limit() -> None:
 def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
     """A lone node had eight connections of S3's 90 MB/s, 0.15 of 25 Gbit/s."""
     book, have = make(RUNS, first_in_flight=SETTINGS.first_in_flight)
-    book.want(A, 64)
+    book.set_credit(A, 64)
     now, at_once = 0.0, list[int]()
     while before := book.free.bit_count():
         now = all_read(book, have, now, 0.1)
@@ -97,7 +97,7 @@ def test_what_nobody_works_on_is_not_waited_for() -> None:
     """Two nodes that take eight each: more at once can't be, and the others mustn't wait for it."""
     book, have = swarm(1000)
     for node in range(3, NODES + 1):
-        book.want(node, 0)
+        book.set_credit(node, 0)
     now = 0.0
     while book.free:
         now = all_read(book, have, now, 0.1)
@@ -120,7 +120,7 @@ def test_a_pause_says_nothing_about_the_origin() -> None:
     book, _ = storm(first_byte_s=25 * RUN_S, runs=400)
     before = book.at_once
     assert before > SETTINGS.in_flight
-    book.release(1, 1000.0)
+    book.set_free(1, 1000.0)
     for runs in book.grant(1000.0).values():
         assert runs == [0]
     book.on_have(book.leases[0].node, 1, 1000.03)

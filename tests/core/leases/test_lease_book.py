@@ -12,7 +12,7 @@ from tests.core.leases.leases_kit import SETTINGS, A, B, C, D, finish, make
 def test_fair_share_in_file_order() -> None:
     book, _ = make()
     for node in (A, B, C, D):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     given = book.grant(0.0)
     book.check()
     assert sorted(run for runs in given.values() for run in runs) == list(range(16))
@@ -24,7 +24,7 @@ def test_fair_share_in_file_order() -> None:
 def test_few_leases_at_first_and_one_more_for_each_that_was_read() -> None:
     book, have = make(first_in_flight=2)
     for node in range(1, 17):
-        book.want(node, 1)
+        book.set_credit(node, 1)
     given = book.grant(0.0)
     assert sorted(given.values()) == [[0], [1]]
     finish(book, have, next(iter(given)), 0, 0.1)
@@ -34,7 +34,7 @@ def test_few_leases_at_first_and_one_more_for_each_that_was_read() -> None:
 def test_a_lease_that_drags_on_makes_room() -> None:
     book, have = make(in_flight=4)
     for node in range(1, 9):
-        book.want(node, 1)
+        book.set_credit(node, 1)
     book.grant(0.0)
     for run in (2, 3):
         finish(book, have, book.leases[run].node, run, 0.5)
@@ -45,21 +45,21 @@ def test_a_lease_that_drags_on_makes_room() -> None:
 
 def test_at_most_the_credit() -> None:
     book, _ = make()
-    book.want(A, 3)
+    book.set_credit(A, 3)
     assert book.grant(0.0) == {A: [0, 1, 2]}
-    book.want(A, 4)
+    book.set_credit(A, 4)
     assert book.grant(0.0) == {A: [3]}
 
 
 def test_a_lone_node_has_its_usual_reads_whatever_it_says() -> None:
     book, _ = make(runs=400, first_in_flight=400)
     usual = SETTINGS.usual_credit
-    book.want(A, 1 << 40)  # a member may say what it likes
+    book.set_credit(A, 1 << 40)  # a member may say what it likes
     assert len(book.grant(0.0)[A]) == usual
     book.check()
-    book.want(B, usual + 20)
+    book.set_credit(B, usual + 20)
     assert len(book.grant(0.0)[B]) == usual
-    book.want(B, 0)  # what it reads goes on, and its share is gone
+    book.set_credit(B, 0)  # what it reads goes on, and its share is gone
     assert len(book.grant(0.0).get(A, [])) == 0
     assert len(book.leases) == SETTINGS.in_flight
     book.check()
@@ -67,7 +67,7 @@ def test_a_lone_node_has_its_usual_reads_whatever_it_says() -> None:
 
 def test_a_finished_lease_makes_room() -> None:
     book, have = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     assert book.grant(0.0) == {A: [0]}
     finish(book, have, A, 0, 1.0)
     assert book.grant(1.0) == {A: [1]}
@@ -76,7 +76,7 @@ def test_a_finished_lease_makes_room() -> None:
 
 def test_leases_expire_unless_renewed() -> None:
     book, _ = make()
-    book.want(A, 2)
+    book.set_credit(A, 2)
     book.grant(0.0)
     book.renew(A, 0b01, 10.0)
     assert book.next_wakeup() == 15.0
@@ -84,9 +84,9 @@ def test_leases_expire_unless_renewed() -> None:
     book.check()
     assert set(book.leases) == {0}
     assert book.done == 0b10  # until it is known that nobody has it
-    book.release(0b10, 15.0)
-    book.want(A, 0)
-    book.want(B, 1)
+    book.set_free(0b10, 15.0)
+    book.set_credit(A, 0)
+    book.set_credit(B, 1)
     assert book.grant(15.0) == {B: [1]}
 
 
@@ -106,7 +106,7 @@ def test_a_read_nobody_knew_of_is_adopted() -> None:
 
 def test_a_fresh_announcement_ends_unlisted_leases() -> None:
     book, _ = make()
-    book.want(A, 4)
+    book.set_credit(A, 4)
     book.grant(0.0)
     assert book.keep_only(A, 0b1001, 1.0)
     assert not book.keep_only(A, 0b1001, 1.0)
@@ -117,8 +117,8 @@ def test_a_fresh_announcement_ends_unlisted_leases() -> None:
 
 def test_failed_goes_to_somebody_else() -> None:
     book, _ = make(in_flight=2)
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     first = book.grant(0.0)
     (run,) = first[A]
     book.on_failed(A, 1 << run, 1.0)
@@ -132,7 +132,7 @@ def test_failed_goes_to_somebody_else() -> None:
 
 def test_the_only_reader_tries_again_after_a_rest() -> None:
     book, _ = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     book.on_failed(A, 1, 1.0)
     assert book.grant(1.0) == {}
@@ -145,7 +145,7 @@ def test_the_only_reader_tries_again_after_a_rest() -> None:
 
 def test_rests_grow() -> None:
     book, _ = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     now = rest = 0.0
     for _ in range(12):
         assert book.grant(now)
@@ -159,7 +159,7 @@ def test_the_end_of_an_excuse_lets_the_others_read_too() -> None:
     """Nobody reaches these two; while one reads for itself alone the other waits for it."""
     book, have = make(doubted={A, B})
     for node in (A, B):
-        book.want(node, 1)
+        book.set_credit(node, 1)
         book.readers.review(node)
     book.readers.excuse(have.roster.members[B], 0.0)
     assert set(book.grant(50.0)) == {B}
@@ -174,7 +174,7 @@ def test_what_was_waited_for_in_vain_is_read_by_the_few_whom_the_tracker_could_d
         book, have = make(8, reached=reached, first_in_flight=SETTINGS.first_in_flight)
         have[1] = 0xFF
         for node in range(1, 11):
-            book.want(node, 2)
+            book.set_credit(node, 2)
         book.on_have(1, 0xFF, 0.0)
         for run in range(3):
             book.regrant(run, 5.0, capped=False)
@@ -185,8 +185,8 @@ def test_what_was_waited_for_in_vain_is_read_by_the_few_whom_the_tracker_could_d
 
 def test_only_who_holds_a_lease_says_that_it_was_read_wrong() -> None:
     book, _ = make()
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     given = book.grant(0.0)
     run = given[A][0]
     assert book.on_failed(B, 1 << run, 1.0) == []
@@ -197,7 +197,7 @@ def test_only_who_holds_a_lease_says_that_it_was_read_wrong() -> None:
 
 def test_revoked_when_enough_have_it() -> None:
     book, have = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     have[B] = have[C] = 1
     assert book.on_have(B, 1, 1.0) == {}
@@ -209,7 +209,7 @@ def test_revoked_when_enough_have_it() -> None:
 def test_one_bearer_that_has_it_twice_is_one() -> None:
     book, have = make()
     book.integrity.bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     for node in (B, C, D):
         have[node] = 1
@@ -219,7 +219,7 @@ def test_one_bearer_that_has_it_twice_is_one() -> None:
 
 def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:
     book, have = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     have[B] = 1
     book.on_have(B, 1, 1.0)
@@ -231,12 +231,12 @@ def test_a_failed_lease_whose_run_came_meanwhile_is_done() -> None:
 @pytest.mark.parametrize("left", [True, False])
 def test_a_failed_lease_is_free_if_the_holder_of_its_run_left_or_lied(left: bool) -> None:
     book, have = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     have[B] = 1
     book.on_have(B, 1, 1.0)
     if left:
-        have.roster.leave(B)
+        have.roster.remove(B)
     else:
         have[B] = 0
     book.on_failed(A, 1, 2.0)
@@ -247,19 +247,19 @@ def test_a_failed_lease_is_free_if_the_holder_of_its_run_left_or_lied(left: bool
 
 def test_a_gone_nodes_runs_wait_for_the_audit() -> None:
     book, _ = make()
-    book.want(A, 2)
+    book.set_credit(A, 2)
     book.grant(0.0)
-    book.forget(A, 1.0)
+    book.drop_reader(A, 1.0)
     book.check()
     assert book.done == 0b11
     assert not book.leases
-    book.release(0b11, 1.0)
+    book.set_free(0b11, 1.0)
     assert book.done == 0
 
 
 def test_returned_counts_as_done_until_known_better() -> None:
     book, _ = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(0.0)
     assert book.on_returned(A, 0b11, 1.0)
     assert not book.on_returned(B, 0b11, 1.0)
@@ -268,7 +268,7 @@ def test_returned_counts_as_done_until_known_better() -> None:
 
 def test_a_book_is_idle_when_nothing_is_left_and_nothing_is_read() -> None:
     book, have = make(2)
-    book.want(A, 2)
+    book.set_credit(A, 2)
     assert not book.idle
     book.grant(0.0)
     assert not book.idle
@@ -286,17 +286,17 @@ def test_run_numbers_are_checked() -> None:
 
 def test_story() -> None:
     book, have = make()
-    book.want(A, 1)
+    book.set_credit(A, 1)
     book.grant(1.0)
     finish(book, have, A, 0, 2.0)
-    assert book.story(0) == ["1.000 granted 0000000000000001", "2.000 done 0000000000000001"]
-    assert book.story(1) == []
+    assert book.story_of(0) == ["1.000 granted 0000000000000001", "2.000 done 0000000000000001"]
+    assert book.story_of(1) == []
 
 
 def test_demanded_runs_are_granted_first_in_order() -> None:
     book, have = make()
     book.on_urgent(1 << 40 | 1 << 50)
-    book.want(A, 3)
+    book.set_credit(A, 3)
     assert book.grant(0.0) == {A: [40, 50, 0]}
     finish(book, have, A, 40, 1.0)
     assert book.grant(1.0) == {A: [1]}
@@ -304,14 +304,14 @@ def test_demanded_runs_are_granted_first_in_order() -> None:
 
 def test_nobody_gets_what_it_has_no_use_for() -> None:
     book, _ = make()
-    book.want(A, 4, 1 << 40 | 1 << 41)
+    book.set_credit(A, 4, 1 << 40 | 1 << 41)
     assert book.grant(0.0) == {A: [40, 41]}
     book.check()
-    book.want(B, 2)
+    book.set_credit(B, 2)
     assert book.grant(0.0) == {B: [0, 1]}
-    book.want(C, 1, 1 << 63)
+    book.set_credit(C, 1, 1 << 63)
     assert book.grant(0.0) == {C: [63]}, "though B, who wants everything, has no room"
-    book.want(A, 4)
+    book.set_credit(A, 4)
     assert book.grant(0.0) == {A: [2, 3]}
     book.check()
 
@@ -319,8 +319,8 @@ def test_nobody_gets_what_it_has_no_use_for() -> None:
 def test_who_has_no_use_for_a_run_does_not_keep_the_others_barred_from_it() -> None:
     """Two nodes with a part of the model each, one failed read each: no run was ever granted again."""
     book, _ = make(4)
-    book.want(A, 8, 0b0011)
-    book.want(B, 8, 0b1100)
+    book.set_credit(A, 8, 0b0011)
+    book.set_credit(B, 8, 0b1100)
     for node, runs in book.grant(0.0).items():
         book.on_failed(node, bitset.of(runs), 1.0)
     assert book.grant(10.0) == {A: [0, 1], B: [2, 3]}
@@ -329,13 +329,13 @@ def test_who_has_no_use_for_a_run_does_not_keep_the_others_barred_from_it() -> N
 def test_who_has_a_run_does_not_keep_the_others_barred_from_it() -> None:
     """It is out of their reach, so they read it themselves, also after a failure."""
     book, have = make(2)
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     given = book.grant(0.0)
     (mine,), (its,) = given[A], given[B]
     finish(book, have, A, mine, 0.5)
     finish(book, have, B, its, 0.5)
-    book.hide(B, 1 << its, 1.0)
+    book.on_unreached(B, 1 << its, 1.0)
     assert book.grant(1.0) == {A: [its]}
     book.on_failed(A, 1 << its, 2.0)
     assert book.grant(10.0) == {A: [its]}
@@ -344,13 +344,13 @@ def test_who_has_a_run_does_not_keep_the_others_barred_from_it() -> None:
 def test_a_book_is_idle_when_nobody_wants_what_is_left() -> None:
     """Who is stuck is helped without a cap while storage is idle; with partial pulls it never was."""
     book, have = make(4)
-    book.want(A, 8, 0b0011)
+    book.set_credit(A, 8, 0b0011)
     book.grant(0.0)
     idle = [book.idle]
     for run in (0, 1):
         finish(book, have, A, run, 0.5)
     assert book.free == 0b1100
     idle.append(book.idle)
-    book.want(B, 8)
+    book.set_credit(B, 8)
     idle.append(book.idle)
     assert idle == [False, True, False]

@@ -27,11 +27,11 @@ class Storm:
         for place, size in racks.items():
             for _ in range(size):
                 self.enter(place)
-        self.roster.flush(0.0)
+        self.roster.flush_list(0.0)
         settings = dataclasses.replace(LeaseSettings(), first_in_flight=16, ahead_ratio=ahead_ratio)
         self.book = LeaseBook(self.roster, settings, 7)
         for node in self.places:
-            self.book.want(node, 8)
+            self.book.set_credit(node, 8)
         self.readers: dict[int, int] = {}  # run -> who read it
         self.now = 0.0
 
@@ -48,7 +48,7 @@ class Storm:
         for node, runs in given.items():
             for run in runs if node not in slow else ():
                 self.readers[run] = node
-                self.roster.update(node, self.roster.members[node].have | 1 << run)
+                self.roster.set_have(node, self.roster.members[node].have | 1 << run)
                 self.book.on_have(node, 1 << run, self.now)
         self.book.check()
         return given
@@ -104,7 +104,7 @@ def test_a_rack_that_comes_late_gets_its_turn_and_not_all_that_is_left() -> None
         storm.round()
     fresh = [storm.enter(("", "c")) for _ in range(20)]
     for node in fresh:
-        storm.book.want(node, 8)
+        storm.book.set_credit(node, 8)
     before = len(storm.readers)
     for _ in range(5):
         storm.round()
@@ -116,10 +116,10 @@ def test_who_has_left_or_can_not_read_is_passed_over() -> None:
     storm = Storm({("", "a"): 3, ("", "b"): 3})
     gone = [node for node, place in storm.places.items() if place[1] == "b"]
     for node in gone[:2]:
-        storm.book.forget(node, 0.0)
-        storm.roster.leave(node)
-    storm.book.forget(gone[2], 0.0)
-    storm.roster.leave(gone[2])
+        storm.book.drop_reader(node, 0.0)
+        storm.roster.remove(node)
+    storm.book.drop_reader(gone[2], 0.0)
+    storm.roster.remove(gone[2])
     while storm.round():
         pass
     assert storm.shares() == {("", "a"): RUNS}
@@ -148,7 +148,7 @@ def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
                 )
                 roster.enter(Member(node, "h:1", homes[node][1], homes[node][0]))
             case "leave" if idle := [n for n, one in roster.members.items() if not one.runs]:
-                roster.leave(data.draw(st.sampled_from(idle)))
+                roster.remove(data.draw(st.sampled_from(idle)))
             case "took" if len(roster):
                 node = data.draw(st.sampled_from(sorted(roster)))
                 record, run = roster.members[node], burden[1].total()

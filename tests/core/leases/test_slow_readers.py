@@ -19,7 +19,7 @@ def run_swarm(book: LeaseBook, have: Have, pace: dict[int, float], until: float)
     ends: list[tuple[float, int, int]] = []
     count = dict.fromkeys(pace, 0)
     for node in pace:
-        book.want(node, 1)
+        book.set_credit(node, 1)
     now = 0.0
     while now < until:
         for node, runs in book.grant(now).items():
@@ -44,7 +44,7 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
     book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     for node in (A, B, C, D):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     book.grant(20.0)
     assert D in book.readers.pace.resting
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
@@ -57,14 +57,14 @@ def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
     now = 1000.0  # its rest is over
     book.expire(now)
     for node in (A, B, C, D):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     given = book.grant(now)
     assert sum(map(len, given.values())) == 4
     assert D not in given
     for run, lease in list(book.leases.items()):
         finish(book, have, lease.node, run, now + 1)
     for node in (A, B, C):
-        book.want(node, 1)
+        book.set_credit(node, 1)
     assert D in book.grant(now + 1)
 
 
@@ -79,7 +79,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
     book, have = make(4000, in_flight=16, ahead_ratio=0)
     dice = random.Random(3)
     for node in range(1, 9):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     ends: list[tuple[float, int, int]] = []
     now, worst = 0.0, 0
     for _ in range(2000):
@@ -101,7 +101,7 @@ def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: in
     dice = random.Random(seed)
     count = dict.fromkeys(range(1, 9), 0)
     for node in count:
-        book.want(node, 8)
+        book.set_credit(node, 8)
     ends: list[tuple[float, int, int]] = []
     now = 0.0
     for _ in range(1500):
@@ -124,7 +124,7 @@ def test_slow_nodes_are_better_than_none() -> None:
     book, have = make(200, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 30.0)
     for node in (A, B, C):
-        book.want(node, 0)
+        book.set_credit(node, 0)
     for run in list(book.leases):
         finish(book, have, book.leases[run].node, run, 30.0)
     assert list(book.grant(30.0)) == [D]
@@ -134,7 +134,7 @@ def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
     """Nobody read for 64 s; then the slow one did, also when an outage was all that the other had failed at."""
     book, have = make(2)
     for node in (A, B):
-        book.want(node, 2)
+        book.set_credit(node, 2)
     (run,) = book.grant(0.0)[B]
     finish(book, have, A, 1 - run, 0.5)
     taken(book, have, A, -8.5, 0.5)
@@ -153,7 +153,7 @@ def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
     """Of five runs the last one can't be read for so long; who tried to, in order."""
     book, have = make(5)
     for node in (SLOW, *QUICK):
-        book.want(node, 2)
+        book.set_credit(node, 2)
     taken(book, have, SLOW, -8.5, 0.0)
     tried = []
     for now in range(seconds):
@@ -185,8 +185,8 @@ def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_r
 
 def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
     book, have = make(2)
-    book.want(A, 2)
-    book.want(B, 2, 0b01)
+    book.set_credit(A, 2)
+    book.set_credit(B, 2, 0b01)
     taken(book, have, A, -9.0, 0.0)
     assert book.grant(0.5) == {A: [1], B: [0]}
 
@@ -195,7 +195,7 @@ def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
     """Storage froze for a moment: eight late ends were eight verdicts, and the node rested for a minute."""
     book, have = make()
     for node in (A, B):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     given = book.grant(0.0)
     for run in given[B]:
         finish(book, have, B, run, 0.5)
@@ -208,8 +208,8 @@ def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
 
 def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     book, have = make(in_flight=2)
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     slow = book.grant(0.0)[A][0]
     other = 1 - slow
     finish(book, have, B, other, 0.5)
@@ -222,8 +222,8 @@ def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
 
 def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
     book, have = make(in_flight=2)
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     run = book.grant(0.0)[A][0]
     assert book.take_over(run, 1000.0) is None, "nothing is known of how long a read takes"
     finish(book, have, B, 1 - run, 0.5)
@@ -241,7 +241,7 @@ def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
 def drag(book: LeaseBook, have: Have, *, late: int, runs: int = 16) -> None:
     """Leases 0 .. late - 1 stay open, the others end after 0.5 s."""
     for node in range(1, 17):
-        book.want(node, 1)
+        book.set_credit(node, 1)
     book.grant(0.0)
     for run in range(late, runs):
         finish(book, have, book.leases[run].node, run, 0.5)
@@ -282,11 +282,11 @@ def test_one_slow_connection_does_not_make_a_node_slow() -> None:
     drag(book, have, late=2)
     lucky, slow = (book.leases[run].node for run in (0, 1))
     for node in range(1, 17):
-        book.want(node, 2 if node == lucky else 0)
+        book.set_credit(node, 2 if node == lucky else 0)
     for run in book.grant(0.5)[lucky]:
         finish(book, have, lucky, run, 1.0)
     for node in range(1, 17):
-        book.want(node, 1)
+        book.set_credit(node, 1)
     assert book.take_back_overdue(3.0) == {slow: [1]}
     assert book.take_over(0, 3.0) == lucky, "somebody who is stuck without it gets it all the same"
 
@@ -294,7 +294,7 @@ def test_one_slow_connection_does_not_make_a_node_slow() -> None:
 def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
     book, have = make(250)
     for node in (A, B):
-        book.want(node, 8)
+        book.set_credit(node, 8)
     book.grant(0.1)
     for run in (1, 2):
         finish(book, have, book.leases[run].node, run, 1.1)  # 1.1 - (1.1 - 0.1) is more than 0.1
@@ -312,7 +312,7 @@ def test_what_is_taken_back_unasked_is_capped() -> None:
 
 def test_nothing_is_taken_from_the_only_quick_reader() -> None:
     book, have = make(in_flight=2)
-    book.want(A, 2)
+    book.set_credit(A, 2)
     book.grant(0.0)
     finish(book, have, A, 0, 0.5)
     assert book.take_back_overdue(1000.0) == {}
@@ -330,8 +330,8 @@ def test_rescues_are_capped() -> None:
 def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
     """The quick node's reads all failed; the slow one got the run when its own rest was over, a minute later."""
     book, have = make(2)
-    book.want(A, 1)
-    book.want(B, 1)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
     (run,) = book.grant(0.0)[A]
     finish(book, have, B, 1 - run, 0.5)
     now = 10.0

@@ -131,7 +131,7 @@ async def doubts_of_a_busy_tracker(
                 time.sleep(stall_s)
 
             asyncio.get_running_loop().add_reader(ours, busy)
-            dial, say = dialling.dial, dials._say
+            dial, say = dialling.dial, dials._set_reach
 
             def dialled(one: Dial) -> None:
                 dial(one)
@@ -142,7 +142,7 @@ async def doubts_of_a_busy_tracker(
                 doubted.update(dials.doubted)
 
             patch.setattr(dialling, "dial", dialled)
-            patch.setattr(dials, "_say", said)
+            patch.setattr(dials, "_set_reach", said)
             async with second.member(app.address):
                 await until(lambda: answered(dials, 2))
             asyncio.get_running_loop().remove_reader(ours)
