@@ -141,7 +141,7 @@ class TrackerState:
         return out
 
     def tick(self, now: float) -> list[Output]:
-        """Do all that time brings: expiry, batches, polls, dials."""
+        """Do all that is due: expiry, batches, polls, dials."""
         out: list[Output] = []
         for node in self.registry.expired(now):
             self._forget(node, now, out)
@@ -165,7 +165,7 @@ class TrackerState:
     # -- for people and records --------------------------------------------------------------------
 
     def totals(self) -> Totals:
-        """Counts over all swarms, past ones included: they only ever grow."""
+        """Counts over all swarms, past ones included: they never shrink."""
         total = dataclasses.replace(self._past, lease_ends=self._past.lease_ends.copy())
         for swarm in self.swarms.values():
             total.include(swarm)
@@ -178,7 +178,7 @@ class TrackerState:
         }
 
     def unreached(self, now: float) -> set[int]:
-        """Members whom others can't dial, or couldn't lately."""
+        """Members that others can't dial, or couldn't lately."""
         hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
         return self.dials.unreached.union(*hidden)
 
@@ -203,7 +203,7 @@ class TrackerState:
         assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
-        """Who has a model or is getting it, and who could be told to."""
+        """Which members have a model or are getting it, and which could be told to."""
         swarm, nodes = self.swarms.get(digest), self.registry.nodes
         complete = frozenset(swarm.roster.complete) if swarm is not None else frozenset()
         pulling = swarm.roster.pulling if swarm is not None else set()
@@ -317,7 +317,7 @@ class TrackerState:
             self._dial(now, out)
 
     def _dial(self, now: float, out: list[Output]) -> None:
-        """Dial who is due, and let the swarms know of whom it says something."""
+        """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
         out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
         touched: dict[str, None] = {}
         changed, unreached = self.dials.changes()
@@ -334,7 +334,7 @@ class TrackerState:
             self._settle(self.swarms[digest], now, out)
 
     def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
-        """Let a touched swarm do what is due, and note when it wants to be looked at again."""
+        """Let a swarm do what is due after something happened, and note its next wakeup."""
         swarm.step(now, out)
         wakeup = swarm.next_wakeup()
         if wakeup is not None and (swarm.scheduled is None or wakeup < swarm.scheduled):

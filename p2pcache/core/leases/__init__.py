@@ -1,1 +1,1 @@
-"""Who may read which run from storage."""
+"""Which node may read which run from storage."""

@@ -1,4 +1,4 @@
-"""Who may read which run from the origin: one book for each model.
+"""Which node may read which run from the origin: one book for each model.
 
 A run is in exactly one of three states: *free* (no member is known to have it and none reads it), *leased* (one node
 reads it), or *done* (a member said that it proved it). Leases are granted in file order, so that loaders get their

@@ -1,1 +1,1 @@
-"""Who is a member, whom it should dial, whether others can dial it."""
+"""Which nodes are members, which neighbours they are told, whether others can dial them."""

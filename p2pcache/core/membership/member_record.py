@@ -55,7 +55,7 @@ PACE_CHANGES = {
 
 @dataclass(slots=True)
 class Complaints:
-    """Who complained of a member."""
+    """Which members complained of one."""
 
     blamed_by: set[NodeId] = field(default_factory=set)  # bearers that got wrong bytes from it
     unreached_by: set[NodeId] = field(default_factory=set)  # bearers that were sent to it in vain
@@ -89,8 +89,8 @@ class MemberRecord:
     newest_done: float = -inf  # the start of the youngest lease that it has ended
     # How quickly it reads (`leases.slow_readers`).
     pace: Pace = Pace.USUAL
-    reads: float = 0.0  # faded number of reads ...
-    read_s: float = 0.0  # ... and the seconds that they took
+    reads: float = 0.0  # number of its reads, faded
+    read_s: float = 0.0  # the seconds that they took, faded alike
     verdicts: int = 0  # how often in a row it was found slow
     verdict_at: float = -inf  # the last time
     slow_until: float = 0.0

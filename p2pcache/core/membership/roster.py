@@ -1,4 +1,4 @@
-"""One swarm's members at the tracker: who has what, the versioned list, whom to dial."""
+"""One swarm's members at the tracker: what each has, the versioned list, neighbours for newcomers."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ class Roster:
     def __iter__(self) -> Iterator[NodeId]:
         return iter(self.members)
 
-    # -- who is in the swarm -----------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------
 
     def enter(self, member: Member) -> MemberRecord:
         """A node takes part, or has moved to another address; returns its record."""
@@ -133,7 +133,7 @@ class Roster:
         self._index(record)
         return runs
 
-    # -- who has what ------------------------------------------------------------------------------
+    # -- what they have ------------------------------------------------------------------------------
 
     def set_have(self, node: NodeId, have: RunSet) -> RunSet:
         """A member said what it has; returns the runs that count and that it didn't have before."""

@@ -116,7 +116,7 @@ def test_after_a_while_it_is_introduced_anew() -> None:
     assert part.read() == MAX_STUCK_RUNS
 
 
-def test_who_left_and_comes_back_is_introduced_anew() -> None:
+def test_a_member_that_left_and_comes_back_is_introduced_anew() -> None:
     part = Part()
     part.steps(2)
     part.world.say(2, m.Exit(X))

@@ -1,4 +1,4 @@
-"""One node's word about wrong bytes stops nobody else: a second reader is asked, and who is odd is told."""
+"""One node's word about wrong bytes stops no other: a second reader is asked, and odd storage is reported."""
 
 from dataclasses import replace
 
@@ -241,7 +241,7 @@ def test_all_ids_of_one_certificate_are_one_accuser(*, certified: bool) -> None:
     assert victim in swarm.roster.banned
 
 
-def test_who_is_shunned_reads_for_itself_and_only_when_nobody_else_does() -> None:
+def test_a_banned_node_reads_for_itself_and_only_when_no_other_does() -> None:
     world = World()
     for node in (1, 2, 3):
         world.join(node, credit=4)

@@ -1,4 +1,4 @@
-"""What the tracker makes of its dials: who gets leases, what is read again, what people hear."""
+"""What follows from the tracker's dials: which nodes get leases, what is read again, what people hear."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:
     assert Unreached(2, "") in answer(world, 2, reached=False)
 
 
-def test_what_would_change_a_terminal_or_forge_a_line_of_the_log_is_refused() -> None:
+def test_texts_that_would_change_a_terminal_or_forge_a_log_line_are_refused() -> None:
     world = World()
     for text in ("10.0.0.1\nCRITICAL:1", "n\x1b[2J", "\ud800"):
         for field in ("address", "version", "rack", "site", "name"):
@@ -76,7 +76,7 @@ def test_an_announcement_that_is_refused_says_nothing_of_a_place() -> None:
     world.tracking.check()
 
 
-def test_who_was_hidden_from_others_is_not_called_unreached_for_ever() -> None:
+def test_a_hidden_node_is_not_called_unreached_for_ever() -> None:
     """While nobody wants a lease nobody wakes the lease book."""
     world = World()
     world.join(1, have=2**32 - 1)
@@ -87,7 +87,7 @@ def test_who_was_hidden_from_others_is_not_called_unreached_for_ever() -> None:
     assert not world.tracking.unreached(world.now)
 
 
-def test_who_cannot_be_dialled_gets_no_lease_while_others_work_on_some() -> None:
+def test_an_unreached_node_gets_no_lease_while_others_work_on_some() -> None:
     world = World()
     for node in (1, 2):
         world.join(node, credit=0)
@@ -107,7 +107,7 @@ def test_who_cannot_be_dialled_gets_no_lease_while_others_work_on_some() -> None
     assert not world.granted(2)
 
 
-def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> None:
+def test_runs_of_an_unreached_node_are_read_again_within_the_cap() -> None:
     world = World()
     for node in (1, 2):
         world.join(node, credit=8)
@@ -121,7 +121,7 @@ def test_what_a_node_read_before_it_was_known_is_read_again_within_the_cap() -> 
     assert world.tracking.swarms[X].book.free & 1 << mine[0]
 
 
-def test_one_who_was_sent_to_it_in_vain_is_enough_where_our_own_dial_failed() -> None:
+def test_one_complaint_is_enough_where_the_tracker_dialled_in_vain() -> None:
     """One pod came first, and nobody can fetch from it: the others read all that it has."""
     world = World()
     world.join(1, credit=8)
@@ -147,7 +147,7 @@ def test_one_who_was_sent_to_it_in_vain_is_enough_where_our_own_dial_failed() ->
     assert rescues(world) == has.bit_count()
 
 
-def test_who_reaches_nobody_and_is_reached_by_nobody_reads_for_itself() -> None:
+def test_a_node_that_is_cut_off_both_ways_reads_for_itself() -> None:
     world = World()
     world.join(1, have=2**32 - 1, credit=0)
     world.join(2, credit=2)
@@ -171,7 +171,7 @@ def test_who_reaches_nobody_and_is_reached_by_nobody_reads_for_itself() -> None:
     raise AssertionError(swarm.book.readers)
 
 
-def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
+def test_a_node_that_wants_other_runs_than_the_rest_is_not_kept_waiting() -> None:
     world = second_hidden()
     world.say(1, m.Enter(state(credit=4)))
     world.say(1, m.LeaseReport(X, EPOCH, credit=4, wanted=bitset.to_bytes(0b1111, 32)))
@@ -181,7 +181,7 @@ def test_who_wants_other_runs_than_the_others_do_is_not_kept_waiting() -> None:
     assert world.granted(2)
 
 
-def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
+def test_runs_of_a_first_unreached_node_are_read_again_when_others_come() -> None:
     """The whole storm stood still for four seconds, for one run, and for twelve for the second one."""
     world = second_hidden()
     world.say(2, m.Enter(state(credit=2)))
@@ -196,7 +196,7 @@ def test_what_one_read_that_came_first_is_read_again_when_others_come() -> None:
     assert rescues(world) == 2
 
 
-def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
+def test_a_stuck_node_is_sent_to_the_reached_holder() -> None:
     world = World()
     world.join(1, have=1, credit=0)
     world.join(2, have=1, credit=0)
@@ -209,7 +209,7 @@ def test_who_is_stuck_is_sent_to_the_one_that_was_reached() -> None:
     assert not rescues(world)
 
 
-def test_who_cannot_be_dialled_reads_what_the_others_cannot() -> None:
+def test_an_unreached_node_reads_runs_that_the_others_cannot() -> None:
     world = World()
     for node in (1, 2):
         world.join(node, credit=1)
@@ -227,7 +227,7 @@ def test_who_cannot_be_dialled_reads_what_the_others_cannot() -> None:
     raise AssertionError("the one who reaches storage stood aside")
 
 
-def test_what_is_known_of_a_node_holds_for_the_next_model() -> None:
+def test_the_reach_of_a_node_holds_for_the_next_model() -> None:
     world = second_hidden()
     world.say(1, m.Enter(state(credit=1)))
     world.say(2, m.Enter(state(credit=16)))

@@ -28,13 +28,13 @@ def names(world: World, node: int) -> list[Silent]:
 
 
 def answer(world: World, *nodes: int) -> None:
-    """The poll's answers: nobody else has any."""
+    """The answers to the poll: no other member has any run."""
     world.wait(0.1)
     for node in nodes:
         world.say(node, m.Heartbeat(swarms=(state(credit=4),)))
 
 
-def test_the_only_one_who_pulls_is_believed_and_reads() -> None:
+def test_the_only_member_that_pulls_is_believed_and_reads() -> None:
     world = seeded(1)
     assert names(world, 1) == [Silent(SEED, X)]
     answer(world, 1)
@@ -57,7 +57,7 @@ def test_of_several_two_have_to_name_it_and_each_run_is_granted_once() -> None:
     assert swarm.book.done == ALL_RUNS
 
 
-def test_one_alone_may_be_cut_off_and_gets_its_own_copy() -> None:
+def test_a_lone_accuser_may_be_cut_off_and_gets_its_own_copy() -> None:
     world = seeded(1, 2)
     names(world, 1)
     assert world.granted(1) or world.granted(2), "nobody reads anything else"
@@ -98,7 +98,7 @@ def test_its_claims_count_again_after_a_while_and_when_it_connects_anew() -> Non
     assert not world.tracking.swarms[X].roster.silent
 
 
-def test_who_delivers_nothing_may_still_pull() -> None:
+def test_a_member_that_delivers_nothing_may_still_pull() -> None:
     """It alone reads: what it has is free, as nobody gets it, and must not keep it from the rest."""
     world = World()
     world.join(1, credit=0)

@@ -128,7 +128,7 @@ def test_a_lease_that_drags_on_is_moved_unasked() -> None:
     assert run in world.granted(2)
 
 
-def test_a_peer_blamed_by_two_is_shunned() -> None:
+def test_a_peer_blamed_by_two_is_banned() -> None:
     world = World()
     for node in (1, 2, 3):
         world.join(node, credit=1)

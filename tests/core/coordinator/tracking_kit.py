@@ -1,4 +1,4 @@
-"""A tracker's mind with a clock, and what each node was sent."""
+"""A tracker's state with a clock, and what each node was sent."""
 
 from collections.abc import Iterable
 from typing import TypeVar

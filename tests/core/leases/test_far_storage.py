@@ -22,7 +22,7 @@ def swarm(runs: int = RUNS, in_flight: int = SETTINGS.in_flight) -> tuple[LeaseB
 
 
 def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[LeaseBook, float]:
-    """Everybody reads what he may, over a link that serves one after the other; also says how long it took."""
+    """All nodes read their leases over a link that serves one after the other; returns how long it took, too."""
     book, have = swarm(runs)
     now = link_free = 0.0
     ends: list[tuple[float, int, int]] = []
@@ -93,7 +93,7 @@ def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
     book.check()
 
 
-def test_what_nobody_works_on_is_not_waited_for() -> None:
+def test_a_run_without_a_reader_keeps_no_other_waiting() -> None:
     """Two nodes that take eight each: more at once can't be, and the others mustn't wait for it."""
     book, have = swarm(1000)
     for node in range(3, NODES + 1):

@@ -1,4 +1,4 @@
-"""Who may read what from the origin."""
+"""Which node may read which run from the origin."""
 
 import pytest
 
@@ -168,7 +168,7 @@ def test_the_end_of_an_excuse_lets_the_others_read_too() -> None:
     book.check()
 
 
-def test_what_was_waited_for_in_vain_is_read_by_the_few_whom_the_tracker_could_dial() -> None:
+def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial() -> None:
     """20 nodes, 18 behind firewalls, which the tracker did not believe: 25 of 38 reads were of use to these alone."""
     for reached, most in (({7, 99}, True), ({5, 6, 7, 8, 9}, False)):
         book, have = make(8, reached=reached, first_in_flight=SETTINGS.first_in_flight)
@@ -183,7 +183,7 @@ def test_what_was_waited_for_in_vain_is_read_by_the_few_whom_the_tracker_could_d
         assert (given.get(7) == [0, 1]) is most
 
 
-def test_only_who_holds_a_lease_says_that_it_was_read_wrong() -> None:
+def test_only_the_holder_of_a_lease_reports_a_wrong_read() -> None:
     book, _ = make()
     book.set_credit(A, 1)
     book.set_credit(B, 1)
@@ -206,7 +206,7 @@ def test_revoked_when_enough_have_it() -> None:
     assert book.done == 1
 
 
-def test_one_bearer_that_has_it_twice_is_one() -> None:
+def test_two_caches_of_one_bearer_count_once() -> None:
     book, have = make()
     book.integrity.bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
     book.set_credit(A, 1)
@@ -245,7 +245,7 @@ def test_a_failed_lease_is_free_if_the_holder_of_its_run_left_or_lied(left: bool
     assert book.free & 1
 
 
-def test_a_gone_nodes_runs_wait_for_the_audit() -> None:
+def test_runs_of_a_node_that_left_wait_until_they_are_known_to_be_lost() -> None:
     book, _ = make()
     book.set_credit(A, 2)
     book.grant(0.0)
@@ -293,7 +293,7 @@ def test_story() -> None:
     assert book.story_of(1) == []
 
 
-def test_demanded_runs_are_granted_first_in_order() -> None:
+def test_urgent_runs_are_granted_first_in_order() -> None:
     book, have = make()
     book.on_urgent(1 << 40 | 1 << 50)
     book.set_credit(A, 3)
@@ -302,7 +302,7 @@ def test_demanded_runs_are_granted_first_in_order() -> None:
     assert book.grant(1.0) == {A: [1]}
 
 
-def test_nobody_gets_what_it_has_no_use_for() -> None:
+def test_no_node_gets_a_run_that_it_has_no_use_for() -> None:
     book, _ = make()
     book.set_credit(A, 4, 1 << 40 | 1 << 41)
     assert book.grant(0.0) == {A: [40, 41]}
@@ -316,7 +316,7 @@ def test_nobody_gets_what_it_has_no_use_for() -> None:
     book.check()
 
 
-def test_who_has_no_use_for_a_run_does_not_keep_the_others_barred_from_it() -> None:
+def test_a_reader_without_use_for_a_run_keeps_no_other_barred_from_it() -> None:
     """Two nodes with a part of the model each, one failed read each: no run was ever granted again."""
     book, _ = make(4)
     book.set_credit(A, 8, 0b0011)
@@ -326,7 +326,7 @@ def test_who_has_no_use_for_a_run_does_not_keep_the_others_barred_from_it() -> N
     assert book.grant(10.0) == {A: [0, 1], B: [2, 3]}
 
 
-def test_who_has_a_run_does_not_keep_the_others_barred_from_it() -> None:
+def test_a_holder_of_a_run_keeps_no_other_barred_from_it() -> None:
     """It is out of their reach, so they read it themselves, also after a failure."""
     book, have = make(2)
     book.set_credit(A, 1)
@@ -342,7 +342,7 @@ def test_who_has_a_run_does_not_keep_the_others_barred_from_it() -> None:
 
 
 def test_a_book_is_idle_when_nobody_wants_what_is_left() -> None:
-    """Who is stuck is helped without a cap while storage is idle; with partial pulls it never was."""
+    """A stuck member is helped without a cap while storage is idle, also with partial pulls."""
     book, have = make(4)
     book.set_credit(A, 8, 0b0011)
     book.grant(0.0)

@@ -32,7 +32,7 @@ class Storm:
         self.book = LeaseBook(self.roster, settings, 7)
         for node in self.places:
             self.book.set_credit(node, 8)
-        self.readers: dict[int, int] = {}  # run -> who read it
+        self.readers: dict[int, int] = {}  # run -> its reader
         self.now = 0.0
 
     def enter(self, place: Place) -> int:
@@ -42,7 +42,7 @@ class Storm:
         return node
 
     def round(self, slow: frozenset[int] = frozenset()) -> dict[int, list[int]]:
-        """Leases go out, and whoever isn't slow reads his."""
+        """Leases go out, and each node that isn't slow reads its own."""
         given = self.book.grant(self.now)
         self.now += 0.1
         for node, runs in given.items():
@@ -68,7 +68,7 @@ def test_each_rack_reads_as_much_as_the_others_whatever_its_size(ahead_ratio: in
     )
 
 
-def test_a_run_goes_to_who_would_bring_it_into_its_rack_anyway() -> None:
+def test_a_run_goes_to_the_node_that_would_bring_it_into_its_rack_anyway() -> None:
     storm = Storm({("", "a"): 20, ("", "b"): 20})
     while storm.round():
         pass
@@ -112,7 +112,7 @@ def test_a_rack_that_comes_late_gets_its_turn_and_not_all_that_is_left() -> None
     assert 0.3 <= late / (len(storm.readers) - before) <= 0.5
 
 
-def test_who_has_left_or_can_not_read_is_passed_over() -> None:
+def test_nodes_that_left_or_cannot_read_are_passed_over() -> None:
     storm = Storm({("", "a"): 3, ("", "b"): 3})
     gone = [node for node, place in storm.places.items() if place[1] == "b"]
     for node in gone[:2]:

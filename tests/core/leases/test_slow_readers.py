@@ -1,4 +1,4 @@
-"""Leases that drag on: who is slow, what is taken back, and how much of it."""
+"""Leases that drag on: which nodes are slow, and how many leases are taken back."""
 
 import random
 
@@ -40,7 +40,7 @@ def test_a_slow_node_gets_hardly_any() -> None:
     assert count[D] < 12  # tried again after each parole
 
 
-def test_what_slow_nodes_do_not_read_the_others_do() -> None:
+def test_the_others_read_what_slow_nodes_do_not() -> None:
     book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     for node in (A, B, C, D):
@@ -50,7 +50,7 @@ def test_what_slow_nodes_do_not_read_the_others_do() -> None:
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
-def test_who_was_slow_reads_again_only_when_all_others_are_full() -> None:
+def test_a_node_on_probation_reads_only_when_all_others_are_full() -> None:
     """Or the last run of all may be one that it sits on: all others waited two seconds for it."""
     book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
@@ -130,7 +130,7 @@ def test_slow_nodes_are_better_than_none() -> None:
     assert list(book.grant(30.0)) == [D]
 
 
-def test_who_could_not_read_a_run_tries_again_before_a_slow_node() -> None:
+def test_a_node_that_failed_at_a_run_tries_again_before_a_slow_one() -> None:
     """Nobody read for 64 s; then the slow one did, also when an outage was all that the other had failed at."""
     book, have = make(2)
     for node in (A, B):
@@ -150,7 +150,7 @@ SLOW, QUICK = 1, range(2, 6)
 
 
 def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
-    """Of five runs the last one can't be read for so long; who tried to, in order."""
+    """The last of five runs can't be read for a while; the nodes that tried to, in order."""
     book, have = make(5)
     for node in (SLOW, *QUICK):
         book.set_credit(node, 2)
@@ -183,7 +183,7 @@ def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_r
     assert reader in QUICK
 
 
-def test_who_wants_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
+def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -> None:
     book, have = make(2)
     book.set_credit(A, 2)
     book.set_credit(B, 2, 0b01)
@@ -303,7 +303,7 @@ def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
     assert all(records[lease.node].newest_done <= lease.since for lease in leases)
 
 
-def test_what_is_taken_back_unasked_is_capped() -> None:
+def test_leases_taken_back_unasked_are_capped() -> None:
     book, have = make(250)  # eight in a thousand: two
     drag(book, have, late=3)
     assert sum(map(len, book.take_back_overdue(3.0).values())) == 2
@@ -327,7 +327,7 @@ def test_rescues_are_capped() -> None:
     assert book.regrant(7, 1.0, capped=False)
 
 
-def test_who_only_fails_does_not_keep_a_slow_node_from_a_run() -> None:
+def test_a_node_that_only_fails_does_not_keep_a_slow_one_from_a_run() -> None:
     """The quick node's reads all failed; the slow one got the run when its own rest was over, a minute later."""
     book, have = make(2)
     book.set_credit(A, 1)

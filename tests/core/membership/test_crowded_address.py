@@ -1,4 +1,4 @@
-"""Who makes room for whom."""
+"""Which stranger makes room for another."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is dialled back, when, and what is believed of the answers."""
+"""Which nodes are dialled back, when, and what is believed of the answers."""
 
 import itertools
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_each_that_announces_itself_is_dialled_once() -> None:
     assert whom(dials, 9.0) == [member(1)], "it came back: perhaps not as it was"
 
 
-def test_who_comes_back_while_it_is_dialled_is_dialled_once_more() -> None:
+def test_a_node_that_comes_back_while_it_is_dialled_is_dialled_once_more() -> None:
     """After nine failures it would otherwise have waited for eleven minutes."""
     dials = tried(1, failed=(2,))
     dials.doubt_late(2.0)
@@ -109,7 +109,7 @@ def test_only_numbers_of_nodes_are_dialled() -> None:
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:x", "10.0.0.1:000080" + 20 * "9"]
 )
-def test_what_nobody_can_dial_is_tried_all_the_same(address: str) -> None:
+def test_an_address_that_nobody_can_dial_is_tried_all_the_same(address: str) -> None:
     """It fails at once, and people hear of the node."""
     dials = tried(1)
     dials.on_announced(m.Member(2, address))
@@ -150,7 +150,7 @@ def test_nobody_has_us_dial_more_than_once_a_second_or_fills_our_memory(
     assert not dials._nodes
 
 
-def test_what_was_to_be_looked_at_sooner_is_not_kept() -> None:
+def test_deadlines_that_a_sooner_one_replaced_are_not_kept() -> None:
     """A node came back half a second after its dial, and then three, for half a day: 11,000 times were kept."""
     dials, now = tried(1, failed=(2,)), 0.0
     for turn in range(6000):
@@ -182,7 +182,7 @@ def test_dials_of_those_who_left_count_until_they_end() -> None:
     assert len(dials.step(now)) == 1
 
 
-def test_who_is_new_comes_before_who_is_tried_again() -> None:
+def test_a_new_node_comes_before_one_that_is_tried_again() -> None:
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
     for node in range(100, 110):
         dials.on_announced(member(node))
@@ -226,7 +226,7 @@ def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiti
 
 
 def test_newcomers_in_the_void_do_not_keep_those_waiting_that_are_tried_again() -> None:
-    """Eighty pods in crash loops took all places, and who had failed once was never tried again."""
+    """Eighty pods in crash loops took all places, and nodes that had failed once were never tried again."""
     dials, now = tried(1, failed=(2,)), 0.0
     open_dials: list[tuple[float, Dial]] = []
     again: list[int] = []
@@ -255,7 +255,7 @@ def test_those_tried_again_take_few_places_when_nobody_answers() -> None:
     assert dials.next_wakeup() is None, "the others wait for a place"
 
 
-def test_who_comes_back_while_it_waits_to_be_tried_again_is_new() -> None:
+def test_a_node_that_comes_back_while_it_waits_to_be_tried_again_is_new() -> None:
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
     dials.doubt_late(6.0)
     assert [one.node for one in whom(dials, 6.0)] == [0]
@@ -287,7 +287,7 @@ def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
     assert len(started) == dialback.AT_ONCE, "those under way haven't ended"
 
 
-def test_who_does_not_answer_is_doubted_and_trusted_again_when_it_does() -> None:
+def test_a_node_that_does_not_answer_is_doubted_until_it_does() -> None:
     dials = tried(1)
     dials.doubt_late(1.0)
     dials.on_announced(member(2))
@@ -318,7 +318,7 @@ def test_of_whom_something_is_known_nothing_is_doubted_while_it_is_dialled_again
     assert dials.unreached == {2}, "it wasn't, and isn't silent for a moment only"
 
 
-def test_who_fails_is_unreached_told_of_once_and_tried_again_less_and_less() -> None:
+def test_a_node_that_fails_is_reported_once_and_tried_again_less_and_less() -> None:
     dials = tried(1, failed=(2,))
     assert (dials.doubted, dials.unreached) == ({2}, {2})
     assert dials.changes() == ([2], [2])
@@ -393,7 +393,7 @@ def test_sites_speak_for_themselves() -> None:
     assert not dials.doubted
 
 
-def test_who_moves_or_leaves_is_another_matter() -> None:
+def test_a_node_that_moves_or_leaves_is_judged_anew() -> None:
     dials = tried(1, failed=(2,))
     dials.on_announced(member(2))
     (before,) = dials.step(2.0)
@@ -412,7 +412,7 @@ def test_who_moves_or_leaves_is_another_matter() -> None:
     assert whom(dials, 5.0) == [member(2)]
 
 
-def test_who_moves_to_and_fro_is_judged_by_its_last_dial() -> None:
+def test_a_node_that_moves_to_and_fro_is_judged_by_its_last_dial() -> None:
     dials = tried(1)
     dials.on_announced(member(2))
     (first,) = dials.step(1.0)

@@ -89,7 +89,7 @@ def test_large_swarm_mixes_rack_complete_and_far() -> None:
     assert len({racks[n] for n in last}) > 3
 
 
-def test_nobody_is_everybodys_neighbour() -> None:
+def test_no_node_is_the_neighbour_of_all() -> None:
     handed = build([0] * 500, set(), 24, 1)
     degree = dict.fromkeys(handed, 0)
     for node, others in handed.items():

@@ -8,7 +8,7 @@ def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:
     assert all(twins.admit(1, instance) for instance in (7, 7, 8, 8, 9))
 
 
-def test_who_was_replaced_and_comes_back_is_refused_while_the_other_is_there() -> None:
+def test_a_replaced_process_that_comes_back_is_refused_while_the_other_is_there() -> None:
     twins = ClonedIds()
     assert twins.admit(1, 7)
     assert twins.admit(1, 8)
@@ -25,7 +25,7 @@ def test_releases_that_say_nothing_are_let_in() -> None:
     assert all(twins.admit(1, instance) for instance in (0, 7, 0, 7, 8, 0))
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_memory_of_replaced_processes_is_bounded() -> None:
     twins = ClonedIds()
     assert all(twins.admit(1, instance) for instance in range(1, 100))
     assert not twins.admit(1, 98)

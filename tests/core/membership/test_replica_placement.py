@@ -43,7 +43,7 @@ def test_copies_lie_far_apart() -> None:
     assert choose(some, [node(9, ("A", "r1"))], 2, SIZE, dice()) == [4, 3]
 
 
-def test_who_is_alike_is_chosen_by_dice() -> None:
+def test_nodes_that_are_alike_are_chosen_by_dice() -> None:
     some = {n: node(n) for n in range(50)}
     first = {choose(some, [], 1, SIZE, dice(seed))[0] for seed in range(100)}
     assert len(first) > 20

@@ -1,4 +1,4 @@
-"""What members tell for people: added up once, whoever restarts, and bounded."""
+"""What members tell for people: added up once, also over restarts, and bounded."""
 
 import pytest
 
