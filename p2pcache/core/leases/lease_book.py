@@ -237,7 +237,7 @@ class LeaseBook:
             return None
         self._times_taken[run] = times + 1
         self._give_up(run, now, "too slow")
-        self.readers.pace.on_lease_taken(self._members[lease.node], lease.since, now)
+        self.readers.slow_readers.on_lease_taken(self._members[lease.node], lease.since, now)
         return lease.node
 
     def expire(self, now: float) -> bool:
@@ -323,8 +323,8 @@ class LeaseBook:
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
-        late = now - DRAGGING_TIMES * self.readers.pace.usual_s
-        if not self.readers.pace.measured:
+        late = now - DRAGGING_TIMES * self.readers.slow_readers.usual_s
+        if not self.readers.slow_readers.measured:
             return len(self.leases)
         dragging = sum(1 for _ in takewhile(lambda one: one.since < late, self.leases.values()))
         most = int(SLOW_READER.max_share * self._settings.in_flight)

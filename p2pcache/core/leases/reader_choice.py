@@ -96,7 +96,7 @@ class ReaderChoice:
     def _choose_quick_first(
         self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
     ) -> MemberRecord | None:
-        any_slow = bool(self._readers.pace.resting)
+        any_slow = bool(self._readers.slow_readers.resting)
         found = self._choose_of(run, barred, aside=aside, slow_too=not any_slow)
         if found is None and any_slow:
             found = self._choose_of(run, barred, aside=aside, slow_too=True)
@@ -155,7 +155,7 @@ class ReaderChoice:
         # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
         # for which all others are full; nor one that stands aside.
         readers = self._readers
-        convicted = readers.pace.convicted.values()
+        convicted = readers.slow_readers.convicted.values()
         unfit = sum(1 for one in convicted if one.credit and not one.aside)
         fit = readers.fit - unfit
         # A lone reader has its usual reads, and as many times more as all have: half of what the link holds.

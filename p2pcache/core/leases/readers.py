@@ -58,7 +58,7 @@ class Readers:
         self.with_room: tuple[list[Bag], list[Bag]] = ([Bag()], [Bag()])
         self.aside = 0  # how many readers stand aside
         self.reached = reached
-        self.pace = SlowReaders(settings.slow_node_ratio)
+        self.slow_readers = SlowReaders(settings.slow_node_ratio)
         self.dice = dice
         self._members = members
         self._doubted = doubted
@@ -87,7 +87,7 @@ class Readers:
             record.credit = 0
             self.working.pop(record.node, None)
             self._resting.pop(record.node, None)
-            self.pace.end_rest(record)
+            self.slow_readers.end_rest(record)
         self._review(record)
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
@@ -114,7 +114,7 @@ class Readers:
     def reset(self, record: MemberRecord) -> None:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
         self.set_credit(record, 0, ALL)
-        self.pace.reset(record)
+        self.slow_readers.reset(record)
         self._hidden.pop(record.node, None)
         self._excused.pop(record.node, None)
         record.failures, record.newest_done = 0, -inf
@@ -140,7 +140,7 @@ class Readers:
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)
-        self.pace.on_read_done(record, lease.since, now, len(self.working))
+        self.slow_readers.on_read_done(record, lease.since, now, len(self.working))
 
     def on_read_failed(self, record: MemberRecord, now: float) -> None:
         """A reader couldn't read from the origin: it rests, longer with each failure in a row."""
@@ -156,14 +156,14 @@ class Readers:
 
         Where fewer reads share the link each takes less, but no less if it lost packets (docs/lab/0038).
         """
-        if not self.pace.measured:
+        if not self.slow_readers.measured:
             return inf
         fewer = max(1.0, self._settings.in_flight / self.at_once)
-        return self._settings.stuck_factor * self.pace.usual_s * fewer
+        return self._settings.stuck_factor * self.slow_readers.usual_s * fewer
 
     def others_are_quick(self, record: MemberRecord) -> bool:
         """Whether any other reader isn't slow."""
-        slow = len(self.pace.resting) + (record.pace is not Pace.SLOW)
+        slow = len(self.slow_readers.resting) + (record.pace is not Pace.SLOW)
         return len(self.working) > slow
 
     # -- whether others get at them ----------------------------------------------------------------
@@ -257,8 +257,8 @@ class Readers:
         if self._resting:
             for node in [n for n, one in self._resting.items() if one.rests_until <= now]:
                 del self._resting[node]
-        if self.pace.resting:
-            self.pace.end_rests(now)
+        if self.slow_readers.resting:
+            self.slow_readers.end_rests(now)
         if self._hidden:
             for record in [one for one in self._hidden.values() if one.hidden_until <= now]:
                 self.show(record)
@@ -270,7 +270,7 @@ class Readers:
     def next_rested(self) -> float | None:
         """When `end_rests` has something to do."""
         ends = [one.rests_until for one in self._resting.values()]
-        ends += [one.slow_until for one in self.pace.resting.values()]
+        ends += [one.slow_until for one in self.slow_readers.resting.values()]
         ends += [one.hidden_until for one in self._hidden.values()]
         ends += [one.excused_until for one in self._excused.values()]
         return min(ends, default=None)
@@ -280,10 +280,10 @@ class Readers:
         records = self._members.values()
         assert self.working.keys() == {one.node for one in records if one.credit}
         assert self.choosy.keys() == {one.node for one in records if one.wanted != ALL}
-        assert self._resting.keys() | self.pace.resting.keys() <= self.working.keys()
+        assert self._resting.keys() | self.slow_readers.resting.keys() <= self.working.keys()
         assert self._hidden.keys() | self._excused.keys() <= self._members.keys()
         assert self.aside == sum(one.aside for one in records)
-        self.pace.check(self._members)
+        self.slow_readers.check(self._members)
         for one in self.working.values():
             assert one.aside == (self.reach_of(one) in (Reach.SILENT, Reach.UNREACHED))
         for aside, levels in enumerate(self.with_room):

@@ -11,7 +11,7 @@ from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make
 
 def taken(book: LeaseBook, have: Have, node: int, since: float, now: float) -> None:
     """A lease that the node has had since then is taken from it."""
-    book.readers.pace.on_lease_taken(have.roster.members[node], since, now)
+    book.readers.slow_readers.on_lease_taken(have.roster.members[node], since, now)
 
 
 def run_swarm(book: LeaseBook, have: Have, pace: dict[int, float], until: float) -> dict[int, int]:
@@ -46,7 +46,7 @@ def test_the_others_read_what_slow_nodes_do_not() -> None:
     for node in (A, B, C, D):
         book.set_credit(node, 8)
     book.grant(20.0)
-    assert D in book.readers.pace.resting
+    assert D in book.readers.slow_readers.resting
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
@@ -89,7 +89,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
         ends.sort()
         now, node, run = ends.pop(0)
         finish(book, have, node, run, now)
-        assert len(book.readers.pace.resting) <= 2
+        assert len(book.readers.slow_readers.resting) <= 2
         worst = max(worst, *(len(book.runs_of(n)) for n in range(1, 9)))
     assert worst <= 4
 
@@ -179,7 +179,7 @@ def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_r
     book, _ = outage(4)
     assert book._failed_at[4] == set(QUICK)
     (reader,) = book.grant(60.0)
-    assert SLOW not in book.readers.pace.resting
+    assert SLOW not in book.readers.slow_readers.resting
     assert reader in QUICK
 
 
@@ -201,9 +201,9 @@ def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
         finish(book, have, B, run, 0.5)
     for run in given[A]:
         finish(book, have, A, run, 10.0)
-    assert A in book.readers.pace.resting
+    assert A in book.readers.slow_readers.resting
     book.expire(15.0)
-    assert A not in book.readers.pace.resting
+    assert A not in book.readers.slow_readers.resting
 
 
 def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
