@@ -5,7 +5,8 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from p2pcache.core.membership.dialback import DIAL_S, Dial
+from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.io.peers.transport.dialer import Dialer
 
 LOOK_S = 0.01  # an answer that lies there already is taken in first

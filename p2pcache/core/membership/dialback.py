@@ -14,30 +14,22 @@ from typing import NamedTuple
 
 from p2pcache.core import backoff
 from p2pcache.core.membership.member_record import Reach
+from p2pcache.core.membership.settings import (
+    AGAIN_AT_ONCE,
+    AGAIN_RATE,
+    AGAIN_S,
+    AT_ONCE,
+    BURST,
+    DISBELIEVED,
+    DOUBT_AFTER_S,
+    LAST_AGAIN_S,
+    LEAST_PAUSE_S,
+    RATE,
+)
 from p2pcache.core.protocol import address as addresses
 from p2pcache.core.protocol.messages import Member
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId
-
-AT_ONCE = 256  # dials under way; one into the void keeps its place for `DIAL_S`
-RATE = 500.0  # a second: a sixth of the tracker's core, while ten thousand announce themselves
-BURST = 64
-# Nodes that failed are tried again beside new ones, so that neither keep the others waiting. Where the tracker itself
-# is cut off all nodes fail.
-AGAIN_AT_ONCE = 64
-AGAIN_RATE = 50.0
-LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
-DIAL_S = 1.25  # without an answer it has failed: a lost SYN is sent again after a second
-# Without an answer others get the leases; a node that answers later has lost nothing. At 25 Gbit/s 75 runs are read in
-# 0.1 s.
-DOUBT_AFTER_S = 0.05
-# An unreached node is tried again, as somebody may have opened the port; after twice as long each time, up to a dial in
-# eleven minutes for each node.
-AGAIN_S = 5.0
-LAST_AGAIN_S = 640.0
-# A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
-# balance would turn the site over and over.
-DISBELIEVED = 0.8
 
 
 class Dial(NamedTuple):

@@ -8,11 +8,9 @@ import random
 from collections.abc import Mapping
 
 from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.settings import COMPLETE_SHARE, RACK_SHARE
 from p2pcache.core.sampled_set import Bag
 from p2pcache.ids import NodeId
-
-RACK_SHARE = 2  # half of the neighbours are from the same rack: a way between racks is narrow
-COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and none is overrun
 
 
 def neighbours(

@@ -3,11 +3,10 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from p2pcache.core.membership.settings import MOST_REPLACED
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
-
-MOST_REPLACED = 16  # processes that are remembered of one id
 
 
 @dataclass(slots=True)

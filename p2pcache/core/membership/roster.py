@@ -9,13 +9,11 @@ from operator import or_
 from p2pcache.core import bitset
 from p2pcache.core.membership import neighbour_handout
 from p2pcache.core.membership.member_record import MemberRecord, Place, Standing
+from p2pcache.core.membership.settings import FLUSH_S, FLUSH_S_PER_MEMBER
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
 from p2pcache.core.sampled_set import Bag
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-FLUSH_S = 0.25  # the list's changes are sent in batches: at most four a second
-FLUSH_S_PER_MEMBER = 0.0005  # and fewer in large swarms: a batch costs 68 us for each receiver
 
 
 class Roster:

@@ -3,10 +3,9 @@
 Nothing is decided by these figures: a member that lies about them misleads a screen, no more.
 """
 
+from p2pcache.core.membership.settings import MAX_FIGURES
 from p2pcache.core.protocol.messages import SwarmState
 from p2pcache.ids import NodeId
-
-MAX_REMEMBERED = 20_000  # nodes whose last figures are kept, departed ones included
 
 
 class UsageLedger:
@@ -41,7 +40,7 @@ class UsageLedger:
         fresh = [b - a if b >= a else b for a, b in zip(before, now, strict=True)]
         self.peers, self.origin = self.peers + fresh[0], self.origin + fresh[1]
         self.local += fresh[2]
-        if node not in self._last and len(self._last) >= MAX_REMEMBERED:
+        if node not in self._last and len(self._last) >= MAX_FIGURES:
             self._last.pop(next(iter(self._last)))
         self._last[node] = now
 

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
-from p2pcache.core.membership.dialback import DIAL_S, Dial
+from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send
+from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.sim.cluster.agent_link import AgentLink

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.membership import dialback
+from p2pcache.core.membership import settings
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.protocol import messages as m
 
@@ -169,14 +169,14 @@ def test_deadlines_that_a_sooner_one_replaced_are_not_kept() -> None:
 def test_dials_of_those_who_left_count_until_they_end() -> None:
     dials, now = DialBacks(), 0.0
     out: list[Dial] = []
-    for step in range(2 * dialback.AT_ONCE):
+    for step in range(2 * settings.AT_ONCE):
         now = 10.0 * step
         dials.on_announced(member(step, address="10.0.0.1:1"))
         dials.doubt_late(now)
         out += dials.step(now)
         dials.forget(step)
         dials.check()
-    assert len(out) == dialback.AT_ONCE
+    assert len(out) == settings.AT_ONCE
     dials.on_ended(out[0], reached=True, now=now)
     dials.on_announced(member(1))
     assert len(dials.step(now)) == 1
@@ -189,7 +189,7 @@ def test_a_new_node_comes_before_one_that_is_tried_again() -> None:
     dials.doubt_late(6.0)
     assert [one.node for one in whom(dials, 6.0)] == [*range(100, 110), 0]
     due = dials.next_wakeup()
-    assert due == 6.0 + 1 / dialback.AGAIN_RATE
+    assert due == 6.0 + 1 / settings.AGAIN_RATE
     assert [one.node for one in whom(dials, due)] == [1]
 
 
@@ -222,7 +222,7 @@ def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiti
             again += 1
             dials.on_ended(one, reached=False, now=now)
     assert newcomers == 50
-    assert 0.8 * 10 * dialback.AGAIN_RATE < again <= 10 * dialback.AGAIN_RATE + 2
+    assert 0.8 * 10 * settings.AGAIN_RATE < again <= 10 * settings.AGAIN_RATE + 2
 
 
 def test_newcomers_in_the_void_do_not_keep_those_waiting_that_are_tried_again() -> None:
@@ -237,13 +237,13 @@ def test_newcomers_in_the_void_do_not_keep_those_waiting_that_are_tried_again() 
         while open_dials and open_dials[0][0] <= now:
             dials.on_ended(open_dials.pop(0)[1], reached=False, now=now)
         for one in dials.step(now):
-            open_dials.append((now + dialback.DIAL_S, one))
+            open_dials.append((now + settings.DIAL_S, one))
             again += [round(now)] * (one.member.node == 2)
     assert again[:2] == [5, 16]
 
 
 def test_those_tried_again_take_few_places_when_nobody_answers() -> None:
-    count = dialback.AGAIN_AT_ONCE + 20
+    count = settings.AGAIN_AT_ONCE + 20
     dials = tried(*range(1000, 1000 + 10), failed=tuple(range(10)))
     for node in range(10, count):
         dials.on_announced(member(node))
@@ -251,7 +251,7 @@ def test_those_tried_again_take_few_places_when_nobody_answers() -> None:
             dials.on_ended(one, reached=False, now=1.0)
     dials.doubt_late(200.0)
     begun = [one for tick in range(count) for one in dials.step(200.0 + tick)]
-    assert [one.again for one in begun] == [True] * dialback.AGAIN_AT_ONCE
+    assert [one.again for one in begun] == [True] * settings.AGAIN_AT_ONCE
     assert dials.next_wakeup() is None, "the others wait for a place"
 
 
@@ -277,14 +277,14 @@ def test_a_storm_of_members_is_dialled_at_a_rate_and_few_at_once() -> None:
         now = max(now, due)
         dials.doubt_late(now)
         started = dials.step(now)
-        assert len(started) <= dialback.AT_ONCE
+        assert len(started) <= settings.AT_ONCE
         for one in started:
             dials.on_ended(one, reached=True, now=now)
         begun += len(started)
-        assert begun <= dialback.BURST + dialback.RATE * now + 2
-    assert begun > 0.95 * 10 * dialback.RATE
+        assert begun <= settings.BURST + settings.RATE * now + 2
+    assert begun > 0.95 * 10 * settings.RATE
     started = [one for second in range(1, 9) for one in dials.step(now + second)]
-    assert len(started) == dialback.AT_ONCE, "those under way haven't ended"
+    assert len(started) == settings.AT_ONCE, "those under way haven't ended"
 
 
 def test_a_node_that_does_not_answer_is_doubted_until_it_does() -> None:
@@ -293,10 +293,10 @@ def test_a_node_that_does_not_answer_is_doubted_until_it_does() -> None:
     dials.on_announced(member(2))
     (second,) = dials.step(1.0)
     assert not dials.doubted
-    assert dials.next_wakeup() == 1.0 + dialback.DOUBT_AFTER_S
-    dials.step(1.0 + dialback.DOUBT_AFTER_S)
+    assert dials.next_wakeup() == 1.0 + settings.DOUBT_AFTER_S
+    dials.step(1.0 + settings.DOUBT_AFTER_S)
     assert not dials.doubted, "its answer may have come, and wait for us"
-    dials.doubt_late(1.0 + dialback.DOUBT_AFTER_S)
+    dials.doubt_late(1.0 + settings.DOUBT_AFTER_S)
     assert (dials.doubted, dials.unreached) == ({2}, set())
     assert dials.changes() == ([2], [])
     dials.on_ended(second, reached=True, now=1.2)
@@ -348,7 +348,7 @@ def test_a_node_that_fails_is_reported_once_and_tried_again_less_and_less() -> N
     dials.on_ended(again, reached=False, now=now + 2.0)
     assert dials.should_tell(2), "it had been reached"
     dials.doubt_late(now + 6.0)
-    assert dials.next_wakeup() == now + 2.0 + dialback.AGAIN_S, "the first failure since"
+    assert dials.next_wakeup() == now + 2.0 + settings.AGAIN_S, "the first failure since"
     dials.on_announced(member(2, address="10.9.9.9:1"))
     (again,) = dials.step(now + 6.0)
     dials.on_ended(again, reached=False, now=now + 6.0)
@@ -452,7 +452,7 @@ def test_any_story(steps: list[tuple[int, str, bool, bool]]) -> None:
                 dials.on_ended(out.pop(node % len(out)), reached=flag, now=now)
         dials.doubt_late(now)
         for dial in dials.step(now):
-            assert now - begun.get(dial.member.node, -inf) >= dialback.LEAST_PAUSE_S
+            assert now - begun.get(dial.member.node, -inf) >= settings.LEAST_PAUSE_S
             begun[dial.member.node] = now
             out.append(dial)
         dials.check()

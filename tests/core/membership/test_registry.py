@@ -1,6 +1,7 @@
 """Two live agents with one node id, told from one that was restarted."""
 
-from p2pcache.core.membership.registry import MOST_REPLACED, ClonedIds
+from p2pcache.core.membership.registry import ClonedIds
+from p2pcache.core.membership.settings import MOST_REPLACED
 
 
 def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:

@@ -13,7 +13,8 @@ import pytest
 import uvloop
 
 from p2pcache.core.membership import dialback
-from p2pcache.core.membership.dialback import DIAL_S, DOUBT_AFTER_S, Dial
+from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.settings import DIAL_S, DOUBT_AFTER_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.members.dialback_dialer import Dialling
 from tests.tracker.fake_agent import FakeAgent

@@ -1,0 +1,34 @@
+"""Thresholds of the membership room that no operator tunes; `core.settings.MemberSettings` has the others."""
+
+# -- the list of members --
+FLUSH_S = 0.25  # between two changes of a swarm's list: at most four a second
+FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each receiver
+
+# -- neighbours --
+RACK_SHARE = 2  # half of the neighbours are from the same rack: a link between racks is narrow
+COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and none is overrun
+
+# -- dial-backs --
+AT_ONCE = 256  # dials under way; one without any answer keeps its place for `DIAL_S`
+RATE = 500.0  # dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves
+BURST = 64  # dials at once after a pause
+# Nodes that failed are tried again beside new ones, so that neither keep the others waiting. Where the tracker itself
+# is cut off all nodes fail.
+AGAIN_AT_ONCE = 64
+AGAIN_RATE = 50.0  # a second
+LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
+DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
+# Without an answer other nodes get the leases; a node that answers later has lost nothing. At 25 Gbit/s 75 runs are
+# read in 0.1 s.
+DOUBT_AFTER_S = 0.05
+# An unreached node is tried again, as somebody may have opened the port; after twice as long each time, up to a dial in
+# eleven minutes for each node.
+AGAIN_S = 5.0
+LAST_AGAIN_S = 640.0
+# A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
+# balance would turn the site over and over.
+DISBELIEVED = 0.8
+
+# -- what is remembered --
+MOST_REPLACED = 16  # processes of one id
+MAX_FIGURES = 20_000  # nodes whose last figures are kept for a model, departed ones included
