@@ -15,7 +15,7 @@ ACCUSERS_TO_HIDE = 2  # nodes that were sent to a holder in vain: one alone may 
 
 # -- stuck runs --
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
-SCARCE = 2  # a run with at most so many holders is worth a second read
+SCARCE = 2  # holders at most, for a run to be worth a second read
 REGRANT_AFTER_S = 4.0  # after holders were introduced and didn't help
 # Runs, however few a model has: four nodes that nobody can dial get two leases each before that is noticed.
 LEAST_REGRANTED_EARLY = 8

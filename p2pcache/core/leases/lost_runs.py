@@ -1,7 +1,7 @@
 """Finding runs that were read from the origin but whose holders are gone.
 
 The tracker hears at heartbeats only what members have, so what a lost node had read may live on in members that didn't
-say so yet. Before such runs are read again, all members are polled.
+say so yet. Before lost runs are read again, all members are polled.
 """
 
 from p2pcache.core.leases.lease_book import LeaseBook

@@ -77,7 +77,7 @@ class _Site:
 
 
 class _Line:
-    """Nodes that wait to be dialled: so many a second, so many at once."""
+    """Nodes that wait to be dialled, with a limit of dials a second and at once."""
 
     def __init__(self, rate: float, burst: int, at_once: int) -> None:
         self._rate = rate

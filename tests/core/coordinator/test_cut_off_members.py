@@ -1,4 +1,4 @@
-"""A part of a swarm that nobody else brings anything: the tracker has more read for it, each time."""
+"""A part of a swarm that is cut off from the rest: the tracker has more runs read for it each time."""
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
@@ -44,7 +44,7 @@ class Part:
         return runs
 
     def read(self) -> int:
-        """It reads all that it may; returns how much that was."""
+        """It reads all its leases; returns how many runs that were."""
         count = 0
         while runs := self.granted():
             self.world.done(2, *runs)
@@ -53,7 +53,7 @@ class Part:
         return count
 
     def steps(self, count: int) -> list[int]:
-        """What it reads between two notices, so many times."""
+        """How many runs it reads between each two notices."""
         read = []
         for _ in range(count):
             self.say()
@@ -63,7 +63,7 @@ class Part:
 
 
 def test_it_gets_more_each_time() -> None:
-    """32 runs in twelve seconds were all that a rack got behind a firewall: half an hour for 140 GB."""
+    """Otherwise a rack behind a firewall gets 32 runs in twelve seconds: half an hour for 140 GB."""
     part = Part()
     assert part.steps(5) == [0, 32, 128, 512, 328]
     assert not part.lacks
@@ -103,7 +103,7 @@ def test_two_notices_at_once_are_one() -> None:
 
 
 def test_after_a_while_it_is_introduced_anew() -> None:
-    """Somebody may have mended it: what others have isn't read again on a suspicion a minute old."""
+    """Somebody may have mended it: runs of others aren't read again on a suspicion a minute old."""
     part = Part()
     part.steps(2)
     part.wait(CUT_OFF_S + 1)
@@ -128,7 +128,7 @@ def test_a_member_that_left_and_comes_back_is_introduced_anew() -> None:
 
 
 def test_it_is_told_of_for_a_whole_day() -> None:
-    """What is read for it grows each time: that was a number of a thousand bits at last."""
+    """The number of runs that are read for it grows each time, but not without end."""
     part = Part(runs=64)
     part.steps(3)
     for _ in range(40):

@@ -16,7 +16,7 @@ ALL_RUNS = bitset.full(RUNS)
 
 
 def reads_wrong(world: World, node: int) -> list[int]:
-    """The node reads what it has leases for, and it doesn't match; returns the runs."""
+    """The node reads the runs of its leases, and the bytes don't match; returns the runs."""
     book = world.tracking.swarms[X].book
     runs = tuple(sorted(book.runs_of(node)))
     if runs:
@@ -217,7 +217,7 @@ def test_all_ids_of_one_certificate_are_one_witness(*, certified: bool) -> None:
     reads_wrong(world, nodes[0])
     while run not in book.runs_of(nodes[1]):
         reads_right(world, nodes[1])
-        if run in book.runs_of(nodes[2]):  # not it: this one's word would count
+        if run in book.runs_of(nodes[2]):  # not the run of this node: its word would count
             world.say(nodes[2], m.LeaseReport(X, EPOCH, failed=(run,)))
             world.wait(0.1, alive=nodes)
     reads_wrong(world, nodes[1])

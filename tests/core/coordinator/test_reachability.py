@@ -13,7 +13,7 @@ from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
 
 
-def rescues(world: World) -> int:
+def regrants(world: World) -> int:
     return world.tracking.swarms[X].book.regranted
 
 
@@ -77,7 +77,7 @@ def test_an_announcement_that_is_refused_says_nothing_of_a_place() -> None:
 
 
 def test_a_hidden_node_is_not_called_unreached_for_ever() -> None:
-    """While nobody wants a lease nobody wakes the lease book."""
+    """Even while no member wants a lease, so that nothing wakes the lease book."""
     world = World()
     world.join(1, have=2**32 - 1)
     swarm = world.tracking.swarms[X]
@@ -115,14 +115,14 @@ def test_runs_of_an_unreached_node_are_read_again_within_the_cap() -> None:
     world.done(2, *mine)
     answer(world, 1, reached=True)
     world.wait(0.1, alive=(1, 2))
-    assert not rescues(world), "it may only be late"
+    assert not regrants(world), "it may only be late"
     answer(world, 2, reached=False)
-    assert rescues(world) == len(mine) <= LEAST_REGRANTED_EARLY, "4 % of 32 runs were one"
+    assert regrants(world) == len(mine) <= LEAST_REGRANTED_EARLY, "4 % of 32 runs were one"
     assert world.tracking.swarms[X].book.free & 1 << mine[0]
 
 
 def test_one_complaint_is_enough_where_the_tracker_dialled_in_vain() -> None:
-    """One pod came first, and nobody can fetch from it: the others read all that it has."""
+    """One pod came first, and no other can fetch from it: the others read all its runs."""
     world = World()
     world.join(1, credit=8)
     for _ in range(4):
@@ -134,17 +134,17 @@ def test_one_complaint_is_enough_where_the_tracker_dialled_in_vain() -> None:
     answer(world, 2, 3, reached=True)
     answer(world, 1, 5, reached=False)
     has = world.tracking.swarms[X].roster.members[1].have
-    assert rescues(world) == LEAST_REGRANTED_EARLY < has.bit_count(), (
+    assert regrants(world) == LEAST_REGRANTED_EARLY < has.bit_count(), (
         "only the tracker may not reach it"
     )
     stuck = m.Stuck(X, (has.bit_length() - 1,))
     world.say(2, stuck)
-    assert rescues(world) == LEAST_REGRANTED_EARLY, "it may well help"
+    assert regrants(world) == LEAST_REGRANTED_EARLY, "it may well help"
     world.wait(4.1, alive=(1, 2, 3, 4, 5))
     out = world.tracking.handle(2, stuck, world.now)
     assert Unreached(1, X) in out
     world.take(out)
-    assert rescues(world) == has.bit_count()
+    assert regrants(world) == has.bit_count()
 
 
 def test_a_node_that_is_cut_off_both_ways_reads_for_itself() -> None:
@@ -182,18 +182,18 @@ def test_a_node_that_wants_other_runs_than_the_rest_is_not_kept_waiting() -> Non
 
 
 def test_runs_of_a_first_unreached_node_are_read_again_when_others_come() -> None:
-    """The whole storm stood still for four seconds, for one run, and for twelve for the second one."""
+    """Otherwise the whole storm stands still for four seconds for one run, and for twelve for the second."""
     world = second_hidden()
     world.say(2, m.Enter(state(credit=2)))
     first, second = world.granted(2)
     world.done(2, first)
-    assert not rescues(world), "nobody else wants it"
+    assert not regrants(world), "nobody else wants it"
     world.say(1, m.Enter(state(credit=8)))
     assert first in world.granted(1)
     world.done(1, first)
     world.done(2, second)
     world.wait(0.5, alive=(1, 2))
-    assert rescues(world) == 2
+    assert regrants(world) == 2
 
 
 def test_a_stuck_node_is_sent_to_the_reached_holder() -> None:
@@ -206,7 +206,7 @@ def test_a_stuck_node_is_sent_to_the_reached_holder() -> None:
     world.forget_mail()
     world.say(3, m.Stuck(X, (0,)))
     assert {one.node for swarm in world.got(3, m.Swarm) for one in swarm.joined} >= {2}
-    assert not rescues(world)
+    assert not regrants(world)
 
 
 def test_an_unreached_node_reads_runs_that_the_others_cannot() -> None:

@@ -99,7 +99,7 @@ def test_its_claims_count_again_after_a_while_and_when_it_connects_anew() -> Non
 
 
 def test_a_member_that_delivers_nothing_may_still_pull() -> None:
-    """It alone reads: what it has is free, as nobody gets it, and must not keep it from the rest."""
+    """It alone reads: its runs are free, as no other gets them, and must not keep it from the rest."""
     world = World()
     world.join(1, credit=0)
     world.join(SEED, credit=16)

@@ -1,4 +1,4 @@
-"""What the tracker makes of nodes that are stuck, slow, wronged or lied to."""
+"""What the tracker does for nodes that are stuck, wait for a slow one, or got wrong bytes."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
     assert book.regranted == RUNS, "each was read again, whatever the cap"
 
 
-def test_stuck_again_rescues_a_scarce_run() -> None:
+def test_a_scarce_run_is_granted_again_for_a_member_that_is_stuck_again() -> None:
     world = World()
     for node in (1, 2):
         world.join(node, credit=2 - node)

@@ -1,4 +1,4 @@
-"""A state machine over the tracker's mind with agents that work, crash, lie about nothing and are split.
+"""A state machine over the tracker's state with agents that work, crash, lie about nothing and are split.
 
 Laws: `check()` holds after each step; nobody is told to read what it has said to have; a run that is read
 twice had no live holder that the tracker could know of; in the end everybody has everything.
@@ -205,7 +205,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.tracking.check()
 
     def teardown(self) -> None:
-        """From any state, agents that behave get everything (what is stuck is introduced or read)."""
+        """From any state, agents that behave get everything: stuck runs are introduced or read."""
         if not hasattr(self, "agents"):
             return
         for agent in self.agents.values():

@@ -1,4 +1,4 @@
-"""What follows from what members say; several parts of the tracker's mind together."""
+"""What follows from members' messages: several parts of the tracker together."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many may read the origin at once where its first byte is far away."""
+"""How many reads of the origin run at once where its first byte is far away."""
 
 import heapq
 
@@ -38,7 +38,7 @@ def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[
 
 
 def all_read(book: LeaseBook, have: Have, now: float, took_s: float) -> float:
-    """Everybody reads what he may, each read takes as long; returns when."""
+    """All nodes read their leases, each read takes equally long; returns when the last one ends."""
     for node, runs in book.grant(now).items():
         for run in runs:
             finish(book, have, node, run, now + took_s)
@@ -94,7 +94,7 @@ def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
 
 
 def test_a_run_without_a_reader_keeps_no_other_waiting() -> None:
-    """Two nodes that take eight each: more at once can't be, and the others mustn't wait for it."""
+    """Two nodes take eight each: more at once is impossible, and the trial mustn't wait for it."""
     book, have = swarm(1000)
     for node in range(3, NODES + 1):
         book.set_credit(node, 0)

@@ -156,7 +156,7 @@ def test_rests_grow() -> None:
 
 
 def test_the_end_of_an_excuse_lets_the_others_read_too() -> None:
-    """Nobody reaches these two; while one reads for itself alone the other waits for it."""
+    """No other node reaches these two; while one reads for itself alone the other waits for it."""
     book, have = make(doubted={A, B})
     for node in (A, B):
         book.set_credit(node, 1)
@@ -327,7 +327,7 @@ def test_a_reader_without_use_for_a_run_keeps_no_other_barred_from_it() -> None:
 
 
 def test_a_holder_of_a_run_keeps_no_other_barred_from_it() -> None:
-    """It is out of their reach, so they read it themselves, also after a failure."""
+    """The holder is out of the others' reach, so they read the run themselves, also after a failure."""
     book, have = make(2)
     book.set_credit(A, 1)
     book.set_credit(B, 1)

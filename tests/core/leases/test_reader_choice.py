@@ -1,4 +1,4 @@
-"""Leases over racks: each uplink carries an equal share of what the origin sends."""
+"""Which reader gets a lease where there are racks: each uplink carries an equal share of the origin's bytes."""
 
 import dataclasses
 from collections import Counter
@@ -19,7 +19,7 @@ RUNS = 640
 
 
 class Storm:
-    """A book whose readers each read what they are given at once, in the order in which it was given."""
+    """A book whose readers read their leases at once, in the order of the grants."""
 
     def __init__(self, racks: dict[Place, int], ahead_ratio: int = 0) -> None:
         self.roster = Roster("ab" * 32, RUNS, 1)
@@ -132,7 +132,7 @@ def test_without_labels_nothing_is_dealt() -> None:
 
 @given(st.data())
 def test_the_order_is_that_of_the_burdens(data: st.DataObject) -> None:
-    """Kept sorted while leases come and go and racks fill and empty; beside sorting from scratch."""
+    """The order that is kept while leases come and go and racks fill and empty equals one sorted from scratch."""
     roster = Roster("ab" * 32, RUNS, 1)
     balance = RackBalance(roster)
     homes: dict[int, Place] = {}

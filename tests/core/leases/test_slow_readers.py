@@ -37,7 +37,7 @@ def test_a_slow_node_gets_hardly_any() -> None:
     book, have = make(2000, in_flight=4, ahead_ratio=0)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 100.0)
     assert min(count[A], count[B], count[C]) > 60
-    assert count[D] < 12  # tried again after each parole
+    assert count[D] < 12  # tried again after each rest
 
 
 def test_the_others_read_what_slow_nodes_do_not() -> None:
@@ -51,7 +51,7 @@ def test_the_others_read_what_slow_nodes_do_not() -> None:
 
 
 def test_a_node_on_probation_reads_only_when_all_others_are_full() -> None:
-    """Or the last run of all may be one that it sits on: all others waited two seconds for it."""
+    """Otherwise the last run of all may be one that it is reading: all others waited two seconds for it."""
     book, have = make(2000, in_flight=4, ahead_ratio=0)
     run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
     now = 1000.0  # its rest is over
@@ -96,7 +96,7 @@ def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
 
 @pytest.mark.parametrize("seed", [1, 3, 4])
 def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: int) -> None:
-    """Compared with the median, the mean of one was far above it every now and then, and that node was left out."""
+    """The mean of one node is far above the median now and then by chance, so it is compared with the mean."""
     book, have = make(4000, in_flight=16, ahead_ratio=0)
     dice = random.Random(seed)
     count = dict.fromkeys(range(1, 9), 0)
@@ -131,7 +131,7 @@ def test_slow_nodes_are_better_than_none() -> None:
 
 
 def test_a_node_that_failed_at_a_run_tries_again_before_a_slow_one() -> None:
-    """Nobody read for 64 s; then the slow one did, also when an outage was all that the other had failed at."""
+    """Otherwise no node reads for 64 s and then the slow one does, though the other only failed in an outage."""
     book, have = make(2)
     for node in (A, B):
         book.set_credit(node, 2)
@@ -168,14 +168,14 @@ def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
 
 
 def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
-    """Each quick one had failed at it once: three slow ones had it one after the other, for two minutes."""
+    """Each quick node failed at the run once. Otherwise three slow ones have it in turn, for two minutes."""
     _, tried = outage(8)
     assert set(tried) == set(QUICK), "and again, once all have tried"
     assert len(tried) > len(QUICK)
 
 
 def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_run() -> None:
-    """Nor one that may try again: eleven quick nodes waited for three slow ones, 92 s."""
+    """Nor a slow node whose rest is over. Otherwise eleven quick nodes wait for three slow ones, for 92 s."""
     book, _ = outage(4)
     assert book._failed_at[4] == set(QUICK)
     (reader,) = book.grant(60.0)
@@ -192,7 +192,7 @@ def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -
 
 
 def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
-    """Storage froze for a moment: eight late ends were eight verdicts, and the node rested for a minute."""
+    """Storage froze for a moment: eight late ends are one verdict, or the node would rest for a minute."""
     book, have = make()
     for node in (A, B):
         book.set_credit(node, 8)
@@ -288,7 +288,7 @@ def test_one_slow_connection_does_not_make_a_node_slow() -> None:
     for node in range(1, 17):
         book.set_credit(node, 1)
     assert book.take_back_overdue(3.0) == {slow: [1]}
-    assert book.take_over(0, 3.0) == lucky, "somebody who is stuck without it gets it all the same"
+    assert book.take_over(0, 3.0) == lucky, "a member that is stuck without it gets it all the same"
 
 
 def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_taken_from_the_only_quick_reader() -> None:
     assert book.take_back_overdue(1000.0) == {}
 
 
-def test_rescues_are_capped() -> None:
+def test_regrants_are_capped() -> None:
     book, have = make(100)
     have[A] = bitset.full(100)
     book.on_have(A, have[A], 0.0)

@@ -35,7 +35,7 @@ def tried(*reached: int, failed: tuple[int, ...] = (), site: str = "") -> DialBa
 def lived(
     dials: DialBacks, begin: float, end: float, before: Callable[[int], None] = lambda tick: None
 ) -> list[tuple[float, Dial]]:
-    """Dials that began in this time, looked at every 10 ms; all fail at once."""
+    """Dials that begin between these times, in steps of 10 ms; all fail at once."""
     begun: list[tuple[float, Dial]] = []
     for tick in range(int((end - begin) * 100)):
         now = begin + tick / 100
@@ -194,7 +194,7 @@ def test_a_new_node_comes_before_one_that_is_tried_again() -> None:
 
 
 def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiting() -> None:
-    """Where the tracker itself is what is cut off, ten thousand dials for nothing would take a sixth of its core."""
+    """Where the tracker itself is cut off, ten thousand dials in vain would take a sixth of its core."""
     dials, count = DialBacks(), 1000
     for node in range(1, count + 1):
         dials.on_announced(member(node, address=f"10.1.{node >> 8}.{node & 255}:7401"))
@@ -214,7 +214,7 @@ def test_many_who_cannot_be_dialled_are_tried_again_slowly_and_keep_nobody_waiti
             fresh = member(20_000 + newcomers, address=f"10.2.0.{newcomers}:7401")
             dials.on_announced(fresh)
             first, *others = dials.step(now)
-            assert first.member == fresh, "who is new doesn't wait"
+            assert first.member == fresh, "a new node doesn't wait"
             dials.on_ended(first, reached=True, now=now)
         else:
             others = dials.step(now)

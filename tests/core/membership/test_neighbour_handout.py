@@ -27,7 +27,7 @@ def test_bag_is_a_set(steps: list[tuple[bool, int]]) -> None:
 def build(
     racks: list[int], complete: set[int], count: int, seed: int
 ) -> dict[int, tuple[int, ...]]:
-    """Nodes enter one after another; what each is handed."""
+    """Nodes enter one after another; returns the neighbours that each is handed."""
     rng = random.Random(seed)
     everyone, whole = Bag(), Bag()
     by_rack: dict[int, Bag] = {}

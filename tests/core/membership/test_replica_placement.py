@@ -66,7 +66,7 @@ def test_the_choice(
     assert set(chosen) <= some.keys()
     copies = [(h.member.site, h.member.rack) for h in holders]
     left = dict(some)
-    for number in chosen:  # each was the best of those that were left: said the slow way
+    for number in chosen:  # each was the best of the remaining ones, by a slow search
         best = min(_rank(record, copies) for record in left.values())
         record = left.pop(number)
         assert _rank(record, copies) == best

@@ -33,7 +33,7 @@ def test_nothing_told_has_no_alpha() -> None:
 def test_a_member_that_restarted_counts_from_nought() -> None:
     book = UsageLedger()
     book.on_figures(1, said(50, 50, 0))
-    book.on_figures(1, said())  # says nothing, which says nothing
+    book.on_figures(1, said())  # without figures nothing changes
     book.on_figures(1, said(10, 20, 0))
     assert (book.peers, book.origin) == (60, 70)
 
