@@ -17,14 +17,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from p2pcache.core.protocol.certificate_identity import Member, Role, of_uris
+from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
-from p2pcache.io.peers.protocol.limits import FrameRate
 from p2pcache.io.security.cluster_key import check_secret_file
 
 WARN_DAYS = 14  # before the certificate ends: two weeks for a person to notice
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged
-LINES_PER_S, LINES_BURST = 0.1, 10.0  # anybody can connect: that must not fill the log
+LOG_LINES = Rate(0.1, 10)  # of refused strangers: they must not fill the log
 _REASONS = {  # OpenSSL's alert of the other side, in words that say what to do
     "CERTIFICATE_REQUIRED": "it demands a certificate; set --tls-cert, --tls-key and --tls-ca",
     "UNKNOWN_CA": "it doesn't know the CA of our certificate",
@@ -82,7 +82,7 @@ class Tls:
         self._loaded = load(*self._files, role)
         self._reminded_at = 0.0
         self.refused = 0  # visitors whose handshake failed
-        self._lines = FrameRate(LINES_PER_S, LINES_BURST)
+        self._lines = RateCounter(LOG_LINES)
         self.visitors = _LiveContext(self)
 
     @property
@@ -129,7 +129,7 @@ class Tls:
     def refuse(self, why: str) -> None:
         """Count a client whose handshake failed, and say so as often as a log can bear."""
         self.refused += 1
-        if self._lines.allow():
+        if self._lines.allow(time.monotonic()):
             _log.warning("refused a TLS client: %s", why)
 
     def warnings(self) -> list[str]:

@@ -107,23 +107,3 @@ class Both:
         delay = max(bucket.spend(nbytes) for bucket in self._buckets)
         if delay > 0:
             time.sleep(delay)
-
-
-class FrameRate:
-    """Counts control frames against a rate with bursts. Used by one thread at a time."""
-
-    __slots__ = ("_at", "_burst", "_per_s", "_tokens")
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        """Start full."""
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = burst
-        self._at = time.monotonic()
-
-    def allow(self) -> bool:
-        """Count one frame; False once the peer is over its rate."""
-        now = time.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - 1
-        self._at = now
-        return self._tokens >= 0

@@ -181,7 +181,7 @@ class Pump:
         if kind == Kind.DATA:
             state.data = self._reception(connection, stream, number, chunk, length)
             return
-        if kind not in UNCOUNTED and not state.rate.allow():
+        if kind not in UNCOUNTED and not state.rate.allow(time.monotonic()):
             raise RemoteProtocolError("too many control frames")
         state.frame = header
         _finish_frame(state)

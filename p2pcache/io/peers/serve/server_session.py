@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,12 +15,12 @@ from p2pcache.core.protocol.handshake import (
     accept,
     is_node,
 )
+from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
-from p2pcache.io.peers.protocol.limits import FrameRate
 from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.protocol.wire import Frame, Kind
 from p2pcache.io.peers.serve.uploads import Upload
@@ -52,7 +53,7 @@ class Serving:
         self._sessions: dict[int, _Session] = {}
         self._uploads: dict[int, Upload] = {}  # by the requester's number
         limits = hub.limits
-        self._unserved = FrameRate(limits.frames_per_s, limits.frames_burst)
+        self._unserved = RateCounter(Rate(limits.frames_per_s, limits.frames_burst))
         self._handlers: dict[int, Callable[[Frame], None]] = {
             Kind.HELLO: self._on_hello, Kind.JOIN: self._on_join, Kind.HAVE: self._on_have,
             Kind.REQUEST: self._on_request, Kind.CANCEL: self._on_cancel,
@@ -202,7 +203,7 @@ class Serving:
 
     def _count_unserved(self) -> None:
         # Served requests are paid for with the time their bytes take; these others cost nothing.
-        if not self._unserved.allow():
+        if not self._unserved.allow(time.monotonic()):
             raise RemoteProtocolError("too many requests that can't be served")
 
     def _room(self, refused: Upload) -> None:

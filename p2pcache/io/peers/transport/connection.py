@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError
-from p2pcache.io.peers.protocol.limits import FrameRate, PeerLimits
+from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import HEADER_BYTES, Frame, Kind, reason
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.channel import Channel
@@ -51,7 +52,7 @@ class Reading:
         self.body = bytearray()
         self.data: Reception | None = None  # DATA whose payload comes now
         self.frames: list[Frame] = []  # whole control frames for the loop
-        self.rate = FrameRate(limits.frames_per_s, limits.frames_burst)
+        self.rate = RateCounter(Rate(limits.frames_per_s, limits.frames_burst))
 
     @property
     def want(self) -> int:

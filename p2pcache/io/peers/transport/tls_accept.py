@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable
 
 from p2pcache.core.membership.crowded_address import crowd_of, oldest_of_the_crowd
+from p2pcache.core.ratelimit import RateCounter
 from p2pcache.errors import NotAllowed
 from p2pcache.io.peers.protocol import wire
-from p2pcache.io.peers.protocol.limits import FrameRate, PeerLimits
+from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.transport.secure import Secure
-from p2pcache.io.security.tls import LINES_BURST, LINES_PER_S, Tls, check_role, explain
+from p2pcache.io.security.tls import LOG_LINES, Tls, check_role, explain
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ class Door:
         self._admit = admit
         self._openings: dict[int, tuple[str, Opening]] = {}  # with their crowds, oldest first
         self._next = 0
-        self._lines = FrameRate(LINES_PER_S, LINES_BURST)
+        self._lines = RateCounter(LOG_LINES)
 
     def knock(self, sock: socket.socket) -> None:
         """Somebody has connected."""
@@ -134,7 +136,7 @@ class Door:
                 _log.debug("%s looked whether this port is open", address)
                 return
             self.refused += 1
-            if self._lines.allow():
+            if self._lines.allow(time.monotonic()):
                 _log.warning("refused a peer from %s: %s", address, text)
 
         opening = Opening(self._loop, channel, self._limits.handshake_s, opened, failed)
