@@ -283,4 +283,4 @@ async def test_who_listens_on_every_address_tells_the_one_it_has_now(
             relay.cut()
             await until(lambda: nodes[app.node].member.address == f"192.0.2.8:{port}")
             assert (await status(app))["address"] == f"192.0.2.8:{port}"
-            assert app.net._live.advertise == f"192.0.2.8:{port}"
+            assert app.net._hub.advertise == f"192.0.2.8:{port}"

@@ -138,7 +138,7 @@ async def test_after_a_break_the_other_connection_tells_it_all() -> None:
         await dialled(b, pb, a, 0)
         pb.store.have.update(range(len(MIXED)))
         # b loses the connection on which it requests and announces.
-        requester = b.net._live.requesters[1]
+        requester = b.net._hub.requesting[1]
         requester.close(Outcome.LOST, "the cable was pulled")
         await pa.heard("has", 2, EVERYTHING)
 
@@ -239,7 +239,7 @@ async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
         await dialled(client, port, server)
         await asyncio.sleep(2.0)
         assert server.net.stats.connections == 1
-        client.net._live.pump.remove(client.net._live.requesters[1].connection)  # type: ignore[arg-type]
+        client.net._hub.pump.remove(client.net._hub.requesting[1].connection)  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             while server.net.stats.connections:
                 await asyncio.sleep(0.02)
@@ -252,11 +252,11 @@ async def test_our_own_pause_is_nobodys_silence() -> None:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await dialled(client, port, server)
-        serving = server.net._live.serving[2]
-        server.net._looked -= 3.0  # as if it had stood still
+        serving = server.net._hub.serving[2]
+        server.net._parts.liveness._checked_at -= 3.0  # as if it had stood still
         serving.connection.heard_at -= 3.0
         await asyncio.sleep(0.3)
-        assert server.net._live.serving.get(2) is serving
+        assert server.net._hub.serving.get(2) is serving
 
 
 def test_a_dead_peer_is_noticed_within_ten_seconds() -> None:

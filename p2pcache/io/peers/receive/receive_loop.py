@@ -220,7 +220,7 @@ class Pump:
         if not connection.open:
             return
         if isinstance(error, P2PCacheError) and owner is not None:
-            owner.wronged(error)
+            owner.on_violation(error)
         elif error is not None:
             connection.close(Outcome.LOST, str(error), bye=False)
         elif pause:

@@ -12,7 +12,7 @@ from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Hello, Welc
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
-from p2pcache.ids import format_node
+from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.ports import SwarmPort
@@ -22,7 +22,7 @@ from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.dialer import Dialer
 from p2pcache.io.peers.transport.incoming_chunk import Incoming
 from p2pcache.io.peers.transport.secure import Secure
-from p2pcache.io.peers.transport.tls_accept import Opening
+from p2pcache.io.peers.transport.tls_handshake import TlsHandshake
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +51,17 @@ class _Stream:
     number: int
     port: SwarmPort
     joined: bool = False
-    have: int = 0
+    have: RunSet = 0
     asked: dict[int, Asked] = field(default_factory=dict)  # by the scheduler's request number
 
 
-class Requester:
+class ClientSession:
     """Dials one node, joins models there, requests chunks.
 
-    Every `join` ends in `peer_joined` or `dial_failed`; every `ask` in one `request_ended`.
+    Every `join` ends in `peer_joined` or `dial_failed`; every `request` in one `request_ended`.
     """
 
-    def __init__(self, hub: Hub, node: int, address: str) -> None:
+    def __init__(self, hub: Hub, node: NodeId, address: str) -> None:
         """Start to connect; `address` is "host:port"."""
         self.node = node
         self.ready = False  # the handshake is over
@@ -79,7 +79,7 @@ class Requester:
             Kind.JOINED: self._on_joined, Kind.HAVE: self._on_have, Kind.BUSY: self._on_busy,
             Kind.REFUSED: self._on_refused, Kind.PING: self._on_ping, Kind.BYE: self._on_bye,
         }  # fmt: skip
-        self._dialer: Dialer | Opening = Dialer(
+        self._dialer: Dialer | TlsHandshake = Dialer(
             hub.loop, address, self._on_connected, lambda text: self.close(Outcome.LOST, text)
         )
 
@@ -88,10 +88,10 @@ class Requester:
         """The connection, once TCP stands."""
         return self._connection
 
-    # -- what the facade asks --------------------------------------------------------------------
+    # -- what `net` asks ---------------------------------------------------------------------------
 
     def join(self, digest: str, port: SwarmPort) -> None:
-        """Join a model; does nothing if that is done or under way."""
+        """See `hub.Requesting`."""
         if digest in self._streams:
             return
         if len(self._streams) >= self._hub.limits.streams or self._next_stream > wire.MAX_STREAM:
@@ -104,7 +104,7 @@ class Requester:
             self._send_join(digest, stream)
 
     def leave(self, digest: str) -> None:
-        """Leave a model; its requests end CANCELLED. The last one ends the connection."""
+        """See `hub.Requesting`. Leaving the last model ends the connection."""
         stream = self._streams.pop(digest, None)
         if stream is None:
             return
@@ -116,8 +116,8 @@ class Requester:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def ask(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
-        """Ask for spans of chunks, one after the other; False: the model isn't joined here."""
+    def request(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
+        """See `hub.Requesting`."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._connection is None:
             return False
@@ -131,7 +131,7 @@ class Requester:
         return True
 
     def cancel(self, digest: str, request: int) -> bool:
-        """Take a request back; it ends CANCELLED at once. False: not (any more) asked here."""
+        """See `hub.Requesting`; the request ends CANCELLED at once."""
         stream = self._streams.get(digest)
         asked = stream.asked.get(request) if stream is not None else None
         if stream is None or asked is None:
@@ -139,21 +139,21 @@ class Requester:
         self._drop(stream, asked, Outcome.CANCELLED)
         return True
 
-    def peer_have(self, digest: str) -> int:
-        """What the node said it has, on this connection."""
+    def peer_have(self, digest: str) -> RunSet:
+        """See `hub.Session`."""
         stream = self._streams.get(digest)
         return stream.have if stream is not None else 0
 
-    def tell(self, digest: str, runs: int) -> bool:
-        """Say HAVE; False if this connection isn't the one for it."""
+    def send_have(self, digest: str, runs: RunSet) -> bool:
+        """See `hub.Session`."""
         stream = self._streams.get(digest)
         if stream is None or not self.ready or self._connection is None:
             return False
         count = stream.port.layout.run_count
-        self._connection.send(wire.have(stream.number, runs, count, self._hub.uploads.load))
+        self._connection.send(wire.have(stream.number, runs, count, self._hub.load()))
         return True
 
-    def tick(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Deadlines: of the handshake, and of requests that nothing comes for."""
         if not self.ready:
             if now > self._deadline:
@@ -169,11 +169,11 @@ class Requester:
                     self._drop(stream, asked, Outcome.STALLED)
 
     def close(self, outcome: Outcome, text: str) -> None:
-        """End it, in whatever state."""
+        """See `hub.Session`; in any state."""
         if self._connection is not None:
             self._connection.close(outcome, text)
         else:
-            self.closed(outcome, text)
+            self.on_closed(outcome, text)
 
     def _on_connected(self, sock: socket.socket) -> None:
         hub = self._hub
@@ -181,7 +181,7 @@ class Requester:
             self._on_open(Plain(sock))
             return
         channel = Secure(sock, hub.tls.now.client, server_side=False)
-        self._dialer = Opening(
+        self._dialer = TlsHandshake(
             hub.loop, channel, hub.limits.handshake_s, self._on_open,
             lambda text: self.close(Outcome.LOST, text),
         )  # fmt: skip
@@ -364,13 +364,13 @@ class Requester:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def wronged(self, error: P2PCacheError) -> None:
+    def on_violation(self, error: P2PCacheError) -> None:
         """The peer broke a rule (see `connection.Owner`)."""
         if self._connection is not None:
-            self._hub.wronged(self.node if self.ready else -1, str(error))
+            self._hub.on_violation(self.node if self.ready else -1, str(error))
             self._connection.close(Outcome.LOST, str(error))
 
-    def closed(self, outcome: Outcome, text: str) -> None:
+    def on_closed(self, outcome: Outcome, text: str) -> None:
         """The connection is gone, or never stood (see `connection.Owner`)."""
         if self._over:
             return
@@ -378,9 +378,9 @@ class Requester:
         _log.info("connection to peer %s ended: %s", format_node(self.node), text)
         self._dialer.cancel()
         if self._connection is not None:
-            self._hub.folded(self._connection)
-        if self._hub.requesters.get(self.node) is self:
-            del self._hub.requesters[self.node]
+            self._hub.keep_counts(self._connection)
+        if self._hub.requesting.get(self.node) is self:
+            del self._hub.requesting[self.node]
         streams, self._streams, self._by_number = self._streams, {}, {}
         for digest, stream in streams.items():
             for asked in list(stream.asked.values()):
@@ -390,4 +390,4 @@ class Requester:
             # What we said here last may be lost; say all of it on the other connection.
             serving = self._hub.serving.get(self.node)
             if serving is not None and stream.port.have_runs():
-                serving.tell(digest, stream.port.have_runs())
+                serving.send_have(digest, stream.port.have_runs())

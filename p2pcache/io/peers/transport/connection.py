@@ -34,11 +34,11 @@ class Owner(Protocol):
     def handle(self, frame: Frame) -> None:
         """A control frame. Raises RemoteProtocolError or NotAllowed to have it dropped."""
 
-    def wronged(self, error: P2PCacheError) -> None:
-        """The peer broke a rule: close, and remember who it was."""
+    def on_violation(self, error: P2PCacheError) -> None:
+        """The peer broke a rule: close, and count it against the peer."""
 
-    def closed(self, outcome: Outcome, text: str) -> None:
-        """The connection is gone; told once."""
+    def on_closed(self, outcome: Outcome, text: str) -> None:
+        """The connection is gone; called once."""
 
 
 class Reading:
@@ -165,7 +165,7 @@ class Connection:
             self.sock.shutdown(socket.SHUT_RDWR)
         self.release()
         if self.owner is not None:
-            self.owner.closed(outcome, text)
+            self.owner.on_closed(outcome, text)
 
     # -- writing ---------------------------------------------------------------------------------
 

@@ -38,11 +38,9 @@ class Secure:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
         """Take over a connected non-blocking socket; nothing is sent yet."""
         self.sock = sock
-        self.member: Member | None = None  # set by who checked the certificate
-        self.spoke = False  # the other side has sent anything
-        self.knocked = (
-            False  # ... or it went without a word: it only looked whether the port is open
-        )
+        self.member: Member | None = None  # set once the certificate is checked
+        self.spoke = False  # the other side has sent something
+        self.port_scan = False  # the other side hung up without a byte
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
         self._lock = threading.Lock()  # over `_tls`, `_in` and `_out`
@@ -65,7 +63,7 @@ class Secure:
         except BlockingIOError:
             pass
         except ConnectionResetError:
-            self.knocked = not self.spoke
+            self.port_scan = not self.spoke
             raise
         try:
             self._tls.do_handshake()

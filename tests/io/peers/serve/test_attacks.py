@@ -19,10 +19,10 @@ from p2pcache.core.protocol import handshake
 from p2pcache.core.protocol.handshake import Challenge, Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.io.peers import net
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import Kind
+from p2pcache.io.peers.serve import listener
 from tests.io.peers import raw
 from tests.io.peers.kit import KEY, QUICK, Node, make_model, node, open_files, uploading
 
@@ -142,7 +142,7 @@ async def test_a_thousand_connections_that_say_nothing(server: Node) -> None:
 async def test_out_of_descriptors_it_waits_instead_of_spinning(
     server: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(net, "ACCEPT_AGAIN_S", 0.1)
+    monkeypatch.setattr(listener, "ACCEPT_AGAIN_S", 0.1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(server.where) as waiting:  # in the backlog: the loop is here
         resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))

@@ -278,8 +278,9 @@ async def test_a_flood_of_half_open_connections_is_bounded(authority: Authority)
     async with node(number(a), tls=a, limits=limits) as server, node(number(b), tls=b) as client:
         flood = [socket.create_connection(server.where) for _ in range(40)]
         await asyncio.sleep(0.1)
-        assert server.net._door is not None
-        assert len(server.net._door._openings) <= 8
+        acceptor = server.net._parts.listener._tls
+        assert acceptor is not None
+        assert len(acceptor._handshakes) <= 8
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await test_net.dialled(client, port, server, bitset.full(MODEL.layout.run_count))

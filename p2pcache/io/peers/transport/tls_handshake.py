@@ -1,4 +1,4 @@
-"""From a connected socket to a channel whose other end is proved: the TLS handshake, on the loop."""
+"""TLS handshakes on the loop's thread: from a connected socket to a channel with a proved member."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,10 @@ from p2pcache.io.security.tls import LOG_LINES, Tls, check_role, explain
 _log = logging.getLogger(__name__)
 
 
-class Opening:
+class TlsHandshake:
     """One handshake; ends in exactly one of its two callbacks, unless cancelled.
 
-    It costs about a millisecond of CPU, on the loop: there a flood of half-open connections can
-    hold no threads.
+    It costs about a millisecond of CPU. On the loop a flood of half-open connections holds no threads.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Opening:
         loop.call_soon(self._step)  # a client speaks first
 
     def cancel(self, text: str = "") -> None:
-        """Give up and close the socket; with a text, as a failure. After an end it does nothing."""
+        """Give up and close the socket; a text is reported to `on_failed`. After an end it does nothing."""
         if self._over:
             return
         self._end()
@@ -95,8 +94,8 @@ class Opening:
         self._loop.remove_writer(self._fd)
 
 
-class Door:
-    """The handshakes of those who dial us."""
+class TlsAcceptor:
+    """The handshakes of inbound connections."""
 
     def __init__(
         self,
@@ -105,53 +104,62 @@ class Door:
         limits: PeerLimits,
         admit: Callable[[Secure], None],
     ) -> None:
-        """`admit` is given the channels of agents, and owns them."""
+        """Nobody has connected.
+
+        Args:
+            tls: our certificate.
+            loop: the running loop.
+            limits: how many handshakes at once, and how long each.
+            admit: given the channels of agents, which it owns from then on.
+        """
         self.refused = 0
         self._tls = tls
         self._loop = loop
         self._limits = limits
         self._admit = admit
-        self._openings: dict[int, tuple[str, Opening]] = {}  # with their crowds, oldest first
+        self._handshakes: dict[
+            int, tuple[str, TlsHandshake]
+        ] = {}  # with their crowds, oldest first
         self._next = 0
         self._lines = RateCounter(LOG_LINES)
 
-    def knock(self, sock: socket.socket) -> None:
-        """Somebody has connected."""
-        if len(self._openings) >= self._limits.half_open:
-            oldest = oldest_of_the_crowd(self._openings, lambda one: self._openings[one][0])
+    def accept(self, sock: socket.socket) -> None:
+        """Begin the handshake of a connection; the oldest one from a crowded address makes room."""
+        if len(self._handshakes) >= self._limits.half_open:
+            oldest = oldest_of_the_crowd(self._handshakes, lambda one: self._handshakes[one][0])
             if oldest is not None:
-                self._openings[oldest][1].cancel("too many connections without a handshake")
+                self._handshakes[oldest][1].cancel("too many connections without a handshake")
         number, self._next = self._next, self._next + 1
-        address = where(sock)
+        address = peer_host(sock)
         sock.settimeout(0.0)
         channel = Secure(sock, self._tls.now.server, server_side=True)
 
         def opened(channel: Secure) -> None:
-            del self._openings[number]
+            del self._handshakes[number]
             self._admit(channel)
 
         def failed(text: str) -> None:
-            del self._openings[number]
-            if channel.knocked:
+            del self._handshakes[number]
+            if channel.port_scan:
                 _log.debug("%s looked whether this port is open", address)
                 return
             self.refused += 1
             if self._lines.allow(time.monotonic()):
                 _log.warning("refused a peer from %s: %s", address, text)
 
-        opening = Opening(self._loop, channel, self._limits.handshake_s, opened, failed)
-        self._openings[number] = crowd_of(address), opening
+        handshake = TlsHandshake(self._loop, channel, self._limits.handshake_s, opened, failed)
+        self._handshakes[number] = crowd_of(address), handshake
 
     def close(self) -> None:
-        """End those under way."""
-        for _, opening in self._openings.values():
-            opening.cancel()
-        self._openings.clear()
+        """End the handshakes under way."""
+        for _, handshake in self._handshakes.values():
+            handshake.cancel()
+        self._handshakes.clear()
 
 
-def where(sock: socket.socket) -> str:
-    """The address of who is at the other end."""
+def peer_host(sock: socket.socket) -> str:
+    """The IP address of the other end; "somebody" if it is gone already."""
     try:
         return str(sock.getpeername()[0])
-    except OSError:  # gone already
+    except OSError:
         return "somebody"
