@@ -27,7 +27,7 @@ from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
 from p2pcache.io.clock import Clock
-from p2pcache.io.http.connection_limits import trust, turn_out, unknown
+from p2pcache.io.http.connection_limits import abort, count_as_idle, trust
 from p2pcache.io.security.tls import check_role
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.catalog import Catalog
@@ -109,8 +109,8 @@ class Members:
         socket = web.WebSocketResponse(
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
-        unknown(request)
-        async with self._places.one(str(request.remote), partial(turn_out, request)):
+        count_as_idle(request)
+        async with self._places.one(str(request.remote), partial(abort, request)):
             if self._closing:
                 raise Unreachable("the tracker is stopping")
             await socket.prepare(request)

@@ -240,7 +240,7 @@ def test_a_busy_agent_is_asked_again(
     agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("p2pcache.io.http.busy_retry.time.sleep", slept.append)
+    monkeypatch.setattr("p2pcache.io.http.endpoint.time.sleep", slept.append)
     calls = 0
 
     def busy_twice(handler: fakes.Handler) -> None:
@@ -274,7 +274,7 @@ def test_a_busy_agent_is_asked_again(
 
 
 def test_patience_ends(agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.io.http.client.PATIENCE_S", 0.5)
+    monkeypatch.setattr("p2pcache.io.http.endpoint.RETRY_S", 0.5)
 
     def busy(handler: fakes.Handler) -> None:
         handler.send_response(503)

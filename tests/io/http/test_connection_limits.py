@@ -210,7 +210,7 @@ async def test_who_has_yet_to_show_who_it_is_makes_room(monkeypatch: pytest.Monk
     asking, over = asyncio.Semaphore(0), asyncio.Event()
 
     async def wait(request: aio.Request) -> aio.Response:
-        connection_limits.unknown(request)
+        connection_limits.count_as_idle(request)
         if request.query:
             connection_limits.trust(request)
         asking.release()

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web as aio
 
 from p2pcache.io.http import server as web
-from p2pcache.io.http.csrf_guard import is_local_name
+from p2pcache.io.http.request_guard import is_local_name
 
 EVIL = "http://site.example"
 
