@@ -347,7 +347,7 @@ class Api:
         text = request.query.get("limit", str(HISTORY_ROWS))
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = [row.told() for row in await self._journal.rows(int(text))]
+        rows = [row.as_json() for row in await self._journal.rows(int(text))]
         return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def explain(self, request: web.Request) -> web.Response:

@@ -113,7 +113,7 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [known.told() for known in await asyncio.to_thread(self._parts.store.models)]
+        return [known.as_json() for known in await asyncio.to_thread(self._parts.store.models)]
 
     async def local_digest(self, ref: Ref) -> str:
         """The digest that a ref names in this cache.
@@ -139,7 +139,7 @@ class Queries:
             return {**row, "local": False, "manifest": _files(manifest)}
         model = await self._open(known.digest)
         generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
-        row = {**known.told(), "generation": generation, "local": True}
+        row = {**known.as_json(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
     async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:

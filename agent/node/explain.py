@@ -13,8 +13,8 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.swarm.snapshot import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
-from p2pcache.io.disk.store_info import here, untold
+from p2pcache.io.disk.agent_db import HISTORY_ROWS, last_pull
+from p2pcache.io.disk.store_info import cached_part, why_no_pull
 
 MOST = 50  # of peers and of what is in flight: more than a node asks for at once
 STUCK = 3  # runs whose story is told
@@ -41,11 +41,11 @@ class Explainer:
         digest = ref.digest or await self._digest(ref)
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
-        found = {"digest": digest, "last": None, "report": None} | told_last(rows, str(ref), digest)
+        found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
         models = await asyncio.to_thread(self._parts.store.models)
         if running is None and found["last"] is None:
-            raise NotFound(untold(ref, models))
-        found["here"] = here(str(found["digest"]), models)
+            raise NotFound(why_no_pull(ref, models))
+        found["here"] = cached_part(str(found["digest"]), models)
         if running is None:
             return {"ref": str(ref), "state": "idle", "now": None, **found}
         report = self._downloads.report(running)

@@ -13,9 +13,9 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.output import note
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
+from p2pcache.io.disk.agent_db import HISTORY_ROWS, last_pull
 from p2pcache.io.disk.disk import disk_errors, translate
-from p2pcache.io.disk.store_info import ModelInfo, here, untold
+from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
 from p2pcache.io.http.client import Events, Json
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LocalCache:
 
     def models(self) -> list[Json]:
         """The models of the cache."""
-        return [known.told() for known in self._store.models()] if self._store else []
+        return [known.as_json() for known in self._store.models()] if self._store else []
 
     def model(self, ref: str) -> Json:
         """One model with its files: from the cache, else from the origin if one is set."""
@@ -105,7 +105,7 @@ class LocalCache:
                 raise
             return self._at_origin(wanted)
         assert self._store is not None
-        row = known.told() | {"generation": self._store.generation_seen(wanted), "local": True}
+        row = known.as_json() | {"generation": self._store.generation_seen(wanted), "local": True}
         return row | {"manifest": _files(model.layout.manifest)}
 
     def remove(self, ref: str) -> Json:
@@ -130,7 +130,7 @@ class LocalCache:
 
     def history(self, limit: int) -> list[Json]:
         """What ended in this cache, the newest first."""
-        return [row.told() for row in self._store.history(limit)] if self._store else []
+        return [row.as_json() for row in self._store.history(limit)] if self._store else []
 
     def explain(self, ref: str) -> Json:
         """Where the time of the last pull went; without an agent nothing runs."""
@@ -139,11 +139,11 @@ class LocalCache:
         if self._store:
             tag = None if wanted.digest else self._store.tag_of(wanted)
             digest = wanted.digest or (tag.digest if tag else "")
-            last = told_last(self._store.history(HISTORY_ROWS), str(wanted), digest)
+            last = last_pull(self._store.history(HISTORY_ROWS), str(wanted), digest)
             if last:
-                kept = here(str(last["digest"]), models)
+                kept = cached_part(str(last["digest"]), models)
                 return {"ref": str(wanted), "state": "idle", "now": None, **last, "here": kept}
-        raise NotFound(untold(wanted, models))
+        raise NotFound(why_no_pull(wanted, models))
 
     def verify(self, ref: str) -> Events:
         """Events while every chunk is proved again, `done` last."""

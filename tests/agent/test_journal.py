@@ -121,5 +121,5 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
 
 def test_the_rate_of_a_pull_that_resumed_is_that_of_what_came() -> None:
     row = HistoryRow(1.0, "pull", "m:v1", "", 94_000_000, 4.0, bytes_origin=60_000_000)
-    assert row.told()["rate"] == 15_000_000
-    assert row._replace(action="push", bytes_origin=0).told()["rate"] == 23_500_000
+    assert row.as_json()["rate"] == 15_000_000
+    assert row._replace(action="push", bytes_origin=0).as_json()["rate"] == 23_500_000

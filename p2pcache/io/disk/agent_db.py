@@ -62,11 +62,11 @@ class Proof(NamedTuple):
 
 
 class HistoryRow(NamedTuple):
-    """One thing that was asked of this node and has ended."""
+    """One action of this node that has ended."""
 
     ended: float  # unix seconds
     action: str  # pull, warm, push, rm or prune
-    ref: str  # "" for what names no single model
+    ref: str  # "" for an action on no single model
     digest: str  # hex; "" if it never became known
     size_bytes: int  # of the model, or freed by rm and prune
     seconds: float
@@ -78,8 +78,8 @@ class HistoryRow(NamedTuple):
     times: int = 1  # equal failures in a row share one row
     report: str = ""  # of a pull: where its time went, as JSON
 
-    def told(self) -> dict[str, object]:
-        """The row as docs/api.md has it."""
+    def as_json(self) -> dict[str, object]:
+        """The row in the form of docs/api.md."""
         # What was here already took no time: a resumed pull isn't quicker than its link.
         moved = self.bytes_origin + self.bytes_peers or self.size_bytes
         rate = moved / self.seconds if self.seconds and not self.code else 0.0
@@ -92,8 +92,8 @@ class HistoryRow(NamedTuple):
         }  # fmt: skip
 
 
-def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
-    """The newest pull of a model, as an explanation has it: `digest`, `last`, `report`; {} for none.
+def last_pull(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
+    """The newest pull of a model as JSON for an explanation: `digest`, `last`, `report`; {} for none.
 
     Args:
         rows: the history, the newest first.
@@ -101,13 +101,13 @@ def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
         digest: of its manifest; "" if that isn't known.
     """
     for row in rows:
-        # A failure may quote another's name.
+        # A failed pull of the same digest by another ref quotes that ref.
         same = digest and row.digest == digest and not row.code
         if row.action in ("pull", "warm") and (row.ref == ref or same):
             report = json.loads(row.report) if row.report else None
             return {
                 "digest": row.digest or digest,
-                "last": row.told() | {"ref": ref},
+                "last": row.as_json() | {"ref": ref},
                 "report": report,
             }
     return {}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from p2pcache.cli.main import cli
 from p2pcache.ids import Ref
-from p2pcache.io.disk.store_info import ModelInfo, untold
+from p2pcache.io.disk.store_info import ModelInfo, why_no_pull
 from tests.agent.kit import agent, client, explain, make_model, pull, push, said
 from tests.tracker.kit import tracker
 
@@ -157,8 +157,8 @@ def test_what_is_said_of_a_pull_that_was_killed() -> None:
     ref, digest = Ref.parse("team/m:v1"), "ab" * 32
     part = ModelInfo(digest, 100, 1, 40, 100, False, [], [ref], 0.0)
     says = "40% of team/m:v1 are here, of a pull that was killed with its agent; to resume it, run: p2pcache pull"
-    assert untold(ref, [part]).startswith(says)
-    assert untold(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
+    assert why_no_pull(ref, [part]).startswith(says)
+    assert why_no_pull(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
     other = f"team/m:v1@blake3:{'cd' * 32}"
     for unknown in ("team/m:v2", other):
-        assert untold(Ref.parse(unknown), [part]).startswith("nothing is known")
+        assert why_no_pull(Ref.parse(unknown), [part]).startswith("nothing is known")
