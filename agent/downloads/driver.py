@@ -181,6 +181,8 @@ class Swarm:
         gone = before & ~self._have
         if self.scheduler is not None and gone:
             self.post(e.RunsLost(gone))
+        if gone:
+            self.tell_tracker()  # or others would be sent here for it
 
     def _lost_on_disk(self, _runs: int) -> None:
         # The store tells from whichever thread found out, also while the agent ends.

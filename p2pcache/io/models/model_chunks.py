@@ -125,6 +125,10 @@ class ModelStore:
             file = self._blobs.reader(self._files[place.blob])
             return ChunkSource(file.fd, place.offset, self.layout.lengths[chunk], file)
 
+    def unreadable(self, chunk: int) -> bool:
+        """The disk failed to read a proved chunk: its file is offered to nobody before it is proved again."""
+        return self._blobs.unreadable(self._files[self.layout.places(chunk)[0].blob])
+
     def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
         """Places (blob, position) of the chunk that aren't proved. Under the pool's lock."""
         found = []

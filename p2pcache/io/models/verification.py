@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from blake3 import blake3
-
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import Blobs
-from p2pcache.io.disk.region_hash import hash_region
+from p2pcache.io.disk.region_hash import proves
 
 VERIFY_THREADS = 2  # BLAKE3 scales with threads, disks with two readers; other cores serve peers
 _UNIT_BYTES = 64 << 20  # a unit of work: progress several times a second
@@ -82,6 +80,5 @@ def _bad_positions(blobs: Blobs, blob: BlobFile, positions: list[int]) -> list[i
         return positions
     return [
         p for p in positions
-        if hash_region(file.fd, blob.offsets[p], blob.lengths[p], blake3()).digest()
-        != blob.digest(p)
+        if not proves(file.fd, blob.offsets[p], blob.lengths[p], blob.digest(p))
     ]  # fmt: skip

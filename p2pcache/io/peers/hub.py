@@ -14,6 +14,7 @@ from typing import Protocol
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.ids import NodeId, RunSet, format_node
@@ -26,6 +27,7 @@ from p2pcache.io.security.tls import Tls
 
 _log = logging.getLogger(__name__)
 
+REQUESTS = 31  # the latest ones, whose median is the usual time of a request
 LATE_S = 0.5  # a timer this late makes no difference to deadlines of ten seconds
 
 
@@ -141,6 +143,18 @@ class Hub:
         self.half_open: dict[Serving, str] = {}
         self.totals = Totals()
         self._banned: dict[NodeId, float] = {}  # node -> until
+        self._request_s = RollingMedian(REQUESTS)
+
+    def on_request_done(self, seconds: float) -> None:
+        """A request of ours was answered in full."""
+        self._request_s.add(seconds)
+
+    @property
+    def silent_s(self) -> float:
+        """How long a request may be without a byte of DATA."""
+        limits = self.limits
+        usual_s = self._request_s.median
+        return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)
 
     def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""
