@@ -13,7 +13,7 @@ import pytest
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import Kind
-from p2pcache.io.peers.request.drips import Drips
+from p2pcache.io.peers.request.requests import TrickleDetector
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.connection import Connection
 from tests.io.peers import raw
@@ -33,10 +33,10 @@ def brings(bytes_per_s: float, *, waits: int = 0, asked: bool = True, paused: bo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tcp_info, "unread", lambda _: waits)
         start = time.monotonic()
-        drips = Drips(limits)
+        detector = TrickleDetector(limits)
         for second in range(1, int(3 * limits.stall_s)):
             connection.bytes_in = int(second * bytes_per_s)
-            if drips.look(cast("Connection", connection), start + second):
+            if detector.is_trickle(cast("Connection", connection), start + second):
                 return True
     return False
 

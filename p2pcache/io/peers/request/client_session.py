@@ -1,4 +1,4 @@
-"""The loop-side logic of a connection on which this node requests."""
+"""A session in which this node requests: it dials one node, proves membership, joins models."""
 
 import logging
 import secrets
@@ -6,43 +6,25 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Hello, Welcome, confirm, hello
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.upload_queue import Turn
-from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
+from p2pcache.errors import P2PCacheError, RemoteProtocolError
 from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.protocol.wire import Frame, Kind
-from p2pcache.io.peers.request.drips import Drips
+from p2pcache.io.peers.request.requests import Requests, TrickleDetector
 from p2pcache.io.peers.transport.channel import Channel, Plain
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.dialer import Dialer
-from p2pcache.io.peers.transport.incoming_chunk import Incoming
 from p2pcache.io.peers.transport.secure import Secure
 from p2pcache.io.peers.transport.tls_handshake import TlsHandshake
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Asked:
-    """One request of the scheduler, until its end is told."""
-
-    request: int
-    digest: str
-    port: SwarmPort
-    spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    turn: Turn  # as its server is told
-    left: int = 0  # chunks of the span under way that have not ended
-    nbytes: int = 0
-    number: int = -1  # of the REQUEST under way
-    incoming: Incoming | None = None  # the same, as the receiving threads see it
-    since: float = 0.0
-    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -52,9 +34,8 @@ class _Stream:
     number: int
     port: SwarmPort
     joined: bool = False
-    since: float = 0.0  # when it was asked whether we may join
-    have: RunSet = 0
-    asked: dict[int, Asked] = field(default_factory=dict)  # by the scheduler's request number
+    since: float = 0.0  # when JOIN was sent
+    have: RunSet = 0  # as the server announced
 
 
 class ClientSession:
@@ -71,10 +52,10 @@ class ClientSession:
         self._streams: dict[str, _Stream] = {}
         self._by_number: dict[int, _Stream] = {}
         self._next_stream = 0
-        self._next_number = 0
-        self._drips = Drips(hub.limits)
-        self._said: tuple[Challenge, Hello] | None = None
+        self._trickle = TrickleDetector(hub.limits)
+        self._sent: tuple[Challenge, Hello] | None = None
         self._connection: Connection | None = None
+        self._requests: Requests | None = None  # stands with the connection
         self._over = False
         self._deadline = time.monotonic() + hub.limits.handshake_s
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -112,8 +93,8 @@ class ClientSession:
         if stream is None:
             return
         del self._by_number[stream.number]
-        for asked in list(stream.asked.values()):
-            self._drop(stream, asked, Outcome.CANCELLED)
+        if self._requests is not None:
+            self._requests.drop_stream(stream.number, Outcome.CANCELLED)
         if self._connection is not None and self.ready:
             self._connection.send(wire.pack(Kind.LEAVE, stream=stream.number))
         if not self._streams:
@@ -122,25 +103,17 @@ class ClientSession:
     def request(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
-        if stream is None or not stream.joined or self._connection is None:
+        if stream is None or not stream.joined or self._requests is None:
             return False
-        if request in stream.asked:
-            raise LocalProtocolError(f"request {request} is under way already")
-        asked = stream.asked[request] = Asked(request, digest, stream.port, spans, turn)
-        if len(self._connection.expected) < self._hub.limits.requests:
-            self._next_span(stream, asked)
-        else:
-            self._end(stream, asked, Outcome.BUSY)
+        self._requests.start(stream.number, stream.port, request, spans, turn)
         return True
 
     def cancel(self, digest: str, request: int) -> bool:
         """See `hub.Requesting`; the request ends CANCELLED at once."""
         stream = self._streams.get(digest)
-        asked = stream.asked.get(request) if stream is not None else None
-        if stream is None or asked is None:
+        if stream is None or self._requests is None:
             return False
-        self._drop(stream, asked, Outcome.CANCELLED)
-        return True
+        return self._requests.cancel(stream.number, request)
 
     def peer_have(self, digest: str) -> RunSet:
         """See `hub.Session`."""
@@ -158,20 +131,16 @@ class ClientSession:
 
     def check_deadlines(self, now: float) -> None:
         """See `hub.Session`: deadlines of the handshake, of joining and of requests."""
-        connection = self._connection
-        if not self.ready or connection is None:
+        connection, requests = self._connection, self._requests
+        if not self.ready or connection is None or requests is None:
             if now > self._deadline:
                 self.close(Outcome.LOST, "the handshake took too long")
             return
-        silent_s = self._hub.silent_s
         for stream in list(self._streams.values()):
             if not stream.joined and now - stream.since > self._hub.limits.handshake_s:
                 self._not_served(stream)
-            for asked in list(stream.asked.values()):
-                quiet_since = max(asked.since, connection.heard_data_at)
-                if now - quiet_since > silent_s:
-                    self._drop(stream, asked, Outcome.STALLED)
-        if self._drips.look(connection, now):
+        requests.end_stalled(now)
+        if self._trickle.is_trickle(connection, now):
             self.close(Outcome.STALLED, "stalled: next to nothing comes")
 
     def close(self, outcome: Outcome, text: str) -> None:
@@ -199,36 +168,37 @@ class ClientSession:
             accepts=wire.REQUESTER_GREETS, disarm=hub.pump.remove,
         )  # fmt: skip
         connection.owner = self
+        self._requests = Requests(hub, connection, self._on_mismatch)
         hub.pump.add(connection)
 
     # -- frames ----------------------------------------------------------------------------------
 
     def handle(self, frame: Frame) -> None:
-        """One control frame (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         self._handlers[frame.kind](frame)
 
     def _on_challenge(self, frame: Frame) -> None:
         connection = self._connection
-        if self._said is not None or connection is None:
+        if self._sent is not None or connection is None:
             raise RemoteProtocolError("a second CHALLENGE")
         challenge = wire.parse_greeting(frame, Challenge)
         said = hello(
             self._hub.secret, challenge,
             nonce=secrets.token_bytes(NONCE_BYTES), node=self._hub.node, role="peer",
         )  # fmt: skip
-        self._said = challenge, said
+        self._sent = challenge, said
         connection.send(wire.greeting(Kind.HELLO, said))
 
     def _on_welcome(self, frame: Frame) -> None:
         connection = self._connection
-        if self._said is None or self.ready or connection is None:
+        if self._sent is None or self.ready or connection is None:
             raise RemoteProtocolError("WELCOME out of order")
         welcome = wire.parse_greeting(frame, Welcome)
         member = connection.channel.member
         if welcome.node != self.node or (member is not None and not member.owns(self.node)):
             self.close(Outcome.LOST, "another node answers at its address")
             return
-        confirm(self._hub.secret, *self._said, welcome)
+        confirm(self._hub.secret, *self._sent, welcome)
         self.ready = True
         connection.accepts = wire.REQUESTER_HEARS
         for digest, stream in list(self._streams.items()):
@@ -261,8 +231,8 @@ class ClientSession:
     def _not_served(self, stream: _Stream) -> None:
         was_joined, stream.joined = stream.joined, False
         digest = stream.port.layout.digest
-        for asked in list(stream.asked.values()):
-            self._drop(stream, asked, Outcome.REFUSED)
+        if self._requests is not None:
+            self._requests.drop_stream(stream.number, Outcome.REFUSED)
         self._streams.pop(digest, None)
         self._by_number.pop(stream.number, None)
         if was_joined:
@@ -281,22 +251,15 @@ class ClientSession:
         stream.port.peer_has(self.node, runs, frame.a)
 
     def _on_busy(self, frame: Frame) -> None:
-        self._answered(frame, Outcome.BUSY)
+        self._on_answer(frame, Outcome.BUSY)
 
     def _on_refused(self, frame: Frame) -> None:
         _log.debug("peer %s refused: %s", format_node(self.node), wire.reason_text(frame))
-        self._answered(frame, Outcome.REFUSED)
+        self._on_answer(frame, Outcome.REFUSED)
 
-    def _answered(self, frame: Frame, outcome: Outcome) -> None:
-        connection = self._connection
-        incoming = connection.expected.pop(frame.a, None) if connection is not None else None
-        if incoming is None or incoming.stream != frame.stream:
-            raise RemoteProtocolError(f"{outcome.name} for a request that isn't")
-        incoming.began = time.monotonic()
-        stream = self._by_number.get(frame.stream)
-        for asked in list(stream.asked.values()) if stream is not None else ():
-            if stream is not None and asked.number == frame.a:
-                self._end(stream, asked, outcome)
+    def _on_answer(self, frame: Frame, outcome: Outcome) -> None:
+        assert self._requests is not None
+        self._requests.on_answer(frame, outcome)
 
     def _on_ping(self, frame: Frame) -> None:
         if not frame.flags & wire.FLAG and self._connection is not None:
@@ -310,75 +273,22 @@ class ClientSession:
         stream = self._by_number.get(frame.stream)
         if stream is None and frame.stream >= self._next_stream:
             raise RemoteProtocolError("a frame on a stream that was never joined")
-        return stream  # None: we have left it, and the peer didn't know yet
-
-    # -- requests --------------------------------------------------------------------------------
-
-    def _next_span(self, stream: _Stream, asked: Asked) -> None:
-        connection = self._connection
-        assert connection is not None
-        span = asked.spans.popleft()
-        number, self._next_number = self._next_number, (self._next_number + 1) & 0xFFFFFFFF
-        asked.left = len(span)
-        asked.number = number
-        asked.since = time.monotonic()
-
-        def on_chunk(outcome: Outcome, nbytes: int) -> None:  # on a worker thread
-            self._hub.inbox.post(self._chunk_ended, asked, outcome, nbytes)
-
-        layout = asked.port.layout
-        asked.incoming = connection.expected[number] = Incoming(
-            stream.number, span, layout, asked.port.store, on_chunk
-        )
-        connection.send(wire.request(stream.number, number, span.start, len(span), asked.turn))
-
-    def _chunk_ended(self, asked: Asked, outcome: Outcome, nbytes: int) -> None:
-        stream = self._streams.get(asked.digest)
-        if asked.ended or stream is None:
-            return
-        asked.nbytes += nbytes
-        asked.left -= 1
-        if outcome is Outcome.MISMATCH:
-            self._hub.totals.mismatches += 1
-            self._end(stream, asked, outcome)
-            self._hub.ban(self.node)
-            self.close(Outcome.LOST, "sent bytes that don't match the manifest")
-        elif outcome is not Outcome.DONE:
-            self._drop(stream, asked, outcome)
-        elif asked.left == 0 and asked.spans:
-            self._next_span(stream, asked)
-        elif asked.left == 0:
-            self._hub.on_request_done(time.monotonic() - asked.since)
-            self._end(stream, asked, Outcome.DONE)
-
-    def _drop(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:
-        """End a request whose DATA may still come, or be on its way."""
-        connection = self._connection
-        if asked.incoming is not None:
-            asked.incoming.dropped = True
-        if connection is not None and asked.number in connection.expected:
-            connection.send(wire.pack(Kind.CANCEL, stream=stream.number, a=asked.number))
-        self._end(stream, asked, outcome)
-
-    def _end(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:
-        asked.ended = True
-        del stream.asked[asked.request]
-        began = asked.incoming.began if asked.incoming is not None else 0.0
-        waited_s = began - asked.since if began else 0.0
-        self._hub.inbox.post(
-            asked.port.request_ended, asked.request, outcome, asked.nbytes, waited_s
-        )
+        return stream  # None: we left it, and the frame was sent before the server knew
 
     # -- the end ---------------------------------------------------------------------------------
 
+    def _on_mismatch(self) -> None:
+        self._hub.ban(self.node)
+        self.close(Outcome.LOST, "sent bytes that don't match the manifest")
+
     def on_violation(self, error: P2PCacheError) -> None:
-        """The peer broke a rule (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         if self._connection is not None:
             self._hub.on_violation(self.node if self.ready else -1, str(error))
             self._connection.close(Outcome.LOST, str(error))
 
     def on_closed(self, outcome: Outcome, text: str) -> None:
-        """The connection is gone, or never stood (see `connection.Owner`)."""
+        """See `connection.Owner`; also called when the connection never stood."""
         if self._over:
             return
         self._over = True
@@ -390,11 +300,11 @@ class ClientSession:
             del self._hub.requesting[self.node]
         streams, self._streams, self._by_number = self._streams, {}, {}
         for digest, stream in streams.items():
-            for asked in list(stream.asked.values()):
-                self._end(stream, asked, outcome)
-            told = stream.port.peer_left if stream.joined else stream.port.dial_failed
-            self._hub.inbox.post(told, self.node)
-            # What we said here last may be lost; say all of it on the other connection.
+            if self._requests is not None:
+                self._requests.end_stream(stream.number, outcome)
+            end = stream.port.peer_left if stream.joined else stream.port.dial_failed
+            self._hub.inbox.post(end, self.node)
+            # Our last HAVE here may be lost: repeat all of them on the other connection.
             serving = self._hub.serving.get(self.node)
             if serving is not None and stream.port.have_runs():
                 serving.send_have(digest, stream.port.have_runs())

@@ -1,4 +1,4 @@
-"""The loop-side logic of a connection whose other end requests from this node."""
+"""A session in which another node requests: it proves membership, joins models, gets chunks."""
 
 import logging
 import secrets
@@ -101,7 +101,7 @@ class ServerSession:
     # -- frames ----------------------------------------------------------------------------------
 
     def handle(self, frame: Frame) -> None:
-        """One control frame (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         self._handlers[frame.kind](frame)
 
     def _on_hello(self, frame: Frame) -> None:
@@ -208,7 +208,7 @@ class ServerSession:
         self.connection.send(wire.reason(Kind.REFUSED, text, stream=stream, a=number))
 
     def _count_unserved(self) -> None:
-        # Served requests are paid for with the time their bytes take; these others cost nothing.
+        # A served request costs the requester the time of its bytes; a refused one costs it nothing.
         if not self._unserved.allow(time.monotonic()):
             raise RemoteProtocolError("too many requests that can't be served")
 
@@ -229,12 +229,12 @@ class ServerSession:
     # -- the end ---------------------------------------------------------------------------------
 
     def on_violation(self, error: P2PCacheError) -> None:
-        """The peer broke a rule (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         self._hub.on_violation(self.node, str(error))
         self.connection.close(Outcome.LOST, str(error))
 
     def on_closed(self, outcome: Outcome, text: str) -> None:
-        """The connection is gone (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         hub = self._hub
         if self.node >= 0:
             _log.info("connection from peer %s ended: %s", format_node(self.node), text)
