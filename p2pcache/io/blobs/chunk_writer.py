@@ -19,7 +19,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk
 from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError, from_code
 from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.disk.region_hash import hash_region
 
@@ -52,7 +52,7 @@ class Slot:
 class Writers:
     """Hands out chunk writers, so that no two ever share a region."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: BlobPool) -> None:
         self.blobs = blobs
         self._slots: dict[Chunk, Slot] = {}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Proof
 from p2pcache.io.disk.cache_dir import cache_errors
 
@@ -26,7 +26,7 @@ class _Snapshot(NamedTuple):
     done_bytes: int
 
 
-def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
+def flush_blobs(blobs: BlobPool, candidates: Iterable[BlobFile]) -> None:
     """Make what is proved of these blobs durable and publish the whole ones.
 
     Raises:
@@ -57,7 +57,7 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
             raise
 
 
-def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
+def _take(blobs: BlobPool, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
     taken = []
     with blobs.lock, cache_errors(blobs, f"flush of {blobs.root}"):
         for blob in candidates:
@@ -72,14 +72,14 @@ def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
     return taken
 
 
-def _lost_any(blobs: Blobs, snapshot: _Snapshot) -> bool:
+def _lost_any(blobs: BlobPool, snapshot: _Snapshot) -> bool:
     """Whether a bit of the snapshot was taken back meanwhile; then the next flush tells the truth."""
     with blobs.lock:
         now = int.from_bytes(snapshot.blob.bits, "little")
         return int.from_bytes(snapshot.bits, "little") & ~now != 0
 
 
-def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:
+def _sync(blobs: BlobPool, changed: list[BlobFile]) -> None:
     if len(changed) > FEW_FILES:
         blobs.disk.sync_all(blobs.folders.root)
         return
@@ -87,7 +87,7 @@ def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:
         blobs.disk.sync(blobs.writer(blob).fd)
 
 
-def _publish(blobs: Blobs, whole: list[BlobFile]) -> None:
+def _publish(blobs: BlobPool, whole: list[BlobFile]) -> None:
     proofs = []
     for blob in whole:
         file = blobs.writer(blob)
@@ -102,8 +102,4 @@ def _publish(blobs: Blobs, whole: list[BlobFile]) -> None:
             folders = blobs.folders
             blobs.disk.rename(folders.partial, blob.id, folders.blobs, blob.id)
             blobs.disk.unlink(folders.partial, f"{blob.id}.have")
-            blobs.files.drop(blob.id)  # the next opener gets it read-only
-            blob.published = True
-            blob.dirty = False
-            blobs.proofs[blob.id] = proof
-            blobs.note_published(blob)
+            blobs.on_published(blob, proof)

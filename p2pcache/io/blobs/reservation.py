@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import free_bytes
 
 # Files above this are given their blocks at once; of ten thousand small ones only the sum is
@@ -12,7 +12,7 @@ from p2pcache.io.disk.disk import free_bytes
 EAGER_BYTES = 1 << 20
 
 
-def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
+def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> None:
     """Promise disk space for what these blobs still lack, on top of earlier promises.
 
     Raises:
@@ -34,7 +34,7 @@ def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
             raise
 
 
-def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
+def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int) -> None:
     """Refuse what wouldn't fit beside earlier promises and the part of the disk kept free.
 
     Raises:
@@ -51,7 +51,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
         )
 
 
-def _undo(blobs: Blobs, promised: Iterable[BlobFile], made: Iterable[BlobFile]) -> None:
+def _undo(blobs: BlobPool, promised: Iterable[BlobFile], made: Iterable[BlobFile]) -> None:
     for blob in promised:
         blob.reserved = False
     for blob in made:

@@ -37,7 +37,7 @@ class Folders(NamedTuple):
 
 
 class Cache(Protocol):
-    """An open cache dir (`p2pcache.io.blobs.blob_pool.Blobs`)."""
+    """An open cache dir (`p2pcache.io.blobs.blob_pool.BlobPool`)."""
 
     root: Path
     folders: Folders

@@ -25,7 +25,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, decode
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, disk_errors, names, read_small
 
@@ -41,7 +41,7 @@ _OWNER_WRITES = 0o644  # readable through the link; `partial/` itself lets nobod
 class Arriving:
     """The agent's end: `build`, `begin`, `appear`; then all but `remove` under the pool's lock."""
 
-    def __init__(self, blobs: Blobs, layout: Layout, files: Sequence[BlobFile]) -> None:
+    def __init__(self, blobs: BlobPool, layout: Layout, files: Sequence[BlobFile]) -> None:
         """Nothing is on disk before `build`."""
         self.path = f"{FOLDER}/{layout.digest}"
         self.users = 0  # loaders that are attached

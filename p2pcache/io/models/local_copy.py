@@ -7,8 +7,9 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, File
 from p2pcache.errors import NotFound
 from p2pcache.ids import RunSet
+from p2pcache.io.blobs import proving
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
 
 
@@ -43,7 +44,7 @@ class Target(Protocol):
         ...
 
 
-def copy_local(model: Target, blobs: Blobs, others: Iterable[File]) -> RunSet:
+def copy_local(model: Target, blobs: BlobPool, others: Iterable[File]) -> RunSet:
     """Prove suspect bytes of a model, then copy chunks within it and from other models' files.
 
     Args:
@@ -60,7 +61,7 @@ def copy_local(model: Target, blobs: Blobs, others: Iterable[File]) -> RunSet:
     before = model.have_runs()
     for blob in model.files:
         if blob.suspect is not None:
-            blobs.settle(blob, blob.suspects())
+            proving.prove_suspects(blobs, blob, blob.suspects())
     if not model.complete:
         _copy_within(model, blobs)
         _copy_from(model, blobs, others)
@@ -71,7 +72,7 @@ def _missing(model: Target) -> list[int]:
     return [chunk for chunk in range(model.layout.chunk_count) if not model.has_chunk(chunk)]
 
 
-def _copy_within(model: Target, blobs: Blobs) -> None:
+def _copy_within(model: Target, blobs: BlobPool) -> None:
     """Fill repeated chunks from a place of theirs that is proved."""
     for chunk in _missing(model):
         places = model.layout.places(chunk)
@@ -81,7 +82,7 @@ def _copy_within(model: Target, blobs: Blobs) -> None:
                 break
 
 
-def _copy_from(model: Target, blobs: Blobs, others: Iterable[File]) -> None:
+def _copy_from(model: Target, blobs: BlobPool, others: Iterable[File]) -> None:
     layout = model.layout
     wanted = {
         Chunk(layout.lengths[c], layout.digest_of_chunk(c)): c for c in _missing(model)
@@ -100,7 +101,7 @@ def _copy_from(model: Target, blobs: Blobs, others: Iterable[File]) -> None:
                 del wanted[key]
 
 
-def _copy(model: Target, blobs: Blobs, source: BlobFile, position: int, chunk: int) -> bool:
+def _copy(model: Target, blobs: BlobPool, source: BlobFile, position: int, chunk: int) -> bool:
     """Copy one chunk; False if the source doesn't have it. A rotten source is believed no longer."""
     with blobs.lock:
         if not source.bits[position]:
@@ -118,5 +119,5 @@ def _copy(model: Target, blobs: Blobs, source: BlobFile, position: int, chunk: i
             return True
     finally:
         writer.abort()
-    blobs.drop(source, [position])
+    proving.take_back(blobs, source, [position])
     return False

@@ -8,8 +8,9 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, RunIndex, RunSet
+from p2pcache.io.blobs import proving
 from p2pcache.io.blobs.blob_file import BlobFile, ChunkSource
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
 from p2pcache.io.blobs.flush import flush_blobs
 from p2pcache.io.models.arriving_dir import Arriving
@@ -35,7 +36,7 @@ class ModelStore:
     exactly when `_run_left[r]` is 0.
     """
 
-    def __init__(self, home: Home, blobs: Blobs, writers: Writers, layout: Layout) -> None:
+    def __init__(self, home: Home, blobs: BlobPool, writers: Writers, layout: Layout) -> None:
         self.layout = layout
         self.digest = layout.digest
         self.pins = 0
@@ -127,7 +128,7 @@ class ModelStore:
 
     def unreadable(self, chunk: int) -> bool:
         """The disk failed to read a proved chunk: its file is offered to nobody before it is proved again."""
-        return self._blobs.unreadable(self._files[self.layout.places(chunk)[0].blob])
+        return proving.doubt_unreadable(self._blobs, self._files[self.layout.places(chunk)[0].blob])
 
     def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
         """Places (blob, position) of the chunk that aren't proved. Under the pool's lock."""
@@ -153,7 +154,7 @@ class ModelStore:
                 (b, p) for b, p in self.open_places(chunk) if b.suspect is not None and b.suspect[p]
             ]
         for blob, position in suspects:
-            self._blobs.settle(blob, [position])
+            proving.prove_suspects(self._blobs, blob, [position])
         with self._blobs.lock:
             if self.closed:
                 raise NotFound(f"model {self.digest} was removed from this cache")
@@ -228,7 +229,7 @@ class ModelStore:
             Whether every chunk is still proved.
         """
         for blob in self._files:
-            self._blobs.recheck(blob)
+            proving.recheck(self._blobs, blob)
         return self.complete
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> list[int]:

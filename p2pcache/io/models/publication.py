@@ -7,7 +7,7 @@ from p2pcache.core.format.file_filter import name_of
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.published_tree import Tree, Trees
@@ -16,7 +16,7 @@ from p2pcache.io.models.published_tree import Tree, Trees
 class Publisher(NamedTuple):
     """Publishes models of one cache dir. Callers hold the pool's `maintenance`."""
 
-    blobs: Blobs
+    blobs: BlobPool
     trees: Trees
     records: Records
 

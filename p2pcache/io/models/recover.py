@@ -1,7 +1,7 @@
 """Putting a cache dir in order when it's opened: half-done steps are finished or undone.
 
-Nothing here reads model data. What can't be told from names and records is left for
-`Blobs.settle`, which believes nothing before it has hashed it.
+Nothing here reads model data. Bytes of which names and records say nothing are suspect; they are
+believed only after `blobs.proving.prove_suspects` has hashed them.
 """
 
 import time

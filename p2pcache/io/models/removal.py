@@ -6,7 +6,7 @@ Bytes go before records: on a full disk a record can only be deleted in the spac
 from collections.abc import Collection, MutableMapping
 
 from p2pcache.errors import Conflict
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
@@ -19,7 +19,7 @@ class Removal:
 
     def __init__(
         self,
-        blobs: Blobs,
+        blobs: BlobPool,
         records: Records,
         trees: Trees,
         spare: Spare,

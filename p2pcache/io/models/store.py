@@ -23,7 +23,7 @@ from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, File, decode, dige
 from p2pcache.errors import InvalidManifest, NoSpace
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
 from p2pcache.io.disk import cache_dir
 from p2pcache.io.disk.agent_db import HistoryRow, ModelRow, Records
@@ -55,7 +55,7 @@ class Store:
         self._records = Records(root / "agent.db", self._spare)
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
-        self._blobs = Blobs(root, folders, disk, self._records)
+        self._blobs = BlobPool(root, folders, disk, self._records)
         self._blobs.before_demote = self._hide
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}

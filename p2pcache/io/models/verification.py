@@ -7,7 +7,8 @@ from typing import NamedTuple
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
+from p2pcache.io.blobs.proving import take_back
 from p2pcache.io.disk.region_hash import proves
 
 VERIFY_THREADS = 2  # BLAKE3 scales with threads, disks with two readers; other cores serve peers
@@ -23,7 +24,7 @@ class _Unit(NamedTuple):
 
 
 def verify(
-    blobs: Blobs,
+    blobs: BlobPool,
     layout: Layout,
     files: Sequence[BlobFile],
     progress: Callable[[int, int], None] | None = None,
@@ -51,7 +52,7 @@ def verify(
         for unit, wrong in zip(units, pool.map(check, units), strict=True):
             if wrong:
                 bad.update(layout.blobs[unit.number].chunks[p] for p in wrong)
-                blobs.drop(files[unit.number], wrong)
+                take_back(blobs, files[unit.number], wrong)
             done += unit.nbytes
             if progress is not None:
                 progress(done, total)
@@ -73,7 +74,7 @@ def _units(files: Sequence[BlobFile]) -> Iterator[_Unit]:
             yield _Unit(number, positions, nbytes)
 
 
-def _bad_positions(blobs: Blobs, blob: BlobFile, positions: list[int]) -> list[int]:
+def _bad_positions(blobs: BlobPool, blob: BlobFile, positions: list[int]) -> list[int]:
     try:
         file = blobs.reader(blob, check=False)
     except P2PCacheError:
