@@ -1,8 +1,7 @@
 """Any S3-compatible store as origin: `s3://bucket[/prefix]`.
 
 botocore signs, finds credentials, resolves endpoints and follows bucket regions; it is driven
-from our threads and retries nothing. Bodies are read from the HTTP response straight into the
-caller's buffer (docs/lab/0001-s3-client.md has the figures).
+from our threads and retries nothing (docs/lab/0001-s3-client.md).
 """
 
 import contextlib
@@ -41,6 +40,7 @@ from p2pcache.io.origins.base import (
 from p2pcache.io.origins.causes import causes
 from p2pcache.io.origins.multipart import Multipart, Uploader
 from p2pcache.io.origins.retry import RetryPolicy
+from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
 from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
 
@@ -136,7 +136,8 @@ class S3Origin(Origin):
                 Key=self._key(key),
                 Range=f"bytes={start}-{start + length - 1}",
             )
-            body = _S3Body(self, key, answer, length)
+            url = f"{self.url}/{key}"
+            body = S3Body(url, answer, length, lambda error: self.failure(key, error))
             try:
                 self._check_range(key, answer, start, length)
             except P2PCacheError:
@@ -284,58 +285,6 @@ class S3Origin(Origin):
         except Conflict:
             return True
         return False
-
-
-class _S3Body(Body):
-    """Reads the HTTP response's own buffer; a body read to its end gives the connection back."""
-
-    def __init__(self, origin: S3Origin, key: str, answer: dict[str, Any], length: int) -> None:
-        self._origin = origin
-        self._key = key
-        self._left = length
-        self._counted = "ContentLength" in answer
-        self._raw = answer["Body"]._raw_stream  # noqa: SLF001 - urllib3's response
-        # urllib3's own readinto reads into bytes and copies them: twice the memory traffic
-        below = getattr(self._raw, "_fp", None)
-        self._source = below if isinstance(below, http.client.HTTPResponse) else self._raw
-
-    def readinto(self, buffer: memoryview) -> int:
-        if not self._left:
-            return 0
-        try:
-            count = _read_some(self._source, buffer[: self._left])
-        except FOREIGN as error:
-            raise self._origin.failure(self._key, error) from None
-        if not count:
-            raise OriginUnavailable(
-                f"{self._origin.url}/{self._key}: the body ended {self._left} bytes early"
-            )
-        self._left -= count
-        return count
-
-    def close(self) -> None:
-        # Where the rest of the body (or the end mark of one without a length) is still on its way,
-        # nobody else can use the connection.
-        if self._left or not self._counted:
-            self._raw.close()
-        else:
-            self._raw.release_conn()
-
-
-def _read_some(source: Any, buffer: memoryview) -> int:
-    """What is there, up to the buffer's length.
-
-    `HTTPResponse.readinto` goes on until the buffer is full; when the connection breaks before
-    that, what had come is lost with the exception, and is read from the origin a second time.
-    """
-    plain = isinstance(source, http.client.HTTPResponse) and not source.chunked
-    if not plain or source.length is None or source.fp is None:
-        return int(source.readinto(buffer))
-    count = source.fp.readinto1(buffer[: source.length])
-    source.length -= count
-    if not count or not source.length:
-        source.readinto(buffer[:0])  # let it notice its end, and give the connection free
-    return int(count)
 
 
 class _PartCalls:

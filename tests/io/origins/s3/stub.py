@@ -1,12 +1,30 @@
-"""An S3 endpoint of a few lines."""
+"""An S3 endpoint of a few lines, and what tests of S3 origins share."""
 
 import http.server
 import ssl
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+
+from p2pcache.io.origins import OriginSettings
+
+QUICK = OriginSettings(retry_for_s=0, connect_timeout_s=10, read_timeout_s=20)
+PATIENT = OriginSettings(retry_for_s=20, connect_timeout_s=10, read_timeout_s=20)
+AT_ONCE_S = 8.0  # of the 20 s that PATIENT would try again; the rest is for a busy machine
+SECRET = "hush+Hush/hush=="
+
+ABSENT: tuple[int, dict[str, str], bytes] = (
+    404,
+    {},
+    b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>",
+)
+
+
+def refusal(code: str, said: str = "m", status: int = 403) -> tuple[int, dict[str, str], bytes]:
+    return status, {}, f"<Error><Code>{code}</Code><Message>{said}</Message></Error>".encode()
 
 
 class Stub(http.server.BaseHTTPRequestHandler):
@@ -55,3 +73,8 @@ def stub(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def shown(error: BaseException) -> str:
+    """All that a log may ever show of an error."""
+    return str(error) + "".join(traceback.format_exception(error))

@@ -23,7 +23,7 @@ from p2pcache.errors import (
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import ABSENT
 from p2pcache.io.origins.s3.errors import translate
-from tests.io.origins.s3_stub import stub
+from tests.io.origins.s3.stub import stub
 
 QUICK = OriginSettings(retry_for_s=0, connect_timeout_s=10, read_timeout_s=20)
 
