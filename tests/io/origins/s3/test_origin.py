@@ -1,5 +1,6 @@
 """Credentials, endpoints and certificates: each source works, each mistake is named."""
 
+import gc
 import json
 from collections.abc import Callable
 from functools import partial
@@ -297,6 +298,7 @@ def test_connections_that_nobody_uses_end_when_the_origin_rests(
         here = psutil.Process().net_connections("tcp")
         return sum(one.raddr[1:] == (seaweed.port,) for one in here)
 
+    gc.collect()  # connections of earlier tests must not end in the middle
     before = connected()
     origin = open_origin(seaweed.url(prefix="rest"), QUICK)
     origin.put("blob", b"x" * 100_000)
