@@ -42,8 +42,8 @@ from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.models.store import Store
-from p2pcache.io.notes.known_members import MemberBook
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.known_members import KnownMembers
+from p2pcache.io.notes.pending_warms import PendingWarms
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
@@ -120,7 +120,7 @@ class AgentApp:
         )
         order = Order(self.parts, self.downloads)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
-        book = WarmBook(Path(settings.cache_dir) / WARMS_FILE)
+        book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
@@ -130,7 +130,7 @@ class AgentApp:
             serving=self.serving, gate=self.doors.gate,
         )  # fmt: skip
         self.janitor = Janitor(self.parts, self.downloads, self.serving)
-        members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
+        members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
         self.stranded = Stranded(self.parts, self.downloads, members)
         self._name = location.own_name(settings)
         self._labeller = (

@@ -20,7 +20,7 @@ from p2pcache.io.models.store import Store
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.peers.protocol.limits import Both, TokenBucket
+from p2pcache.io.peers.protocol.limits import BothRates, TokenBucket
 from p2pcache.io.security.tls import Tls
 from p2pcache.io.tasks import THREAD_IDLE_S, Tasks, Threads
 
@@ -43,7 +43,7 @@ class OriginReads:
         self.unopened: P2PCacheError | None = None  # why there is none, if one was named
         self.settled = asyncio.Event()
         self.settled.set()
-        self._limiter = Both(TokenBucket(bytes_per_s), disk)
+        self._limiter = BothRates(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
         self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read

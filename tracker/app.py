@@ -12,7 +12,7 @@ from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
 from p2pcache.io.clock import LOOK_S, AwakeClock
-from p2pcache.io.gc_pacing import Garbage
+from p2pcache.io.gc_pacing import GcPacing
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import connection_limit
 from p2pcache.io.loop_lag import LoopLag
@@ -116,7 +116,7 @@ class TrackerApp:
                 server.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
             ):
                 self._lag.start(self._tasks)
-                self._tasks.every(LOOK_S, self._clock.look, name="clock")
+                self._tasks.every(LOOK_S, self._clock.keep_awake, name="clock")
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
                 if self.tls is not None:
@@ -134,7 +134,7 @@ class TrackerApp:
     def pace_garbage(self) -> None:
         """Collect cycles at our own times; for a process that is a tracker and nothing else."""
         members = self.members
-        Garbage(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
+        GcPacing(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
 
     def reload(self) -> None:
         """SIGHUP: read the certificate again. All else needs a restart."""

@@ -243,7 +243,7 @@ class Swarm:
         """Whether we ask others for chunks."""
         return self.scheduler is not None and not self.complete
 
-    def tempo_s(self) -> float:
+    def pace_s(self) -> float:
         """Seconds from one new run to the next; 0: not known."""
         return self.scheduler.tempo_s if self.scheduler is not None else 0.0
 

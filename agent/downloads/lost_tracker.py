@@ -12,7 +12,7 @@ import asyncio
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.core.protocol import messages as m
-from p2pcache.io.notes.known_members import MemberBook
+from p2pcache.io.notes.known_members import KnownMembers
 
 LOOK_S = 2.0  # nothing is read without a tracker before a lease's life is over anyway
 SAVE_S = 30.0  # a list that is half a minute old does as well
@@ -22,7 +22,7 @@ FILE = "members.json"
 class Stranded:
     """Keeps the last known members, and hands them to swarms that the tracker knows nothing of."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, book: MemberBook) -> None:
+    def __init__(self, parts: Parts, downloads: Downloads, book: KnownMembers) -> None:
         self._parts = parts
         self._downloads = downloads
         self._book = book
@@ -35,7 +35,7 @@ class Stranded:
     def heard(self, message: m.ToAgent) -> None:
         """The tracker said something; its members' addresses are worth keeping."""
         if isinstance(message, m.Swarm) and message.joined:
-            self._book.note(member for member in message.joined if member.node != self._parts.node)
+            self._book.add(member for member in message.joined if member.node != self._parts.node)
 
     def close(self) -> None:
         """Write what is news (blocks)."""
@@ -48,7 +48,7 @@ class Stranded:
         # A node that is complete is told of nobody who comes after it; but they come to it.
         for swarm in list(self._downloads.swarms.values()):
             callers = swarm.neighbours.callers
-            self._book.note(m.Member(node, address) for node, address in callers.items())
+            self._book.add(m.Member(node, address) for node, address in callers.items())
             callers.clear()
 
     async def _save(self) -> None:

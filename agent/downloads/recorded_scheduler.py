@@ -25,7 +25,7 @@ class RecordedScheduler(Scheduler):
             commands = super().handle(event, now)
             return commands
         finally:  # what it fails at is what a recording is wanted for
-            self.recorder.note(now, event, commands)
+            self.recorder.record(now, event, commands)
 
 
 def make_scheduler(parts: Parts, layout: Layout, have: int, settings: SwarmSettings) -> Scheduler:

@@ -15,7 +15,7 @@ from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.audit_log import Entry
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.pending_warms import PendingWarms
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ class Warmed(NamedTuple):
 class Warms:
     """Starts warms and sees them through: nobody waits for one, so it is its own client."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls, book: WarmBook) -> None:
+    def __init__(
+        self, parts: Parts, downloads: Downloads, pulls: Pulls, book: PendingWarms
+    ) -> None:
         self._parts = parts
         self._book = book
         self._leaving = False

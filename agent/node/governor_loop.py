@@ -89,7 +89,7 @@ class Serving:
         if self._mode == "auto" and engine is None and not self.governs:
             self.sample = Sample()
             return  # nobody to give way to: the host's counters are left alone, too
-        host = await asyncio.to_thread(self._pressure.look)
+        host = await asyncio.to_thread(self._pressure.sample)
         sent, taken = self._rates()
         self.sample = host._replace(engine=engine, sent=sent, taken=taken)
         before = self.limits

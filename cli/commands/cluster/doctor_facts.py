@@ -15,7 +15,7 @@ from p2pcache.core.host.diagnosis import Fact, Trouble
 from p2pcache.core.protocol.address import join
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
-from p2pcache.io.deadline_thread import Errand
+from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.server import parse_listen
@@ -52,7 +52,7 @@ def examine(node: Node) -> dict[str, Fact]:
     settings, cache = node.settings, Path(node.settings.cache_dir).absolute()
     agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
     told = _errand(lambda: _ask(settings), "the tracker's clock", REMOTE_S)
-    errands: dict[str, Errand[Fact]] = {
+    errands: dict[str, DeadlineThread[Fact]] = {
         "tracker": _errand(lambda: _tracker(settings), f"tracker {settings.tracker}", REMOTE_S),
         "key": _errand(lambda: _key(settings), "the cluster key"),
         "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
@@ -85,11 +85,11 @@ def trouble(error: Exception) -> Trouble:
     return Trouble(1, f"this is a bug: {type(error).__name__}: {error}; please report it")
 
 
-def _errand(work: Callable[[], T], what: str, limit_s: float = LOCAL_S) -> Errand[T]:
-    return Errand(work, limit_s=limit_s, what=what)
+def _errand(work: Callable[[], T], what: str, limit_s: float = LOCAL_S) -> DeadlineThread[T]:
+    return DeadlineThread(work, limit_s=limit_s, what=what)
 
 
-def _or(errand: Errand[T], otherwise: Callable[[Trouble], T]) -> T:
+def _or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> T:
     """What came of an errand; one that fails must not hide what the others found."""
     try:
         return errand.result()

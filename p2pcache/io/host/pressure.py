@@ -41,7 +41,7 @@ class Pressure:
         self._moved: dict[str, tuple[int, int]] = {}  # interface -> bytes in, out
         self.missing: list[str] = []  # what can't be told here, for people
 
-    def look(self) -> Sample:
+    def sample(self) -> Sample:
         """Since the last look; the first one only remembers. Blocks for well under a millisecond."""
         now = time.monotonic()
         passed = now - self._at

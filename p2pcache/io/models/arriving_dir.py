@@ -38,7 +38,7 @@ _COUNTER_SPAN = 1 << 32
 _OWNER_WRITES = 0o644  # readable through the link; `partial/` itself lets nobody else in
 
 
-class Arriving:
+class ArrivingDir:
     """The agent's end: `build`, `begin`, `appear`; then all but `remove` under the pool's lock."""
 
     def __init__(self, blobs: BlobPool, layout: Layout, files: Sequence[BlobFile]) -> None:
@@ -83,7 +83,7 @@ class Arriving:
         """From here on `ready` follows what is had (bits). Under the pool's lock."""
         with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             for number in range(len(self._files)):
-                self.gained(number)
+                self.on_gained(number)
             flags = bytearray(self._layout.run_count)
             for run in bitset.members(have):
                 flags[run] = 1
@@ -121,20 +121,20 @@ class Arriving:
         blobs.disk.rename(self._folder, temporary, self._folder, blob.id)
         self._made[number] = blob.made
 
-    def gained(self, number: int) -> None:
+    def on_gained(self, number: int) -> None:
         """Chunks of blob `number` are proved: the link must show the file that they are in."""
         if self._fd >= 0 and self._made[number] != self._files[number].made:
             with self._or_silence():
                 self._link(number)
                 self._withdraw()  # whoever has the old file open looks again
 
-    def ready(self, run: int) -> None:
+    def on_ready(self, run: int) -> None:
         """The run's bytes may be read."""
         if self._fd >= 0:
             with self._or_silence():
                 os.pwrite(self._fd, b"\x01", _HEAD.size + run)
 
-    def lost(self, runs: int) -> None:
+    def on_lost(self, runs: int) -> None:
         """The bytes of these runs (bits) may be read no longer."""
         if self._fd >= 0 and runs:
             with self._or_silence():

@@ -13,7 +13,7 @@ from p2pcache.io.blobs.blob_file import BlobFile, ChunkSource
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
 from p2pcache.io.blobs.flush import flush_blobs
-from p2pcache.io.models.arriving_dir import Arriving
+from p2pcache.io.models.arriving_dir import ArrivingDir
 from p2pcache.io.models.local_copy import copy_local
 from p2pcache.io.models.verification import verify
 
@@ -45,7 +45,7 @@ class ModelStore:
         """Called on any thread with runs whose proof turned out wrong."""
         self.on_ready: Callable[[], None] | None = None
         """Called on any thread when `arriving` shows more. Must not block."""
-        self.arriving: Arriving | None = None
+        self.arriving: ArrivingDir | None = None
         self._home = home
         self._blobs = blobs
         self._writers = writers
@@ -180,7 +180,7 @@ class ModelStore:
         if not self.closed:
             flush_blobs(self._blobs, self._files)
 
-    def show_arriving(self, manifest: bytes) -> Arriving:
+    def show_arriving(self, manifest: bytes) -> ArrivingDir:
         """Show loaders what is proved while the rest arrives; again is no error. One call at a time.
 
         Raises:
@@ -189,7 +189,7 @@ class ModelStore:
         """
         shown = self.arriving
         if shown is None:
-            shown = Arriving(self._blobs, self.layout, self._files)
+            shown = ArrivingDir(self._blobs, self.layout, self._files)
             shown.build(manifest)
             with self._blobs.lock:
                 if self.closed:
@@ -273,7 +273,7 @@ class ModelStore:
         chunks = self.layout.blobs[number].chunks
         before = self._have_runs
         if self.arriving is not None:
-            self.arriving.gained(number)
+            self.arriving.on_gained(number)
         for chunk in {chunks[p] for p in positions}:
             if self._have[chunk] or self.open_places(chunk):
                 continue
@@ -284,7 +284,7 @@ class ModelStore:
             self._run_left[run] -= 1
             if not self._run_left[run]:
                 if self.arriving is not None:
-                    self.arriving.ready(run)
+                    self.arriving.on_ready(run)
                 self._have_runs |= (
                     1 << run
                 )  # last: a thread without the lock that sees it may tell a loader
@@ -306,6 +306,6 @@ class ModelStore:
             self._have_runs &= ~(1 << run)
         lost = before & ~self._have_runs
         if lost and self.arriving is not None:
-            self.arriving.lost(lost)
+            self.arriving.on_lost(lost)
         if lost and self.on_lost is not None:
             self.on_lost(lost)

@@ -1,4 +1,4 @@
-"""What the connections of one node share: the parts they use, and the tables of who is connected.
+"""Shared by all connections of one node: the parts they use, and the tables of sessions.
 
 The hub knows sessions by what it asks of them (`Requesting`, `Serving`), so that the modules of the
 sessions can import it.
@@ -20,7 +20,7 @@ from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.ports import SwarmPort
-from p2pcache.io.peers.receive.receive_loop import Pump
+from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.workers import Inbox
 from p2pcache.io.security.tls import Tls
@@ -32,7 +32,7 @@ LATE_S = 0.5  # a timer this late makes no difference to deadlines of ten second
 
 
 class Session(Protocol):
-    """One connection with a node, and what both sides said on it."""
+    """One connection with a node, and the models that are joined on it."""
 
     @property
     def connection(self) -> Connection | None:
@@ -50,7 +50,11 @@ class Session(Protocol):
         """End the session; requests of ours on it end with `outcome`, and `text` says why."""
 
     def check_deadlines(self, now: float) -> None:
-        """End what took too long; called several times a second with monotonic seconds."""
+        """End handshakes and requests that took too long; called several times a second.
+
+        Args:
+            now: monotonic seconds.
+        """
 
 
 class Requesting(Session, Protocol):
@@ -110,7 +114,7 @@ class Hub:
         limits: PeerLimits,
         loop: asyncio.AbstractEventLoop,
         inbox: Inbox,
-        pump: Pump,
+        receiver: ReceiveLoop,
         load: Callable[[], int],
         tls: Tls | None,
     ) -> None:
@@ -123,7 +127,7 @@ class Hub:
             limits: what peers may do.
             loop: the loop whose thread uses the hub.
             inbox: the way to that loop.
-            pump: receives on all connections.
+            receiver: receives on all connections.
             load: uploads active and waiting, as HAVE messages say it.
             tls: our certificate; None: connections are plain TCP.
         """
@@ -133,7 +137,7 @@ class Hub:
         self.limits = limits
         self.loop = loop
         self.inbox = inbox
-        self.pump = pump
+        self.receiver = receiver
         self.load = load
         self.tls = tls
         self.swarms: dict[str, SwarmPort] = {}
@@ -151,7 +155,7 @@ class Hub:
 
     @property
     def silent_s(self) -> float:
-        """How long a request may be without a byte of DATA."""
+        """How long a request may be without a byte of DATA, in seconds."""
         limits = self.limits
         usual_s = self._request_s.median
         return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)

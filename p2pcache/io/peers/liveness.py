@@ -57,7 +57,7 @@ class Liveness:
         if not connection.open or connection.paused or connection.reading.locked():
             return
         if connection.state.data is not None and quiet_s > limits.stall_s / 4:
-            if connection.lowat > 1:  # what came is less than the reader waits for: take it
+            if connection.lowat > 1:  # less came than the reader waits for: make it read that
                 connection.lowat = 1
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             elif quiet_s > limits.stall_s and not tcp_info.unread(connection.fd):

@@ -22,7 +22,7 @@ from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.protocol.ports import SwarmPort
-from p2pcache.io.peers.receive.receive_loop import Pump
+from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
 from p2pcache.io.peers.request.client_session import ClientSession
 from p2pcache.io.peers.serve.listener import Listener, bind
 from p2pcache.io.peers.serve.uploads import Uploads
@@ -60,7 +60,7 @@ class _Parts:
     def stop_threads(self) -> None:
         """End all threads (blocks)."""
         self.uploads.stop()
-        self.hub.pump.stop()
+        self.hub.receiver.stop()
         self.writers.stop()
 
 
@@ -123,7 +123,7 @@ class PeerNet:
         hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or join(bound[0], bound[1]),
-            pump=Pump(inbox, threads=threads, writers=writers, down=self._down, disk=self._disk),
+            receiver=ReceiveLoop(inbox, threads=threads, writers=writers, down=self._down, disk=self._disk),
             load=lambda: uploads.load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)

@@ -14,7 +14,7 @@ from p2pcache.agent.jobs import warms
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.ids import Ref
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.pending_warms import PendingWarms
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
 from tests.agent.jobs.warm_kit import REF, get, model, refs, running, until, warm
 from tests.agent.kit import HeldReads, agent, client, pull, push
@@ -203,13 +203,13 @@ async def test_it_goes_on_after_a_restart_unless_it_was_removed(
         reads.let_go.set()
     reads.lost = False
     async with agent(tmp_path) as app:  # it doesn't know of any origin yet
-        assert WarmBook(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
+        assert PendingWarms(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
         async with client(app) as session, session.delete(f"/v1/model?ref={refs_[1]}") as answer:
             assert answer.status == 200
     async with agent(tmp_path, origin=origin) as app:
         app.warms.resume()
         await until(
-            lambda: not app.warms._running and not WarmBook(tmp_path / "a" / warms.FILE).refs()
+            lambda: not app.warms._running and not PendingWarms(tmp_path / "a" / warms.FILE).refs()
         )
         assert refs_[0] in await refs(app)
         assert refs_[1] not in await refs(app)
@@ -221,15 +221,15 @@ async def test_it_waits_for_a_storage_that_comes_later(
     monkeypatch.setattr(warms, "AGAIN_S", 0.02)
     model(tmp_path)
     (tmp_path / "a").mkdir()
-    book = WarmBook(tmp_path / "a" / warms.FILE)
+    book = PendingWarms(tmp_path / "a" / warms.FILE)
     for ref in (REF, "team/absent:v1"):
         book.add(Ref.parse(ref))
     async with agent(tmp_path) as app:
         app.warms.resume()
         await asyncio.sleep(0.1)
-        assert len(WarmBook(tmp_path / "a" / warms.FILE).refs()) == 2
+        assert len(PendingWarms(tmp_path / "a" / warms.FILE).refs()) == 2
         await app._use_origin((tmp_path / "origin").as_uri())
-        await until(lambda: not WarmBook(tmp_path / "a" / warms.FILE).refs())
+        await until(lambda: not PendingWarms(tmp_path / "a" / warms.FILE).refs())
         assert await refs(app) == [REF]
 
 
@@ -237,13 +237,13 @@ async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_e
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
-    inside, go = WarmBook.add, threading.Event()
+    inside, go = PendingWarms.add, threading.Event()
 
-    def slow(self: WarmBook, ref: Ref) -> None:
+    def slow(self: PendingWarms, ref: Ref) -> None:
         go.wait(60)
         inside(self, ref)
 
-    monkeypatch.setattr(WarmBook, "add", slow)
+    monkeypatch.setattr(PendingWarms, "add", slow)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
         await until(lambda: app.warms._running)
@@ -261,7 +261,7 @@ def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None
     for text in ("", "{", '{"format": 1, "warms": 7}', '{"format": 9, "warms": ["a/b:c"]}',
                  '{"format": 1, "warms": ["..", "a/b:c:d"]}'):  # fmt: skip
         path.write_text(text)
-        assert WarmBook(path).refs() == []
+        assert PendingWarms(path).refs() == []
 
 
 async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,9 +65,9 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cgroups
 
 def cpu_stalls(cgroup: str) -> float:
     looker = Pressure(cgroup=cgroup)
-    looker.look()
+    looker.sample()
     time.sleep(LOOK_S)
-    share = looker.look().cpu
+    share = looker.sample().cpu
     assert share is not None
     return share
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
-from p2pcache.io.deadline_thread import Errand
+from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.host import host_facts
 
 
@@ -80,14 +80,14 @@ def test_who_can_read_a_file(tmp_path: Path) -> None:
 def test_an_errand_has_an_end() -> None:
     hang = threading.Event()
     began = time.monotonic()
-    errand = Errand(hang.wait, limit_s=0.1, what="a dead mount")
+    errand = DeadlineThread(hang.wait, limit_s=0.1, what="a dead mount")
     with pytest.raises(TimedOut, match="a dead mount: no answer"):
         errand.result()
     assert time.monotonic() - began < 30
     hang.set()
-    assert Errand(lambda: 7, limit_s=30, what="x").result() == 7
+    assert DeadlineThread(lambda: 7, limit_s=30, what="x").result() == 7
     with pytest.raises(socket.gaierror):
-        Errand(_fail, limit_s=30, what="x").result()
+        DeadlineThread(_fail, limit_s=30, what="x").result()
 
 
 def _fail() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
-from p2pcache.io.models.arriving_dir import Arriving, Board
+from p2pcache.io.models.arriving_dir import ArrivingDir, Board
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, open_fds, open_store
@@ -72,13 +72,13 @@ def test_a_run_is_shown_before_anybody_hears_that_it_is_here(
     """Who asked without the lock told a loader of a run whose byte was still 0."""
     wanted = wanted_model()
     here = wanted.add(store)
-    board, shown = show(here, wanted, tmp_path), Arriving.ready
+    board, shown = show(here, wanted, tmp_path), ArrivingDir.on_ready
 
-    def ready(arriving: Arriving, run: int) -> None:
+    def ready(arriving: ArrivingDir, run: int) -> None:
         assert not here.have_runs() >> run & 1
         shown(arriving, run)
 
-    monkeypatch.setattr(Arriving, "ready", ready)
+    monkeypatch.setattr(ArrivingDir, "on_ready", ready)
     wanted.fill(here)
     assert seen(board) == here.have_runs() == bitset.full(wanted.layout.run_count)
     board.close()

@@ -72,7 +72,7 @@ class ClientSession:
         """The connection, once TCP stands."""
         return self._connection
 
-    # -- what `net` asks ---------------------------------------------------------------------------
+    # -- calls of `net` and `hub` ------------------------------------------------------------------
 
     def join(self, digest: str, port: SwarmPort) -> None:
         """See `hub.Requesting`."""
@@ -165,11 +165,11 @@ class ClientSession:
         hub = self._hub
         self._connection = connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.REQUESTER_GREETS, disarm=hub.pump.remove,
+            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.remove,
         )  # fmt: skip
         connection.owner = self
         self._requests = Requests(hub, connection, self._on_mismatch)
-        hub.pump.add(connection)
+        hub.receiver.add(connection)
 
     # -- frames ----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.protocol.wire import Frame, Kind
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.connection import Connection
-from p2pcache.io.peers.transport.incoming_chunk import Incoming
+from p2pcache.io.peers.transport.incoming_chunk import ExpectedChunks
 
 _NUMBERS = 1 << 32
 
@@ -32,7 +32,7 @@ class PeerRequest:
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
-    incoming: Incoming | None = None  # the same, as the receiving threads see it
+    incoming: ExpectedChunks | None = None  # the same, as the receiving threads see it
     since: float = 0.0  # when it was sent
     ended: bool = False
 
@@ -124,7 +124,7 @@ class Requests:
         def on_chunk(outcome: Outcome, nbytes: int) -> None:  # on a worker thread
             self._hub.inbox.post(self._on_chunk_ended, request, outcome, nbytes)
 
-        request.incoming = self._connection.expected[number] = Incoming(
+        request.incoming = self._connection.expected[number] = ExpectedChunks(
             request.stream, span, request.port.layout, request.port.store, on_chunk
         )
         self._connection.send(

@@ -113,7 +113,7 @@ class Listener:
             oldest.close(Outcome.LOST, "too many connections without a handshake")
         connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.SERVER_GREETS, disarm=hub.pump.remove,
+            accepts=wire.SERVER_GREETS, disarm=hub.receiver.remove,
         )  # fmt: skip
         ServerSession(hub, self._uploads, connection)
-        hub.pump.add(connection)
+        hub.receiver.add(connection)

@@ -42,7 +42,7 @@ class _Stream:
 
 
 class ServerSession:
-    """Answers one requester: proves membership, admits its requests, tells it what we have."""
+    """Serves one requester: proves membership, admits its requests, announces our runs to it."""
 
     def __init__(self, hub: Hub, uploads: Uploads, connection: Connection) -> None:
         """Challenge the newcomer on a connection that is not yet armed."""
@@ -64,7 +64,7 @@ class ServerSession:
         hub.half_open[self] = crowd_of(peer_host(connection.sock))
         connection.send(wire.greeting(Kind.CHALLENGE, self._challenge))
 
-    # -- what `net` asks ---------------------------------------------------------------------------
+    # -- calls of `net` and `hub` ------------------------------------------------------------------
 
     def peer_have(self, digest: str) -> RunSet:
         """See `hub.Session`."""
@@ -165,8 +165,8 @@ class ServerSession:
             self._refuse(stream.number, number, "not here")
             return
         upload = Upload(
-            self.connection, stream.number, number, chunks, port.store, self._upload_ended,
-            self._room, port.tempo_s,
+            self.connection, stream.number, number, chunks, port.store, self._on_upload_ended,
+            self._on_room, port.pace_s,
         )  # fmt: skip
         self._requests[number] = upload
         if not self._uploads.offer(upload, wire.turn_of(frame)):
@@ -212,14 +212,14 @@ class ServerSession:
         if not self._unserved.allow(time.monotonic()):
             raise RemoteProtocolError("too many requests that can't be served")
 
-    def _room(self, refused: Upload) -> None:
-        """It was told BUSY, and a slot is free: it hears that before the others come for it."""
+    def _on_room(self, refused: Upload) -> None:
+        """A slot is free after BUSY: say so with an empty HAVE, before others take the slot."""
         stream = self._streams.get(refused.stream)
         if stream is not None and stream.port is not None:
             load = self._hub.load()
             self.connection.send(wire.have(stream.number, 0, stream.run_count, load))
 
-    def _upload_ended(self, upload: Upload, left: str) -> None:
+    def _on_upload_ended(self, upload: Upload, left: str) -> None:
         self._requests.pop(upload.number, None)
         if left:
             self.connection.send(
@@ -240,7 +240,7 @@ class ServerSession:
             _log.info("connection from peer %s ended: %s", format_node(self.node), text)
         for upload in self._requests.values():
             upload.cancelled = True
-        self._uploads.leave(self.connection)
+        self._uploads.on_connection_closed(self.connection)
         hub.half_open.pop(self, None)
         if hub.serving.get(self.node) is self:
             del hub.serving[self.node]

@@ -20,7 +20,7 @@ INLINE_CHUNK_BYTES = 256 << 10
 _log = logging.getLogger(__name__)
 
 
-class Incoming:
+class ExpectedChunks:
     """One REQUEST on the wire, as the receiving thread sees it."""
 
     __slots__ = ("began", "dropped", "end", "layout", "next", "on_chunk", "store", "stream")
@@ -52,7 +52,7 @@ class Incoming:
         self.dropped = False  # cancelled: what still comes is read and forgotten
 
 
-class Reception:
+class IncomingChunk:
     """One DATA frame being received.
 
     The receiving thread only receives, unless it is very little: hashing and writing are for other
@@ -65,7 +65,7 @@ class Reception:
         "_writer", "_writers", "remaining",
     )  # fmt: skip
 
-    def __init__(self, incoming: Incoming, chunk: int, length: int, writers: Workers) -> None:
+    def __init__(self, incoming: ExpectedChunks, chunk: int, length: int, writers: Workers) -> None:
         self.remaining = length
         self._incoming = incoming
         self._length = length
