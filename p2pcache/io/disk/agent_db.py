@@ -46,7 +46,7 @@ SCHEMA_VERSION = len(_SCHEMAS)
 
 
 class ModelRow(NamedTuple):
-    """What the records keep of one model."""
+    """The record of one model."""
 
     digest: str
     size_bytes: int
@@ -80,7 +80,7 @@ class HistoryRow(NamedTuple):
 
     def as_json(self) -> dict[str, object]:
         """The row in the form of docs/api.md."""
-        # What was here already took no time: a resumed pull isn't quicker than its link.
+        # Without local bytes, which took no time: a resumed pull isn't quicker than its link.
         moved = self.bytes_origin + self.bytes_peers or self.size_bytes
         rate = moved / self.seconds if self.seconds and not self.code else 0.0
         return {
@@ -130,7 +130,7 @@ class Records(SqliteFile):
             db.execute("replace into generations values (?,?,?,?)", (*key, generation))
 
     def remove_tag(self, key: tuple[str, str, str]) -> None:
-        """Forget a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
+        """Delete a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
         self._delete(
             ("delete from tags where namespace=? and name=? and tag=?", [key]),
             ("delete from asked where namespace=? and name=? and tag=?", [key]),
@@ -155,12 +155,12 @@ class Records(SqliteFile):
         return self._named("tags")
 
     def set_asked(self, key: tuple[str, str, str], digest: str) -> None:
-        """Remember by which tag a model is pulled, until the tag is set."""
+        """Record the tag by which a model is pulled, until the tag is set."""
         with self._write() as db:
             db.execute("replace into asked values (?,?,?,?)", (*key, digest))
 
     def asked(self) -> list[tuple[Ref, str]]:
-        """Every tag that was asked for and not set since, with the digest that it meant."""
+        """Tags of interrupted pulls with the digest that each meant."""
         return self._named("asked")
 
     def _named(self, table: str) -> list[tuple[Ref, str]]:
@@ -182,13 +182,13 @@ class Records(SqliteFile):
         """Forget a model and its tags."""
         tables = ("tags", "models", "model_blobs")
         self._delete(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
-        # A running pull may take what is given up meanwhile. What an interrupted one was called says
-        # nothing of a model that isn't here: it may stay.
+        # A running pull may take the spare space meanwhile. Refs of interrupted pulls of a model that is
+        # gone do no harm: they may stay.
         with suppress(NoSpace):
             self._delete(("delete from asked where digest=?", [(digest,)]))
 
     def touch(self, digest: str, last_used: float) -> None:
-        """Note that a model was used."""
+        """Record that a model was used."""
         with self._write() as db:
             db.execute("update models set last_used=? where digest=?", (last_used, digest))
 
@@ -242,7 +242,7 @@ class Records(SqliteFile):
     # -- history ---------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
-        """Remember what ended; the oldest is forgotten.
+        """Add an action that ended; the oldest is deleted.
 
         A failure that repeats the newest row is counted there: a pod in a crash loop must not push
         everything else out.
@@ -261,7 +261,7 @@ class Records(SqliteFile):
             db.execute(_FORGET_FAILURES, (HISTORY_FAILURES,))
 
     def history(self, limit: int) -> list[HistoryRow]:
-        """What ended, the newest first."""
+        """Actions that ended, the newest first."""
         rows = self._all("select * from history order by id desc limit ?", (limit,))
         return [HistoryRow(*row[1:]) for row in rows]  # type: ignore[arg-type] # as the schema says
 

@@ -51,7 +51,9 @@ class SqliteFile:
 
     def _prepare(self) -> None:
         self._db.execute("pragma journal_mode=wal").fetchone()
-        self._db.execute("pragma synchronous=full")  # a record never outlives what it speaks of
+        self._db.execute(
+            "pragma synchronous=full"
+        )  # a record never outlives the file that it is about
         (version,) = self._db.execute("pragma user_version").fetchone()
         newest = len(self._schemas)
         if version > newest:
