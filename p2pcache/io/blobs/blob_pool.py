@@ -159,7 +159,7 @@ class BlobPool:
             read_small(self.folders.partial, f"{blob.id}.have", bitmap.MAX_BITMAP_BYTES)
         )
         if found is None or len(found.bits) != len(blob.bits) or info.st_size != blob.size:
-            blob.doubt()  # torn or lost bitmap: prove what is there rather than fetch it
+            blob.doubt()  # torn or lost bitmap: prove the bytes rather than fetch them again
         else:
             blob.set_bits(found.bits)
         blob.dirty = blob.whole or found is None
@@ -286,7 +286,7 @@ class BlobPool:
         return freed
 
     def _put_away(self, folder: int, blob_id: str) -> list[str]:
-        """Take a blob's name away; what is left to delete in `tmp/`."""
+        """Remove a blob's name; returns names in `tmp/` that are left to delete."""
         name = f"removed-{secrets.token_hex(8)}"
         try:
             self.disk.rename(folder, blob_id, self.folders.tmp, name)

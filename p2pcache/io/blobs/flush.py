@@ -1,4 +1,4 @@
-"""Making progress durable: data first, then the bitmap that speaks of it, then the published name.
+"""Making progress durable: data first, then the bitmap of it, then the published name.
 
 A crash at any point loses at most what came after the last flush, never consistency:
 1. bits are read, then the data behind them is synced (one `syncfs` when many files changed);
@@ -16,7 +16,7 @@ from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Proof
 from p2pcache.io.disk.cache_dir import cache_errors
 
-FEW_FILES = 16  # up to so many are synced one by one; above, one syncfs is cheaper
+FEW_FILES = 16  # up to this number files are synced one by one; for more, one syncfs is cheaper
 BATCH_FILES = 256  # renames under one hold of the lock: a few ms
 
 
@@ -27,7 +27,7 @@ class _Snapshot(NamedTuple):
 
 
 def flush_blobs(blobs: BlobPool, candidates: Iterable[BlobFile]) -> None:
-    """Make what is proved of these blobs durable and publish the whole ones.
+    """Make the proved chunks of these blobs durable, and publish the whole blobs.
 
     Raises:
         NoSpace, NotAllowed, P2PCacheError: the disk refused; nothing is lost, flush again.
@@ -73,7 +73,7 @@ def _take(blobs: BlobPool, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
 
 
 def _lost_any(blobs: BlobPool, snapshot: _Snapshot) -> bool:
-    """Whether a bit of the snapshot was taken back meanwhile; then the next flush tells the truth."""
+    """Whether a bit of the snapshot was cleared meanwhile; then the next flush writes the bitmap."""
     with blobs.lock:
         now = int.from_bytes(snapshot.blob.bits, "little")
         return int.from_bytes(snapshot.bits, "little") & ~now != 0

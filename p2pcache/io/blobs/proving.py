@@ -50,7 +50,7 @@ def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> 
             file = pool.reader(blob, check=False)
         good = _proves(blob, position, file)
         with pool.lock:
-            # A cleared flag means that a writer began meanwhile: what we read says nothing.
+            # A cleared flag means that a writer began meanwhile: the bytes that we read may be old.
             if blob.clear_suspect(position):
                 if good:
                     blob.gain([position])
@@ -102,7 +102,7 @@ def demote(pool: BlobPool, blob: BlobFile) -> None:
 
 
 def _start_over(pool: BlobPool, blob: BlobFile) -> None:
-    """Give up a published file that somebody made longer: a reader that has it mapped would miss what is cut off."""
+    """Give up a published file that was made longer: cutting it would harm readers that have it mapped."""
     pool.files.drop(blob.id)
     pool.disk.unlink(pool.folders.blobs, blob.id)
     pool.on_deleted(blob)

@@ -1,4 +1,4 @@
-"""Free space, asked for before the first byte comes, not noticed at 97 percent."""
+"""Reserving disk space before the first byte of a model comes."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,16 @@ from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import free_bytes
 
-# Files above this are given their blocks at once; of ten thousand small ones only the sum is
-# promised, and each is allocated when its first byte comes.
+# Larger files get their blocks at once. Of smaller ones only the sum is reserved; each is allocated when its
+# first byte comes.
 EAGER_BYTES = 1 << 20
 
 
 def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> None:
-    """Promise disk space for what these blobs still lack, on top of earlier promises.
+    """Reserve disk space for the missing parts of these blobs, on top of earlier reservations.
 
     Raises:
-        NoSpace: it doesn't fit; says how much is needed, free and promised, and where.
+        NoSpace: it doesn't fit; the message has the bytes needed, free and reserved.
     """
     with blobs.maintenance, blobs.lock:
         fresh = [b for b in wanted if not b.reserved]
@@ -35,7 +35,7 @@ def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> Non
 
 
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int) -> None:
-    """Refuse what wouldn't fit beside earlier promises and the part of the disk kept free.
+    """Refuse bytes that don't fit beside earlier reservations and the space kept free.
 
     Raises:
         NoSpace: it doesn't fit.

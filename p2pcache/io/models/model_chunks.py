@@ -63,7 +63,7 @@ class ModelStore:
             blob.owners.append((self, number))
             self._files.append(blob)
             if blob.whole and not blob.published:
-                blob.dirty = True  # an empty file has nothing to fetch: the next flush makes it
+                blob.dirty = True  # an empty file has no chunks: the next flush creates it
 
     def _count(self) -> None:
         layout = self.layout
@@ -201,7 +201,7 @@ class ModelStore:
         return shown
 
     def hide_arriving(self) -> None:
-        """Take the arriving directory away; loaders keep what they have open."""
+        """Remove the arriving directory; loaders keep their open files."""
         with self._blobs.lock:
             shown, self.arriving = self.arriving, None
         if shown is not None:
@@ -244,18 +244,18 @@ class ModelStore:
         return verify(self._blobs, self.layout, self._files, progress)
 
     def pin(self) -> None:
-        """Say that the model is in use: `rm` and `prune` leave it alone until `unpin`."""
+        """Mark the model as in use: `rm` and `prune` leave it alone until `unpin`."""
         with self._blobs.lock:
             self.pins += 1
 
     def unpin(self) -> None:
-        """Take one `pin` back."""
+        """Undo one `pin`."""
         with self._blobs.lock:
             assert self.pins, "unpin without pin"
             self.pins -= 1
 
     def close(self) -> None:
-        """Stop writers and let go of the blobs; the store forgets the model. No flush."""
+        """Stop writers and detach from the blobs, without a flush."""
         with self._blobs.lock:
             self.closed = True
             if self.arriving is not None:

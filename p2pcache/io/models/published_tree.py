@@ -1,4 +1,4 @@
-"""The trees that people and loaders see: `models/<namespace>/<name>/@<hex>/` and `<tag>` links.
+"""Published trees, which people and loaders read: `models/<namespace>/<name>/@<hex>/` and `<tag>` links.
 
 A tree is built of hard links to blobs under `tmp/` and appears by one rename; a tag is a
 relative link swapped by rename. Paths come from untrusted manifests: every step goes by
@@ -27,7 +27,7 @@ class Tree(NamedTuple):
     namespace: str
     name: str
     digest: str
-    selection: str = ""  # of only some files: the selection's name; no tag ever points at it
+    selection: str = ""  # name of the selection, for a tree of some files; no tag points at it
 
     @property
     def entry(self) -> str:
@@ -61,7 +61,7 @@ class Trees:
         return True
 
     def publish(self, tree: Tree, files: Iterable[tuple[str, str]]) -> None:
-        """Make the tree appear, complete. One that's there and undamaged stays.
+        """Make the tree appear, complete. An undamaged one stays as it is.
 
         Args:
             tree: its place.
@@ -146,7 +146,7 @@ class Trees:
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
             self._disk.rename(parent, tree.entry, self._folders.tmp, temporary)
-            # Gone for good before its files go, or a power cut could leave half a tree in sight.
+            # The rename is durable before files go, or a power cut could leave half a tree in sight.
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class Trees:
         return [t for t in found if t is not None and digest in (None, t.digest)]
 
     def links(self) -> list[tuple[Ref, str]]:
-        """Every tag link with the digest it points at; remains of a broken swap are removed."""
+        """Every tag link with its digest; leftovers of an interrupted swap are removed."""
         found = []
         for space, name, entries in self._walk():
             parent = self._open(space, name)

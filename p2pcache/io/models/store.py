@@ -56,7 +56,7 @@ class Store:
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
         self._blobs = BlobPool(root, folders, disk, self._records)
-        self._blobs.before_demote = self._hide
+        self._blobs.before_demote = self._unpublish
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
         self._publisher = Publisher(self._blobs, self._trees, self._records)
@@ -156,7 +156,7 @@ class Store:
     def get(self, digest: str) -> ModelStore | None:
         """An open model, or one opened from its stored manifest; None if it isn't known here."""
         if (model := self._models.get(digest)) is not None:
-            return model  # without waiting for a flush that may be running
+            return model  # doesn't wait for a running flush
         with self._blobs.maintenance:
             model = self._models.get(digest)
             if model is None:
@@ -255,7 +255,7 @@ class Store:
                 self._trees.set_link(ref, digest)
 
     def remove_tag(self, ref: Ref) -> None:
-        """Forget a tag; a tree that no tag of this name needs any more goes with it."""
+        """Remove a tag, and its tree if no other tag of this name needs it."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             state = self.tag_of(ref)
             self._trees.remove_link(ref)
@@ -302,8 +302,8 @@ class Store:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
         return self._records.generation(ref.tag_key)
 
-    def _hide(self, blob_id: str) -> None:
-        """A blob turned out bad: no tree may show it."""
+    def _unpublish(self, blob_id: str) -> None:
+        """Remove all trees that show a blob, whose bytes turned out wrong."""
         for digest in self._records.models_with(blob_id):
             for tree in self._trees.trees(digest):
                 self._trees.remove(tree)

@@ -1,6 +1,6 @@
 """A small certificate authority for one cluster, in a directory: `p2pcache ca`.
 
-Needs the package `cryptography` (the extra `ca`), which nodes don't: they only use certificates.
+Needs the package `cryptography` (the extra `ca`). Nodes do without it: they only use certificates.
 """
 
 import contextlib
