@@ -51,10 +51,10 @@ _PROBE = "p2pcache/v1/probe"
 
 
 class S3Origin(Origin):
-    """See the module. Thread-safe: botocore clients are."""
+    """One bucket and prefix. Thread-safe, as botocore clients are."""
 
     def __init__(self, url: str, settings: OriginSettings, policy: RetryPolicy) -> None:
-        """Find credentials and make a client; the bucket isn't asked yet.
+        """Find credentials and make a client; no request is sent yet.
 
         Raises:
             UsageError: a URL, profile or endpoint that isn't understood.
@@ -104,7 +104,7 @@ class S3Origin(Origin):
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        with self.asking(key) as client:
+        with self.request(key) as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
             size = answer.get("ContentLength")
             with contextlib.closing(answer["Body"]) as stream:
@@ -122,7 +122,7 @@ class S3Origin(Origin):
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
         try:
-            with self.asking(key) as client:
+            with self.request(key) as client:
                 answer = self._head(client, key)
         except NotFound:
             return None
@@ -130,7 +130,7 @@ class S3Origin(Origin):
 
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
-        with self.asking(key) as client:
+        with self.request(key) as client:
             answer = client.get_object(
                 Bucket=self._bucket,
                 Key=self._key(key),
@@ -153,7 +153,7 @@ class S3Origin(Origin):
         elif expect is not None:
             condition = {"IfMatch": expect}
         try:
-            with self.asking(key) as client:
+            with self.request(key) as client:
                 answer = client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=data, **condition
                 )
@@ -182,7 +182,7 @@ class S3Origin(Origin):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
         check_prefix(prefix)
-        with self.asking(prefix) as client:
+        with self.request(prefix) as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
@@ -193,11 +193,11 @@ class S3Origin(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        with contextlib.suppress(NotFound), self.asking(key) as client:
+        with contextlib.suppress(NotFound), self.request(key) as client:
             client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
     def rest(self) -> None:
-        """As `Origin.rest`: one that answers at this moment is closed when its body has been read."""
+        """As `Origin.rest`; a connection in use is closed when its body has been read."""
         self._client.close()
 
     def close(self) -> None:
@@ -206,14 +206,14 @@ class S3Origin(Origin):
         self.rest()
 
     def failure(self, key: str, error: Exception, client: Any = None) -> P2PCacheError:
-        """What a foreign error about `key` ("": the whole origin) means to a caller.
+        """The error of our tree for a foreign one about `key` ("": the whole origin).
 
-        The foreign one must not become the cause of ours: it may quote keys, and traces show it.
+        The foreign one must not become the cause of ours: it may quote keys, and traces show causes.
 
         Args:
             key: of the object.
             error: one of `FOREIGN`.
-            client: that was asked; its credentials may have been renewed meanwhile.
+            client: the client of the request; its credentials may have been renewed meanwhile.
         """
         what = f"{self.url}/{key}" if key else self.url
         if self._clients is not None:
@@ -224,8 +224,8 @@ class S3Origin(Origin):
         return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
-    def asking(self, key: str) -> Iterator[Any]:
-        """The client, for the length of one question about `key`; its errors become ours."""
+    def request(self, key: str) -> Iterator[Any]:
+        """The client, for one request about `key`; its errors become ours."""
         client = self._client
         try:
             yield client
@@ -270,7 +270,7 @@ class S3Origin(Origin):
             self.put(key, b"2", expect=version)
             return True
         except Conflict:
-            return False  # refuses also what holds
+            return False  # it refuses also a condition that holds
         except P2PCacheError as error:
             if error.exit_code != 1:
                 raise
@@ -317,6 +317,6 @@ class _PartCalls:
         return None if found is None else found.size
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        with self._origin.asking(self._key) as client:
+        with self._origin.request(self._key) as client:
             answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
         return answer
