@@ -18,6 +18,7 @@ from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import Stranded
 from p2pcache.agent.downloads.priority import Order
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
@@ -125,7 +126,9 @@ class AgentApp:
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.parts, self.downloads, pulls),
-            pushes=self.pushes, queries=self.queries, journal=self.journal,
+            pushes=self.pushes,
+            housekeeping=Housekeeping(self.parts, self.downloads, self.warms, self.journal),
+            queries=self.queries, journal=self.journal,
             explainer=Explainer(self.parts, self.downloads, self.journal, self.serving),
             serving=self.serving, gate=self.doors.gate,
         )  # fmt: skip

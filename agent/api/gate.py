@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from p2pcache.agent.api.rights import RULES, UNLISTED, Caller, Denied, Door, Rule, Slots
+from p2pcache.agent.api.rights import Caller, Denied, Door
+from p2pcache.agent.api.routes import BY_CALL, UNLISTED, Rule, Slots
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
@@ -48,7 +49,7 @@ class ApiLimits:
 
 
 class Gate:
-    """Applies `agent.api.rights` to every request of every listener.
+    """Applies the table of routes to every request of every listener.
 
     Invariant: `_running` counts, by (slots, client) and by (slots, ""), the calls between `_place`'s
     two halves, and holds no zeros.
@@ -106,7 +107,8 @@ class Gate:
         self, request: web.Request, handler: Handler, caller: Caller, call: str
     ) -> web.StreamResponse:
         method, _, path = call.partition(" ")
-        rule = RULES.get(("GET" if method == "HEAD" else method, path), UNLISTED)
+        route = BY_CALL.get(("GET" if method == "HEAD" else method, path))
+        rule = UNLISTED if route is None else route.rule
         await self._admit(caller, rule)
         if rule.scope is not None:
             caller.need(rule.scope, EVERY if rule.where == "node" else "", call)

@@ -1,8 +1,8 @@
-"""The agent's HTTP API: what docs/api.md says. Who may call what is decided in `agent.api.rights`."""
+"""What answers the calls of the agent's API. `agent.api.routes` lists them; docs/api.md describes them."""
 
 import asyncio
-import logging
 import time
+from collections.abc import Iterable
 
 from aiohttp import web
 
@@ -11,9 +11,8 @@ from p2pcache.agent.api.openapi import document
 from p2pcache.agent.api.possession import Possession
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import Caller, Denied, Door, seen_model, seen_pulls
-from p2pcache.agent.downloads.downloads import Downloads
-from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.jobs.bodies import (
+from p2pcache.agent.api.routes import (
+    ROUTES,
     DemandRequest,
     LingerRequest,
     LoadRequest,
@@ -21,11 +20,15 @@ from p2pcache.agent.jobs.bodies import (
     PruneRequest,
     PullRequest,
     PushRequest,
+    Route,
     VerifyRequest,
     WarmRequest,
 )
+from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
-from p2pcache.agent.jobs.ndjson import Events, audited, stream
+from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.warms import Warms
@@ -41,9 +44,6 @@ from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
 
-log = logging.getLogger(__name__)
-
-PROGRESS_S = 0.25  # of a push, as of a pull
 MAX_LINGER_S = 3600.0
 HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
@@ -61,6 +61,7 @@ class Api:
         warms: Warms,
         loads: Loads,
         pushes: Pushes,
+        housekeeping: Housekeeping,
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
@@ -76,40 +77,37 @@ class Api:
         self._warms = warms
         self._loads = loads
         self._pushes = pushes
+        self._housekeeping = housekeeping
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
         self._serving = serving
 
     def health_application(self) -> web.Application:
-        """For probes and Prometheus on TCP: health and figures, read only."""
-        app = scaffold.make_app(self._gate.middleware("health"))
-        app.add_routes([
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics),
-        ])  # fmt: skip
-        return app
+        """Health and figures on TCP, for probes and Prometheus."""
+        return self._application("health", [route for route in ROUTES if route.probe])
 
     def application(
         self, door: Door, *, group: int | None = None, trusted: bool = False
     ) -> web.Application:
         """Every route, behind the gate of one listener; the arguments are `Gate.middleware`'s."""
+        return self._application(door, ROUTES, group=group, trusted=trusted)
+
+    def _application(
+        self,
+        door: Door,
+        routes: Iterable[Route],
+        *,
+        group: int | None = None,
+        trusted: bool = False,
+    ) -> web.Application:
         app = scaffold.make_app(self._gate.middleware(door, group=group, trusted=trusted))
-        app.add_routes([
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics), web.get("/openapi.json", self.openapi),
-            web.post("/v1/pull", self.pull), web.post("/v1/load", self.load),
-            web.post("/v1/demand", self.demand), web.post("/v1/warm", self.warm),
-            web.get("/v1/models", self.models),
-            web.get("/v1/model", self.model), web.get("/v1/pulls", self.pulls),
-            web.get("/v1/status", self.status), web.get("/v1/nodes", self.nodes),
-            web.get("/v1/locate", self.locate), web.post("/v1/manifests", self.manifests),
-            web.put("/v1/blobs/{manifest}/{blob}", self.blob),
-            web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
-            web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
-            web.post("/v1/linger", self.linger), web.get("/v1/history", self.history),
-            web.get("/v1/explain", self.explain), web.post("/v1/pressure", self.pressure),
-        ])  # fmt: skip
+        for route in routes:
+            handler = getattr(self, route.handler)
+            app.add_routes([
+                web.get(route.path, handler) if route.method == "GET"  # answers HEAD, too
+                else web.route(route.method, route.path, handler)
+            ])  # fmt: skip
         return app
 
     # -- health ------------------------------------------------------------------------------------
@@ -150,7 +148,10 @@ class Api:
         wanted = await scaffold.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._reader(request, ref)
-        events = self._pulls.events(ref, wanted)
+        events = self._pulls.events(
+            ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
+            background=wanted.background,
+        )  # fmt: skip
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
     async def warm(self, request: web.Request) -> web.Response:
@@ -259,26 +260,8 @@ class Api:
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await asyncio.to_thread(self._possession.check, caller, swarm.layout)
-        events = self._push_events(ref, wanted)
+        events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
-
-    async def _push_events(self, ref: Ref, wanted: PushRequest) -> Events:
-        began = time.monotonic()
-        push = self._pushes.start(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
-        while not push.ended.done():
-            await asyncio.wait([push.ended], timeout=PROGRESS_S)
-            yield {
-                "event": "progress",
-                "bytes_done": push.bytes_done,
-                "bytes_total": push.bytes_total,
-                **({"trouble": trouble} if (trouble := self._pulls.trouble()) else {}),
-            }
-        result = push.ended.result()
-        yield {
-            "event": "done", "ref": str(ref), "digest": wanted.digest, "bytes": push.bytes_total,
-            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
 
     # -- the cache ---------------------------------------------------------------------------------
 
@@ -299,33 +282,17 @@ class Api:
         """Remove a tag, and with its last tag the model."""
         ref = scaffold.wanted_ref(request)
         caller = await self._reader(request, ref, Scope.ADMIN)
-        began, failures = time.monotonic(), self._journal.failures("rm", str(ref))
-        with Entry(caller.who, "rm", model=str(ref)) as entry, failures:
-            await self._warms.stop(ref)
-            self._downloads.refuse_while_pulled(ref)
-            digest = await self._queries.local_digest(ref)
-            names = await asyncio.to_thread(self._store.names_of, digest)
-            if ref.digest is not None or len(names) <= 1:
-                await self._downloads.forget(digest)
-                freed = await asyncio.to_thread(self._store.remove_model, digest)
-            else:
-                freed = 0
-                await asyncio.to_thread(self._store.remove_tag, ref)
-            entry.fields |= {"digest": digest, "bytes_freed": freed}
-        self._journal.note(
-            "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
-        )
-        log.info("removed %s (%d bytes freed)", ref.short, freed)
-        return scaffold.json_response({"removed": str(ref), "digest": digest, "bytes_freed": freed})
+        with Entry(caller.who, "rm", model=str(ref)) as entry:
+            removed = await self._housekeeping.remove(ref)
+            entry.fields |= removed._asdict()
+        return scaffold.json_response({"removed": str(ref), **removed._asdict()})
 
     async def prune(self, request: web.Request) -> web.Response:
         """Remove what nothing names."""
         wanted = await scaffold.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
-            result = await self._queries.prune(dry_run=wanted.dry_run, everything=wanted.all)
+            result = await self._housekeeping.prune(dry_run=wanted.dry_run, everything=wanted.all)
             entry.fields |= {"bytes_freed": result.bytes_freed}
-        if result.removed and not wanted.dry_run:
-            self._journal.note("prune", size_bytes=result.bytes_freed)
         return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
     async def verify(self, request: web.Request) -> web.StreamResponse:
@@ -334,7 +301,7 @@ class Api:
         ref = Ref.parse(wanted.ref)
         caller = await self._reader(request, ref, Scope.ADMIN)
         entry = Entry(caller.who, "verify", model=str(ref))
-        return await stream(request, audited(entry, self._queries.verify(ref)))
+        return await stream(request, audited(entry, self._housekeeping.verify(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 

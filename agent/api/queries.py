@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -13,6 +13,7 @@ from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.give_up import CUT_OFF
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.agent.link_trouble import twins
 from p2pcache.agent.node.governor_loop import Serving
 from p2pcache.agent.node.metrics import AgentMetrics
@@ -20,17 +21,14 @@ from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.disk.store_info import ModelInfo, Pruned
-from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 0.25
 TWIN_S = 60.0  # the other one tries to be a member every few seconds, as long as it lives
 
 
 class Queries:
-    """Read-only views, and the two chores that only touch the cache (prune, verify)."""
+    """Read-only views."""
 
     def __init__(
         self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics,
@@ -98,7 +96,7 @@ class Queries:
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""
         try:
-            known = await self._known(ref)
+            known = await local_model(self._parts.store, ref)
         except NotFound:
             return [f"model {ref} is not in this cache; run: p2pcache pull {ref}"]
         if known.complete:
@@ -115,18 +113,10 @@ class Queries:
         """Every model of the cache, complete or not."""
         return [known.told() for known in await asyncio.to_thread(self._parts.store.models)]
 
-    async def local_digest(self, ref: Ref) -> str:
-        """The digest that a ref names in this cache.
-
-        Raises:
-            NotFound: not here.
-        """
-        return (await self._known(ref)).digest
-
     async def model(self, ref: Ref) -> dict[str, object]:
         """One model with its files; from the tracker or the origin when it isn't here."""
         try:
-            known = await self._known(ref)
+            known = await local_model(self._parts.store, ref)
         except NotFound:
             resolved = await self._resolver.resolve(ref)
             encoded = await self._resolver.manifest(resolved.digest)
@@ -137,52 +127,10 @@ class Queries:
                 "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
-        model = await self._open(known.digest)
+        model = await open_model(self._parts.store, self._downloads, known.digest)
         generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
         row = {**known.told(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
-
-    async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
-        """Remove what nothing names (`everything`: what nothing uses)."""
-        store = self._parts.store
-        known = [] if dry_run else await asyncio.to_thread(store.models)
-        in_use = self._downloads.in_use
-        for info in known:
-            if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.forget(info.digest)
-        return await asyncio.to_thread(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
-        )
-
-    async def verify(self, ref: Ref) -> AsyncGenerator[dict[str, object], None]:
-        """Prove every chunk again; bad ones are dropped, to be fetched again."""
-        began = time.monotonic()
-        model = await self._open((await self._known(ref)).digest)
-        done, total = 0, model.layout.total_bytes
-
-        def note(so_far: int, _of: int) -> None:
-            nonlocal done
-            done = so_far
-
-        def prove() -> int:
-            model.copy_local()  # files that changed behind our back are settled first
-            return len(model.verify(note))
-
-        work = asyncio.gather(asyncio.to_thread(prove))
-        while not work.done():
-            await asyncio.wait([work], timeout=PROGRESS_S)
-            yield {"event": "progress", "bytes_done": done, "bytes_total": total}
-        (bad,) = work.result()
-        layout = model.layout
-        missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
-        swarm = self._downloads.swarms.get(model.digest)
-        if swarm is not None:
-            swarm.lost()
-        yield {
-            "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
-            "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
 
     # -- cluster -----------------------------------------------------------------------------------
 
@@ -246,23 +194,6 @@ class Queries:
             "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
             "bytes": traffic, "governor": self._serving.state(),
         }  # fmt: skip
-
-    async def _known(self, ref: Ref) -> ModelInfo:
-        store = self._parts.store
-        digest = await asyncio.to_thread(store.named, ref)
-        for known in await asyncio.to_thread(store.models):
-            if known.digest == digest:
-                return known
-        raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
-
-    async def _open(self, digest: str) -> ModelStore:
-        swarm = self._downloads.swarms.get(digest)
-        if swarm is not None:
-            return swarm.store
-        model = await asyncio.to_thread(self._parts.store.get, digest)
-        if model is None:
-            raise NotFound(f"model blake3:{digest} is not in this cache")
-        return model
 
 
 def _files(manifest: manifests.Manifest) -> dict[str, object]:

@@ -1,11 +1,11 @@
-"""Who may call what: the one table of routes and rights, and the caller whom it is applied to.
+"""Callers of the API and their rights, and which rows of an answer a caller may see.
 
-`agent.api.gate` finds out who calls and applies the table; a handler whose route says "model" asks
-`Caller.need` for the namespace as soon as it knows it.
+`agent.api.routes` says what each call needs. `agent.api.gate` finds out who calls and checks it. A handler
+whose route says "model" asks `Caller.need` for the namespace as soon as it knows the ref.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.errors import NotAllowed
@@ -14,53 +14,9 @@ from p2pcache.ids import Ref
 Door = Literal["operator", "client", "api", "health"]
 """Which listener somebody came through: the two unix sockets, the API on TCP, health on TCP."""
 
-Slots = Literal["", "pull", "offer", "blob", "work"]
-"""What is counted while it runs; "": over at once."""
-
 
 class Denied(NotAllowed):
     """Somebody asked for more than they may. Always in the audit log."""
-
-
-class Rule(NamedTuple):
-    """What a route needs."""
-
-    scope: Scope | None  # None: nothing, whoever reaches the listener may ask
-    where: Literal[
-        "model", "seen", "node"
-    ]  # the ref's namespace; shows what one may see; every one
-    slots: Slots = ""
-    cheap: bool = False  # many a second are usual
-
-
-RULES: dict[tuple[str, str], Rule] = {
-    ("GET", "/healthz"): Rule(None, "seen", cheap=True),
-    ("GET", "/readyz"): Rule(None, "seen", cheap=True),
-    ("GET", "/metrics"): Rule(None, "seen", cheap=True),
-    ("GET", "/openapi.json"): Rule(None, "seen", cheap=True),
-    ("POST", "/v1/pull"): Rule(Scope.PULL, "model", "pull"),
-    ("POST", "/v1/load"): Rule(Scope.PULL, "model", "pull"),
-    ("POST", "/v1/demand"): Rule(Scope.PULL, "seen", cheap=True),  # of a load of its own
-    ("GET", "/v1/models"): Rule(Scope.PULL, "seen"),
-    ("GET", "/v1/model"): Rule(Scope.PULL, "model"),
-    ("GET", "/v1/locate"): Rule(Scope.PULL, "model"),
-    ("GET", "/v1/explain"): Rule(Scope.PULL, "model"),
-    ("GET", "/v1/pulls"): Rule(Scope.PULL, "seen"),
-    ("GET", "/v1/status"): Rule(Scope.PULL, "seen"),
-    ("GET", "/v1/history"): Rule(Scope.PULL, "seen"),
-    ("POST", "/v1/manifests"): Rule(Scope.PUSH, "seen", "offer"),
-    ("PUT", "/v1/blobs/{manifest}/{blob}"): Rule(Scope.PUSH, "seen", "blob", cheap=True),
-    ("POST", "/v1/push"): Rule(Scope.PUSH, "model", "work"),
-    ("DELETE", "/v1/model"): Rule(Scope.ADMIN, "model", "work"),
-    ("POST", "/v1/verify"): Rule(Scope.ADMIN, "model", "work"),
-    ("POST", "/v1/prune"): Rule(Scope.ADMIN, "node", "work"),
-    ("POST", "/v1/warm"): Rule(Scope.ADMIN, "model"),
-    ("POST", "/v1/linger"): Rule(Scope.ADMIN, "node", "work"),
-    ("POST", "/v1/pressure"): Rule(Scope.ADMIN, "node", cheap=True),
-    ("GET", "/v1/nodes"): Rule(Scope.ADMIN, "node"),
-}
-# A route that nobody thought of here is for operators of the whole node only.
-UNLISTED = Rule(Scope.ADMIN, "node", "work")
 
 
 @dataclass(frozen=True, slots=True)

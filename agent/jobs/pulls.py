@@ -9,7 +9,6 @@ from p2pcache.agent.downloads.download import Download, action_of
 from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.priority import Order
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
-from p2pcache.agent.jobs.bodies import PullRequest
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
@@ -56,12 +55,25 @@ class Pulls:
                 )
         return resolved
 
-    async def events(self, ref: Ref, wanted: PullRequest) -> Events:
-        """`resolved`, `progress` about four times a second, `done`."""
+    async def events(
+        self, ref: Ref, *, force: bool, include: list[str], exclude: list[str], background: bool
+    ) -> Events:
+        """`resolved`, `progress` about four times a second, `done`.
+
+        Args:
+            ref: of the model.
+            force: accept a tag that went back to an older generation.
+            include: patterns of the files that are wanted; none: all but `exclude`.
+            exclude: patterns of files that aren't wanted.
+            background: other pulls go first.
+
+        Raises:
+            P2PCacheError: as `begin`, or why the fetch failed.
+        """
         began = time.monotonic()
-        some = bool(wanted.include or wanted.exclude)
-        turn = Turn.BACKGROUND if wanted.background else Turn.USUAL
-        begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
+        some = bool(include or exclude)
+        turn = Turn.BACKGROUND if background else Turn.USUAL
+        begun = self.begin(ref, force=force, whole=not some, turn=turn)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.trouble)
         async with contextlib.aclosing(waits) as waiting:
@@ -71,7 +83,7 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = pick(download.swarm.layout, wanted.include, wanted.exclude)
+            paths = pick(download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
                 some, download = False, await self._downloads.begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}

@@ -19,6 +19,7 @@ from blake3 import blake3
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format import manifest as manifests
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 Upload = Callable[..., PushResult]  # `OriginRepo.push`, its manner settled
 
+PROGRESS_S = 0.25  # between two events, as of a pull
 PIECE_BYTES = 1 << 20  # what goes to a thread at once; smaller costs wake-ups, larger memory
 
 
@@ -156,6 +158,24 @@ class Pushes:
         work = self._upload(push, upload, swarm.store, ref)
         self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
+
+    async def events(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> Events:
+        """`progress` about four times a second, then `done`. The arguments and errors are `start`'s."""
+        began = time.monotonic()
+        push = self.start(ref, digest, force=force, repair=repair)
+        while not push.ended.done():
+            await asyncio.wait([push.ended], timeout=PROGRESS_S)
+            trouble = self._resolver.trouble
+            yield {
+                "event": "progress", "bytes_done": push.bytes_done, "bytes_total": push.bytes_total,
+                **({"trouble": str(trouble)} if trouble is not None else {}),
+            }  # fmt: skip
+        result = push.ended.result()
+        yield {
+            "event": "done", "ref": str(ref), "digest": digest, "bytes": push.bytes_total,
+            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
+            "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
 
     async def _upload(self, push: "Push", upload: Upload, store: ModelStore, ref: Ref) -> None:
         began = time.monotonic()

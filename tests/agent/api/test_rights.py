@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.rights import RULES, Rule
+from p2pcache.agent.api.routes import BY_CALL, Rule
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import Scope
@@ -71,7 +71,7 @@ def routes(api: Api) -> set[tuple[str, str]]:
 
 async def test_every_route_is_in_the_table_and_in_this_test(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
-        assert routes(app.api) == set(RULES) == set(CALLS)
+        assert routes(app.api) == set(BY_CALL) == set(CALLS)
 
 
 def allowed(rule: Rule, scope: Scope | None, *, everywhere: bool, ours: bool) -> bool:
@@ -100,7 +100,7 @@ async def test_every_right_on_every_route(tmp_path: Path, origin: Path) -> None:
                 for key, (path, body) in CALLS.items():
                     status, answer = await ask(session, key[0], path, **body)
                     ought = allowed(
-                        RULES[key], scope, everywhere="*" in names, ours="team" in names
+                        BY_CALL[key].rule, scope, everywhere="*" in names, ours="team" in names
                     )
                     assert (status != 403) == ought, (scope, names, key, status, answer)
                     if status == 403:
@@ -182,7 +182,7 @@ async def test_root_on_the_client_socket_may_pull_and_no_more(tmp_path: Path, or
                 headers = {"Authorization": f"Bearer {text}"} if text else {}
                 for key, (target, body) in CALLS.items():
                     status, answer = await ask(session, key[0], target, headers=headers, **body)
-                    ought = allowed(RULES[key], Scope.PULL, everywhere=True, ours=True)
+                    ought = allowed(BY_CALL[key].rule, Scope.PULL, everywhere=True, ours=True)
                     assert (status != 403) == ought, (key, status, answer)
                     if status == 403:
                         assert answer["message"].startswith("this socket is for pulling only")

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from p2pcache.agent.api.gate import ApiLimits
-from p2pcache.agent.api.rights import Slots
+from p2pcache.agent.api.routes import Slots
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
 from p2pcache.core.protocol.tokens import Scope

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.openapi import document
 from p2pcache.core.format.manifest import encode
 from p2pcache.ids import Ref
 from tests.agent.kit import agent, client, events, make_model, pull, push
@@ -238,20 +236,6 @@ async def test_bad_requests_are_told(tmp_path: Path) -> None:
             assert (await answer.json())["code"] == 8
         async with session.post("/v1/manifests", data=b"{}") as answer:
             assert (await answer.json())["code"] == 6
-
-
-async def test_openapi_names_every_route(tmp_path: Path) -> None:
-    async with agent(tmp_path) as app, client(app) as session:
-        async with session.get("/openapi.json") as answer:
-            paths = (await answer.json())["paths"]
-        assert isinstance(app.api, Api)
-        routes = {
-            (route.method.lower(), route.resource.canonical)
-            for route in app.api.application("operator").router.routes()
-            if route.resource is not None and route.method != "HEAD"
-        }
-    assert routes == {(method, path) for path, calls in paths.items() for method in calls}
-    assert document()["openapi"] == "3.1.0"
 
 
 async def test_metrics_speak_prometheus(tmp_path: Path, origin: Path) -> None:
