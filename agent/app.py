@@ -13,9 +13,9 @@ from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Doors
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import OriginReads, Parts
-from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import Stranded
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.downloads.priority import Order
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping

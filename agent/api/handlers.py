@@ -24,7 +24,7 @@ from p2pcache.agent.api.routes import (
     VerifyRequest,
     WarmRequest,
 )
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads

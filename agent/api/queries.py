@@ -10,8 +10,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.give_up import CUT_OFF
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.agent.link_trouble import twins

@@ -10,7 +10,7 @@ reached, that is everything.
 import asyncio
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.core.protocol import messages as m
 from p2pcache.io.notes.known_members import MemberBook
 

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal

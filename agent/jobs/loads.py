@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset

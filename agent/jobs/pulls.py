@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable
 
 from p2pcache.agent.downloads.download import Download, action_of
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.downloads.priority import Order
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
 from p2pcache.agent.jobs.ndjson import Events, while_waiting

@@ -17,7 +17,7 @@ from aiohttp import StreamReader
 from blake3 import blake3
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.journal import Journal

@@ -8,7 +8,7 @@ import msgspec
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.upload_queue import Turn

@@ -4,8 +4,8 @@ import asyncio
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import Serving
 from p2pcache.core import bitset

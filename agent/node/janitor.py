@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.node.governor_loop import Serving
 from p2pcache.errors import P2PCacheError
 

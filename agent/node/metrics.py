@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 import p2pcache
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import Downloads
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import Serving
 from p2pcache.core.swarm.events import Outcome, Source
