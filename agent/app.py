@@ -10,13 +10,13 @@ from pathlib import Path
 import p2pcache
 from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.listeners import Doors
+from p2pcache.agent.api.listeners import Listeners
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.context import OriginReads, Parts
+from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
-from p2pcache.agent.downloads.lost_tracker import Stranded
-from p2pcache.agent.downloads.manager import Downloads
-from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.lost_tracker import LostTracker
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
@@ -27,10 +27,11 @@ from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node import location
 from p2pcache.agent.node.explain import Explainer
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
@@ -76,7 +77,7 @@ class AgentApp:
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
-        self.doors = Doors(settings, limits)
+        self.listeners = Listeners(settings, limits)
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         if settings.recycle_bytes:
             log.warning(
@@ -106,20 +107,22 @@ class AgentApp:
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk,
         )  # fmt: skip
-        self.serving = Serving(self.parts, settings)
+        self.governor = GovernorLoop(self.parts, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
-        self.downloads = Downloads(self.parts, self.resolver, SwarmSettings(), self.journal)
+        self.downloads = DownloadManager(
+            self.parts, self.resolver.manifest, SwarmSettings(), self.journal
+        )
         self.pushes = Pushes(self.parts, self.downloads, self.resolver, self.journal)
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
             self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
-            self.serving,
+            self.governor,
         )  # fmt: skip
         self.queries = Queries(
-            self.parts, self.resolver, self.downloads, self.metrics, self.serving
+            self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
-        order = Order(self.parts, self.downloads)
+        order = DownloadOrder(self.parts, self.downloads)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
         book = WarmBook(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
@@ -129,12 +132,12 @@ class AgentApp:
             pushes=self.pushes,
             housekeeping=Housekeeping(self.parts, self.downloads, self.warms, self.journal),
             queries=self.queries, journal=self.journal,
-            explainer=Explainer(self.parts, self.downloads, self.journal, self.serving),
-            serving=self.serving, gate=self.doors.gate,
+            explainer=Explainer(self.parts, self.downloads, self.journal, self.governor),
+            governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
-        self.janitor = Janitor(self.parts, self.downloads, self.serving)
+        self.janitor = Janitor(self.parts, self.downloads, self.governor)
         members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
-        self.stranded = Stranded(self.parts, self.downloads, members)
+        self.lost_tracker = LostTracker(self.parts, self.downloads, members)
         self._name = location.own_name(settings)
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
@@ -157,14 +160,14 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
-                self.serving.start()
-                self.stranded.start()
+                self.governor.start()
+                self.lost_tracker.start()
                 self._lag.start(self.tasks)
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
                     self._labeller.start()
-                await stack.enter_async_context(self.doors.open(self.api))
+                await stack.enter_async_context(self.listeners.open(self.api))
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,
@@ -173,7 +176,7 @@ class AgentApp:
                 await self._stop()
         finally:
             self.journal.close()
-            self.stranded.close()
+            self.lost_tracker.close()
             self.store.close()
 
     def reload(self) -> None:
@@ -184,8 +187,8 @@ class AgentApp:
             log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
-        self.doors.gate.stopping.set()
-        self.warms.leave()
+        self.listeners.gate.stopping.set()
+        self.warms.on_stopping()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()
@@ -302,12 +305,12 @@ class AgentApp:
     def tracker_said(self, message: m.ToAgent) -> None:
         """Route by model."""
         if isinstance(message, m.Warm):
-            self.warms.told(message)
+            self.warms.on_warm(message)
             return
         if isinstance(message, m.TwinSeen):
-            self.queries.twin_seen(message.address)
+            self.queries.on_twin_seen(message.address)
             return
-        self.stranded.heard(message)
+        self.lost_tracker.on_message(message)
         digest = getattr(message, "digest", None)
         swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None
         if swarm is not None:

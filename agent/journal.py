@@ -31,7 +31,7 @@ class Durations:
         self.counts = [0] * (len(BUCKETS_S) + 1)  # not cumulative; the last one is above all
         self.sum_s = 0.0
 
-    def add(self, seconds: float) -> None:
+    def count(self, seconds: float) -> None:
         """Count one."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
@@ -45,7 +45,7 @@ class Durations:
 class Journal:
     """Counts what ended since start, and writes it down without making anybody wait.
 
-    `note` is called on the loop's thread; rows go to disk on another one, in order.
+    `record` is called on the loop's thread; rows go to disk on another one, in order.
     """
 
     def __init__(self, store: Store, tasks: Tasks) -> None:
@@ -58,7 +58,7 @@ class Journal:
         self._waiting: deque[HistoryRow] = deque(maxlen=MAX_WAITING)
         self._writing = threading.Lock()  # the last rows may be written while an earlier one is
 
-    def note(
+    def record(
         self,
         action: str,
         *,
@@ -85,7 +85,7 @@ class Journal:
         code = error.exit_code if error is not None else 0
         self.ended[action, code] += 1
         if action == "pull" and not code:
-            self.durations.add(seconds)
+            self.durations.count(seconds)
             self.pull_bytes += size_bytes
         message = str(error)[:MAX_MESSAGE_CHARS] if error is not None else ""
         self._waiting.append(HistoryRow(
@@ -104,7 +104,7 @@ class Journal:
         try:
             yield
         except P2PCacheError as error:
-            self.note(action, ref=ref, seconds=time.monotonic() - began, error=error)
+            self.record(action, ref=ref, seconds=time.monotonic() - began, error=error)
             raise
 
     async def rows(self, limit: int) -> list[HistoryRow]:

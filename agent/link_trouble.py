@@ -16,7 +16,7 @@ class Twin(P2PCacheError):
     """The tracker has another live member with our id; the text says where."""
 
 
-def twins(node: int, where: str, cache_dir: str) -> str:
+def twin_text(node: int, where: str, cache_dir: str) -> str:
     """What to tell people of two agents with one id, and what to do."""
     at = f" ({where})" if where else ""
     return (
@@ -33,7 +33,7 @@ def denied(error: Exception) -> bool:
     return isinstance(error, NotAllowed | aiohttp.ClientConnectorCertificateError)
 
 
-def said(error: Exception, tls: Tls | None) -> str:
+def failure_text(error: Exception, tls: Tls | None) -> str:
     """A failed connection in one line.
 
     Args:

@@ -233,7 +233,9 @@ class TrackerLink:
         try:
             settled = m.decode_to_agent(await _binary(socket, m.MAX_MESSAGE_BYTES))
         except link_trouble.Twin as twin:
-            raise NotAllowed(link_trouble.twins(self._node, str(twin), self._cache_dir)) from None
+            raise NotAllowed(
+                link_trouble.twin_text(self._node, str(twin), self._cache_dir)
+            ) from None
         if not isinstance(settled, m.Settled):
             raise RemoteProtocolError("the tracker's first message isn't Settled")
         return settled
@@ -371,7 +373,7 @@ class TrackerLink:
 
     def _note(self, error: Exception) -> None:
         self.tried.set()
-        text = link_trouble.said(error, self._tls)
+        text = link_trouble.failure_text(error, self._tls)
         denied = link_trouble.denied(error)
         if text != self.last_error:  # once per cause, not once per retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING

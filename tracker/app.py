@@ -21,11 +21,11 @@ from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.api import Api
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members.hub import Members
+from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
-from p2pcache.tracker.questions import Asks
+from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
-from p2pcache.tracker.state_notes import Memory
+from p2pcache.tracker.state_notes import StateNotes
 from p2pcache.tracker.views import Views
 from p2pcache.tracker.warming import Warming
 
@@ -63,7 +63,7 @@ class TrackerApp:
         self.settings = settings
         self.address = settings.listen
         self._clock = AwakeClock()
-        self._memory = Memory(Path(settings.state_dir) if settings.state_dir else None)
+        self._notes = StateNotes(Path(settings.state_dir) if settings.state_dir else None)
         self._tasks = Tasks()
         self.catalog = Catalog(settings.origin, self._tasks)
         self.tracking = Tracking(
@@ -77,23 +77,23 @@ class TrackerApp:
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
             ),
             origin=settings.origin,
-            remembered=self._memory.load(self._clock.wall()),
+            remembered=self._notes.load(self._clock.wall()),
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
-        asks = Asks(
+        questions = Questions(
             self.catalog, self._views.nodes, self._views.status, self._views.locate, warming
         )
-        self.members = Members(
-            self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
+        self.members = MemberHub(
+            self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
-        warming.tell = self.members.tell
+        warming.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._lag = LoopLag()
         metrics = TrackerMetrics(
-            tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
+            tracking=self.tracking, members=self.members, questions=questions, catalog=self.catalog,
             clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
         )  # fmt: skip
         self._api = Api(self.members, self._views, metrics)
@@ -176,4 +176,4 @@ class TrackerApp:
         await self._save(self.tracking.memory())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
-        await asyncio.to_thread(self._memory.save, memory, self._clock.wall())
+        await asyncio.to_thread(self._notes.save, memory, self._clock.wall())

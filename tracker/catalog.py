@@ -155,7 +155,9 @@ class Catalog:
             except P2PCacheError as error:
                 self.trouble = error
 
-    async def look(self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float) -> T:
+    async def ask_origin(
+        self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float
+    ) -> T:
         """What `work` finds at the origin, on a thread; `key` names it.
 
         Raises:

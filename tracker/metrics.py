@@ -15,8 +15,8 @@ from p2pcache.io.clock import Clock
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import Tls, certificate_metrics
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members.hub import Members
-from p2pcache.tracker.questions import Asks
+from p2pcache.tracker.members.hub import MemberHub
+from p2pcache.tracker.questions import Questions
 
 MAX_SWARMS = 500  # with series of their own: ten each; those that most nodes want come first
 
@@ -28,8 +28,8 @@ class TrackerMetrics(Collector):
         self,
         *,
         tracking: Tracking,
-        members: Members,
-        asks: Asks,
+        members: MemberHub,
+        questions: Questions,
         catalog: Catalog,
         clock: Clock,
         lag: LoopLag,
@@ -39,7 +39,7 @@ class TrackerMetrics(Collector):
         self.registry = CollectorRegistry()
         self._tracking = tracking
         self._members = members
-        self._asks = asks
+        self._questions = questions
         self._catalog = catalog
         self._clock = clock
         self._lag = lag
@@ -68,7 +68,7 @@ class TrackerMetrics(Collector):
             yield CounterMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
         kinds = self._members.messages.items()
         reads = self._catalog.reads.items()
-        asks = self._asks.counts.items()
+        asks = self._questions.counts.items()
         ends = totals.lease_ends.items()
         for name, text, labels, values in (
             ("lease_ends", "Leases that are over, by why.", ["reason"], [((k,), n) for k, n in ends]),
@@ -97,9 +97,9 @@ class TrackerMetrics(Collector):
              sum(len(swarm.book.leases) for swarm in swarms)),
             ("swarms_stopped", "Models whose origin bytes are wrong.",
              sum(swarm.book.stopped is not None for swarm in swarms)),
-            ("shunned_members", "Members caught sending wrong bytes, per model.",
+            ("shunned_members", "MemberHub caught sending wrong bytes, per model.",
              sum(swarm.roster.shunned for swarm in swarms)),
-            ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
+            ("unreached_members", "MemberHub that can't be dialled, or couldn't be fetched from lately.",
              len(self._tracking.unreached(now))),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
              max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),

@@ -30,7 +30,7 @@ class TagPut(msgspec.Struct, forbid_unknown_fields=True):
     expect_generation: int | None = None
 
 
-class Asks:
+class Questions:
     """Answers questions. Counts them by kind and outcome for metrics."""
 
     def __init__(

@@ -32,7 +32,7 @@ class _Notes(msgspec.Struct, forbid_unknown_fields=True):
     swarms: dict[str, list[str]]
 
 
-class Memory:
+class StateNotes:
     """The notes of one tracker. `root` None: none are kept."""
 
     def __init__(self, root: Path | None) -> None:
@@ -54,7 +54,7 @@ class Memory:
             raise NotAllowed(f"can't write into the state dir {root}")
 
     def load(self, wall: float) -> dict[str, list[int]]:
-        """Members by manifest digest as of the last `save`; empty if that is too long ago.
+        """MemberHub by manifest digest as of the last `save`; empty if that is too long ago.
 
         Notes that can't be read are worth a warning, not an end.
         """

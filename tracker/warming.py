@@ -39,7 +39,7 @@ class Warming:
     """Chooses nodes, tells them, and gathers what they say."""
 
     def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
-        self.tell: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
+        self.send_to: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
         """Sends a member a message; False: it isn't connected."""
         self._tracking = tracking
         self._catalog = catalog
@@ -67,7 +67,7 @@ class Warming:
         manifest = await asyncio.to_thread(manifests.decode, encoded, digest)
         async with self._turns.of(digest):  # two who ask at once mustn't choose twice as many
             before = self._tracking.spread(digest)
-            told = await self._told(ref, digest, wish.replicas, manifest.size_bytes)
+            told = await self._tell_nodes(ref, digest, wish.replicas, manifest.size_bytes)
         rows = [
             _named(n, record) | {"state": "had" if n in before.complete else "getting"}
             for n, record in before.holders.items()
@@ -80,13 +80,13 @@ class Warming:
             "replicas": wish.replicas, "have": have, "older": before.older, "nodes": rows,
         }  # fmt: skip
 
-    def heard(self, node: int, said: m.Warmed) -> None:
+    def on_answer(self, node: int, said: m.Warmed) -> None:
         """A member answered."""
         future = self._asked.get((node, said.id))
         if future is not None and not future.done():
             future.set_result(said)
 
-    async def _told(
+    async def _tell_nodes(
         self, ref: Ref, digest: str, replicas: int, size_bytes: int
     ) -> list[tuple[int, Node, m.Warmed]]:
         """Tell as many nodes as are missing, and others for those that refuse."""
@@ -118,7 +118,7 @@ class Warming:
         future: asyncio.Future[m.Warmed] = asyncio.get_running_loop().create_future()
         self._asked[node, number] = future
         try:
-            if not self.tell(node, m.Warm(number, str(ref))):
+            if not self.send_to(node, m.Warm(number, str(ref))):
                 return m.Warmed(number, code=Unreachable.exit_code, message="it has just left")
             async with asyncio.timeout(limit_s):
                 return await future

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from p2pcache.agent.api.rights import Caller, Denied, Door
+from p2pcache.agent.api.rights import Caller, Denied, ListenerKind
 from p2pcache.agent.api.routes import BY_CALL, UNLISTED, Rule, Slots
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
@@ -75,11 +75,13 @@ class Gate:
         self._unsaid = 0  # refusals that had no audit line of their own
         self._running: Counter[tuple[str, str]] = Counter()
 
-    def middleware(self, door: Door, *, group: int | None = None, trusted: bool = False) -> Any:
+    def middleware(
+        self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
+    ) -> Any:
         """The gate of one listener.
 
         Args:
-            door: which one.
+            listener: which one.
             group: whose members are operators, on the operators' socket.
             trusted: whoever reaches it is an operator (loopback and `--insecure`).
         """
@@ -89,7 +91,7 @@ class Gate:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             call = f"{request.method} {path}"
-            caller = self._visitor(request, door, group, trusted=trusted)
+            caller = self._visitor(request, listener, group, trusted=trusted)
             try:
                 caller = self._with_token(request, caller)
                 request[CALLER] = caller
@@ -120,18 +122,18 @@ class Gate:
     # -- who ---------------------------------------------------------------------------------------
 
     def _visitor(
-        self, request: web.Request, door: Door, group: int | None, *, trusted: bool
+        self, request: web.Request, listener: ListenerKind, group: int | None, *, trusted: bool
     ) -> Caller:
         """Who it is without a token."""
-        if door in ("api", "health"):
+        if listener in ("api", "health"):
             address = f"ip={request.remote}"
-            return Caller(address, address, OPERATOR if trusted else None, door)
+            return Caller(address, address, OPERATOR if trusted else None, listener)
         peer = peer_of(request.transport)
         rights: Rights | None = self._clients
-        if door == "operator":
+        if listener == "operator":
             ours = peer.uid in (0, os.geteuid()) or (group is not None and group in peer.groups)
             rights = OPERATOR if ours else None
-        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, door)
+        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, listener)
 
     def _with_token(self, request: web.Request, caller: Caller) -> Caller:
         """A token that is shown decides, also where less would do without it.
@@ -153,11 +155,11 @@ class Gate:
         except NotAllowed as error:
             raise Denied(str(error)) from None
         rights = token.rights
-        if caller.door == "client":
+        if caller.listener == "client":
             rights = Rights(Scope.PULL, rights.namespaces)
         # By default a token is named after who made it: the name alone doesn't tell clients apart.
         client = f"token={token.name} id={token.id}"
-        return Caller(f"{client} {caller.who}", client, rights, caller.door)
+        return Caller(f"{client} {caller.who}", client, rights, caller.listener)
 
     def _note_refusal(self, caller: Caller, call: str, error: Denied) -> None:
         if self._refusals.take(caller.client, time.monotonic(), patience_s=0) > 0:

@@ -10,7 +10,7 @@ from p2pcache.agent.api.gate import CALLER, Gate
 from p2pcache.agent.api.openapi import document
 from p2pcache.agent.api.possession import Possession
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.api.rights import Caller, Denied, Door, seen_model, seen_pulls
+from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
 from p2pcache.agent.api.routes import (
     ROUTES,
     DemandRequest,
@@ -24,7 +24,7 @@ from p2pcache.agent.api.routes import (
     VerifyRequest,
     WarmRequest,
 )
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
@@ -34,7 +34,7 @@ from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.explain import Explainer
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
@@ -56,7 +56,7 @@ class Api:
         *,
         store: Store,
         resolver: Resolver,
-        downloads: Downloads,
+        downloads: DownloadManager,
         pulls: Pulls,
         warms: Warms,
         loads: Loads,
@@ -65,7 +65,7 @@ class Api:
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
-        serving: Serving,
+        governor: GovernorLoop,
         gate: Gate,
     ) -> None:
         self._gate = gate
@@ -81,27 +81,27 @@ class Api:
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
-        self._serving = serving
+        self._governor = governor
 
     def health_application(self) -> web.Application:
         """Health and figures on TCP, for probes and Prometheus."""
         return self._application("health", [route for route in ROUTES if route.probe])
 
     def application(
-        self, door: Door, *, group: int | None = None, trusted: bool = False
+        self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
     ) -> web.Application:
         """Every route, behind the gate of one listener; the arguments are `Gate.middleware`'s."""
-        return self._application(door, ROUTES, group=group, trusted=trusted)
+        return self._application(listener, ROUTES, group=group, trusted=trusted)
 
     def _application(
         self,
-        door: Door,
+        listener: ListenerKind,
         routes: Iterable[Route],
         *,
         group: int | None = None,
         trusted: bool = False,
     ) -> web.Application:
-        app = scaffold.make_app(self._gate.middleware(door, group=group, trusted=trusted))
+        app = scaffold.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
         for route in routes:
             handler = getattr(self, route.handler)
             app.add_routes([
@@ -121,7 +121,7 @@ class Api:
         if "model" in request.query:
             ref = Ref.parse(request.query["model"])
             caller = request[CALLER]
-            if caller.door != "health":  # that port is for probes, which hold no token
+            if caller.listener != "health":  # that port is for probes, which hold no token
                 caller.need(Scope.PULL, ref.namespace, "GET /readyz?model=")
             # Pods are served by what this asks about: a lost tracker must not take them down.
             reasons = await self._queries.model_reasons(ref)
@@ -223,8 +223,8 @@ class Api:
 
     async def pressure(self, request: web.Request) -> web.Response:
         """How the engine does; said again every few seconds, for it counts no longer."""
-        self._serving.said((await scaffold.read_json(request, PressureRequest)).level)
-        return scaffold.json_response({"governor": self._serving.state()})
+        self._governor.on_engine_level((await scaffold.read_json(request, PressureRequest)).level)
+        return scaffold.json_response({"governor": self._governor.state()})
 
     # -- push --------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Api:
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
         size = await self._pushes.receive(digest, blob, request.content)
-        self._possession.proved(request[CALLER], digest, blob)
+        self._possession.on_proved(request[CALLER], digest, blob)
         return scaffold.json_response({"bytes": size})
 
     async def push(self, request: web.Request) -> web.StreamResponse:
@@ -339,6 +339,6 @@ class Api:
     async def status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         caller = request[CALLER]
-        status = await self._queries.status(openly if caller.door == "client" else str)
+        status = await self._queries.status(openly if caller.listener == "client" else str)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
         return scaffold.json_response(status)

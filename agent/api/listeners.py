@@ -16,7 +16,7 @@ OPERATOR_MODE = 0o660  # the socket's group may operate; the folder decides who 
 CLIENT_MODE = 0o666  # anybody who can see the socket may pull
 
 
-class Doors:
+class Listeners:
     """The listeners of one agent, and the gate behind all of them."""
 
     def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:

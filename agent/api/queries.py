@@ -11,11 +11,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 import p2pcache
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.give_up import CUT_OFF
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
-from p2pcache.agent.link_trouble import twins
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.link_trouble import twin_text
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
@@ -31,8 +31,8 @@ class Queries:
     """Read-only views."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics,
-        serving: Serving,
+        self, parts: Parts, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
+        governor: GovernorLoop,
     ) -> None:  # fmt: skip
         self.origin_trouble: P2PCacheError | None = None  # why the origin isn't open
         self.origin_doubt: P2PCacheError | None = None  # why it isn't good; a peer may have all
@@ -47,11 +47,11 @@ class Queries:
         self._resolver = resolver
         self._downloads = downloads
         self._metrics = metrics
-        self._serving = serving
+        self._governor = governor
 
-    def twin_seen(self, where: str) -> None:
+    def on_twin_seen(self, where: str) -> None:
         """The tracker refused another agent that has our node id."""
-        text = twins(
+        text = twin_text(
             self._parts.node, f"at {where}, which the tracker refuses", str(self._parts.store.root)
         )
         if text != self._twin:
@@ -192,7 +192,7 @@ class Queries:
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
-            "bytes": traffic, "governor": self._serving.state(),
+            "bytes": traffic, "governor": self._governor.state(),
         }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.errors import NotAllowed
 from p2pcache.ids import Ref
 
-Door = Literal["operator", "client", "api", "health"]
+ListenerKind = Literal["operator", "client", "api", "health"]
 """Which listener somebody came through: the two unix sockets, the API on TCP, health on TCP."""
 
 
@@ -26,7 +26,7 @@ class Caller:
     who: str  # "uid=1000 pid=77", "token=ci id=3f.. ip=10.0.0.7"
     client: str  # whom rates and slots are counted for: the user or the token, not the process
     rights: Rights | None  # None: no rights at all
-    door: Door
+    listener: ListenerKind
 
     def need(self, scope: Scope, namespace: str, call: str) -> None:
         """Go on, or be refused.
@@ -58,9 +58,9 @@ class Caller:
 
     def _refusal(self, scope: Scope, namespace: str, call: str) -> str:
         place = {"": "", EVERY: " in every namespace"}.get(namespace, f" in namespace {namespace}")
-        if self.door == "client" and scope is not Scope.PULL:
+        if self.listener == "client" and scope is not Scope.PULL:
             return f"this socket is for pulling only; use the operators' socket for {call}"
-        if self.rights is None and self.door == "operator":
+        if self.rights is None and self.listener == "operator":
             return (
                 f"not an operator of this agent ({self.who}): be root or a member of the socket's "
                 f"group, or give a token (--token-file) that allows {scope}{place}"

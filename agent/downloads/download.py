@@ -67,7 +67,7 @@ class Download:
         if self._wishes.pop(who, 0):
             self._tell_wanted()
 
-    def demand(self, runs: int) -> None:
+    def on_urgent(self, runs: int) -> None:
         """A loader waits for these runs (bits)."""
         if self.swarm.scheduler is None:
             self._urgent |= runs

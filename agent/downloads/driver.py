@@ -83,7 +83,7 @@ class Swarm:
         for node, have in self.neighbours.joined.items():
             self.post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
         if self.neighbours.members:
-            self.post(self.neighbours.event())
+            self.post(self.neighbours.members_event())
         if parts.link is None:
             self.post(e.Members((parts.node,)))
         elif parts.link.connected:
@@ -135,9 +135,9 @@ class Swarm:
     @property
     def replicated(self) -> bool:
         """Whether each run that we have is known to lie on some other node too."""
-        return self._have & ~self.neighbours.elsewhere() == 0
+        return self._have & ~self.neighbours.runs_elsewhere() == 0
 
-    def trouble(self, now: float) -> P2PCacheError | None:
+    def why_give_up(self, now: float) -> P2PCacheError | None:
         """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
         if self.idle:
             self.last_progress = now
@@ -163,10 +163,10 @@ class Swarm:
             wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, count),
         )  # fmt: skip
 
-    def proved(self, runs: int, source: e.Source) -> None:
+    def on_proved(self, runs: int, source: e.Source) -> None:
         """Runs became `have` without a command (local copies, a push)."""
         fresh = runs & ~self._have
-        self._took(source, sum(self.layout.run_bytes[run] for run in bitset.members(fresh)))
+        self._count(source, sum(self.layout.run_bytes[run] for run in bitset.members(fresh)))
         if self.scheduler is not None:
             self.post(e.RunsProved(fresh, source))
         else:
@@ -175,7 +175,7 @@ class Swarm:
             if fresh and self.complete:
                 self.tell_tracker()  # else it would have the next node read the origin for it
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """The store found bad bytes: believe only what it still calls proved."""
         before, self._have = self._have, self.store.have_runs()
         gone = before & ~self._have
@@ -185,7 +185,7 @@ class Swarm:
     def _lost_on_disk(self, _runs: int) -> None:
         # The store tells from whichever thread found out, also while the agent ends.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.lost)
+            self._loop.call_soon_threadsafe(self.on_lost)
 
     # -- from the tracker --------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Swarm:
         """A message about this swarm."""
         match message:
             case m.Swarm():
-                self.post(self.neighbours.changed(message))
+                self.post(self.neighbours.on_members(message))
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
@@ -248,7 +248,7 @@ class Swarm:
     def peer_joined(self, node: int, have: int, load: int) -> None:
         """We may request from this neighbour."""
         self.neighbours.joined[node] = have
-        self.neighbours.has(node, have)
+        self.neighbours.on_has(node, have)
         self.post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
 
     def peer_left(self, node: int) -> None:
@@ -258,7 +258,7 @@ class Swarm:
 
     def peer_has(self, node: int, runs: int, load: int) -> None:
         """A neighbour proved runs."""
-        self.neighbours.has(node, runs)
+        self.neighbours.on_has(node, runs)
         if node in self.neighbours.joined:
             self.post(e.PeerHas(node, runs, load))
 
@@ -267,7 +267,7 @@ class Swarm:
     ) -> None:
         """The one end of a request."""
         number, peer = self._asked.pop(request, (0, 0))
-        self._took(e.Source.PEER, nbytes, peer)
+        self._count(e.Source.PEER, nbytes, peer)
         self._parts.tally.requests[outcome] += 1
         if number and self._wire_of.pop(number, None) is not None:
             if outcome is e.Outcome.FAILED:
@@ -280,7 +280,7 @@ class Swarm:
 
     def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
         """Somebody joined us: what it has is worth knowing, and asking for."""
-        self.neighbours.met(node, address, have)
+        self.neighbours.on_caller(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
             self._parts.net.dial(self.digest, node, address)
 
@@ -370,7 +370,7 @@ class Swarm:
         except Exception:  # a bug must end the fetch, not leave the run in flight for ever
             log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
         if outcome is e.Outcome.DONE:
-            self._took(e.Source.ORIGIN, self.layout.run_bytes[run])
+            self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
         self._parts.tally.fetches[outcome] += 1
         if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
             del self._fetches[fetch]
@@ -379,7 +379,7 @@ class Swarm:
         if self.scheduler is scheduler:
             self.post(e.FetchEnded(fetch, outcome))
 
-    def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
+    def _count(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
         self.traffic[source] += nbytes
         self._parts.tally.taken[source] += nbytes
         if nbytes and source is not e.Source.LOCAL:

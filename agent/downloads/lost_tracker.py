@@ -10,7 +10,7 @@ reached, that is everything.
 import asyncio
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
 from p2pcache.io.notes.known_members import MemberBook
 
@@ -19,10 +19,10 @@ SAVE_S = 30.0  # a list that is half a minute old does as well
 FILE = "members.json"
 
 
-class Stranded:
+class LostTracker:
     """Keeps the last known members, and hands them to swarms that the tracker knows nothing of."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, book: MemberBook) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, book: MemberBook) -> None:
         self._parts = parts
         self._downloads = downloads
         self._book = book
@@ -32,7 +32,7 @@ class Stranded:
         self._parts.tasks.every(LOOK_S, self._look, name="stranded")
         self._parts.tasks.every(SAVE_S, self._save, name="member-book")
 
-    def heard(self, message: m.ToAgent) -> None:
+    def on_message(self, message: m.ToAgent) -> None:
         """The tracker said something; its members' addresses are worth keeping."""
         if isinstance(message, m.Swarm) and message.joined:
             self._book.note(member for member in message.joined if member.node != self._parts.node)

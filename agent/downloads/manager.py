@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download, action_of
 from p2pcache.agent.downloads.driver import Swarm
 from p2pcache.agent.downloads.give_up import odd_storage
-from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
@@ -34,16 +33,28 @@ LEAVE_LOOK_S = 0.02  # the end of a download flushes: some milliseconds
 TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
 
 
-class Downloads:
+class DownloadManager:
     """All models of this agent: those that are only served, and those that are being pulled."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, settings: SwarmSettings, journal: Journal
+        self,
+        parts: Parts,
+        read_manifest: Callable[[str], Awaitable[bytes]],
+        settings: SwarmSettings,
+        journal: Journal,
     ) -> None:
+        """No model yet.
+
+        Args:
+            parts: what all swarms of this agent share.
+            read_manifest: gives the proved manifest of a digest, from tracker or origin.
+            settings: of the schedulers.
+            journal: is told how each download ends.
+        """
         self.swarms: dict[str, Swarm] = {}
         self.running: dict[str, Download] = {}
         self._parts = parts
-        self._resolver = resolver
+        self._read_manifest = read_manifest
         self._settings = settings
         self._journal = journal
         self._trusted = parts.settings.compile_cache_namespaces
@@ -60,9 +71,9 @@ class Downloads:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
             if model is not None:
-                self.add(model, known.names[0].short if known.names else "")
+                self.join_swarm(model, known.names[0].short if known.names else "")
 
-    def add(self, model: ModelStore, label: str) -> Swarm:
+    def join_swarm(self, model: ModelStore, label: str) -> Swarm:
         """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
         swarm = self.swarms.get(model.digest)
         if swarm is None:
@@ -102,7 +113,7 @@ class Downloads:
             if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
                 raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
 
-    async def forget(self, digest: str) -> None:
+    async def leave_swarm(self, digest: str) -> None:
         """Leave a model's swarm, before its bytes go.
 
         Raises:
@@ -139,7 +150,7 @@ class Downloads:
         """Of a pull that is asked for now."""
         return Timeline(self._parts.now())
 
-    def reached(self, timeline: Timeline, phase: str) -> None:
+    def on_phase(self, timeline: Timeline, phase: str) -> None:
         """A phase of a pull has ended now."""
         timeline.reached(phase, self._parts.now())
 
@@ -174,15 +185,15 @@ class Downloads:
                     running.swarm.pulled = True
                 return running
             if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
-                swarm.lost()
+                swarm.on_lost()
             if swarm is None or not swarm.complete:
                 model = await self._open(ref, digest, reserve=whole)
                 if model.closed:
                     raise _removed(ref)
-                swarm = self.add(model, ref.short)
+                swarm = self.join_swarm(model, ref.short)
             swarm.label = ref.short
             timeline = timeline or self.timeline()
-            self.reached(timeline, "manifest")
+            self.on_phase(timeline, "manifest")
             download = Download(
                 ref, swarm, timeline, self._parts.now(), time.time(), whole=whole
             )  # fmt: skip
@@ -198,7 +209,7 @@ class Downloads:
             self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
             return download
 
-    def called(self, ref: Ref, digest: str, generation: int) -> None:
+    def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
         """Remember that a tag means this model: it is set when the model is complete.
 
         Who asked for the tag may have left by then. Engines do: they look at the configuration of a
@@ -222,11 +233,11 @@ class Downloads:
             try:
                 if not download.noted:
                     await asyncio.to_thread(swarm.store.flush)
-                    self.reached(download.timeline, "flush")
+                    self.on_phase(download.timeline, "flush")
                 path = await asyncio.to_thread(swarm.store.publish, ref, seen)
                 names = self._names.pop(swarm.digest, {})
                 await asyncio.to_thread(self._publish_names, swarm, names)
-                self.reached(download.timeline, "publish")
+                self.on_phase(download.timeline, "publish")
             finally:
                 self._note(download)
             return path  # a loader may have yet to open what it was shown: the janitor hides it
@@ -243,24 +254,24 @@ class Downloads:
         async with self._using(download.swarm, ref):
             return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
 
-    def unread(self) -> list[str]:
+    def shown_unused(self) -> list[str]:
         """Digests of the models that are shown to loaders, though none is attached."""
         return [
             digest for digest, swarm in self.swarms.items()
             if swarm.store.arriving is not None and digest not in self.running
         ]  # fmt: skip
 
-    async def hide(self, digest: str) -> None:
+    async def hide_arriving(self, digest: str) -> None:
         """Show a model to loaders no longer, unless one has come meanwhile; the next is shown it anew."""
         async with self._opening.of(digest):
-            if digest in self.unread():
+            if digest in self.shown_unused():
                 await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
         encoded = await asyncio.to_thread(store.manifest, digest)
         if encoded is None:
-            encoded = await self._resolver.manifest(digest)
+            encoded = await self._read_manifest(digest)
         layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
         model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
@@ -274,8 +285,8 @@ class Downloads:
         try:
             copied = await asyncio.to_thread(swarm.store.copy_local)
             if copied:
-                swarm.proved(copied, Source.LOCAL)
-            self.reached(download.timeline, "local")
+                swarm.on_proved(copied, Source.LOCAL)
+            self.on_phase(download.timeline, "local")
             download.timeline.expect(download.bytes_total - swarm.bytes_done)
             swarm.on_bytes = download.timeline.took
             download.start()
@@ -308,7 +319,7 @@ class Downloads:
             return
         download.noted = True
         now, swarm = self._parts.now(), download.swarm
-        self._journal.note(
+        self._journal.record(
             action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
@@ -355,7 +366,7 @@ class Downloads:
                     download.finish()
             elif now - wanted > settings.abandon_after_s:
                 raise TimedOut("no client waits for this pull any more; pull again: it resumes")
-            trouble = swarm.trouble(now)
+            trouble = swarm.why_give_up(now)
             if trouble is not None:
                 raise trouble
         download.ended.result()

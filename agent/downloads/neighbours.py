@@ -26,11 +26,11 @@ class Neighbours:
         """Node ids of all members, ourselves included, ascending."""
         return tuple(sorted(self.members))
 
-    def event(self) -> Members:
+    def members_event(self) -> Members:
         """All members by rack and site, for the scheduler."""
         return placed(self._node, self._place, self.members)
 
-    def changed(self, message: m.Swarm) -> Members:
+    def on_members(self, message: m.Swarm) -> Members:
         """Take the tracker's list, or its delta; returns what the scheduler should know of it."""
         if message.full:
             self.members = {}
@@ -40,7 +40,7 @@ class Neighbours:
             self.members.pop(node, None)
             self._others.pop(node, None)
         self._wanted += [node for node in message.neighbours if node not in self._wanted]
-        return self.event()
+        return self.members_event()
 
     def dial_missing(self) -> None:
         """Dial every neighbour that we can't request from (dialling twice is harmless)."""
@@ -56,18 +56,18 @@ class Neighbours:
         self._net.dial(self._digest, node, member.address)
         return True
 
-    def has(self, node: int, runs: int) -> None:
+    def on_has(self, node: int, runs: int) -> None:
         """We heard that a node has more."""
         self._others[node] = self._others.get(node, 0) | runs
         if node in self.joined:
             self.joined[node] |= runs
 
-    def met(self, node: int, address: str, runs: int) -> None:
+    def on_caller(self, node: int, address: str, runs: int) -> None:
         """A node came to us; where it listens is what it says."""
         self.callers[node] = address
-        self.has(node, runs)
+        self.on_has(node, runs)
 
-    def elsewhere(self) -> int:
+    def runs_elsewhere(self) -> int:
         """Runs known to lie on any other node (bits)."""
         bits = 0
         for have in self._others.values():

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.manager import TICK_S, Downloads
+from p2pcache.agent.downloads.manager import TICK_S, DownloadManager
 from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.errors import Conflict, NoSpace
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 STUCK_S = 10.0  # a pull that got nothing for so long keeps nobody from anything
 
 
-class Order:
+class DownloadOrder:
     """Sets the turns of downloads, and holds back those whose turn hasn't come.
 
     One that is held back wants nothing for the moment: it keeps what it has, finishes what is on
     its way, and gives its leases to others.
     """
 
-    def __init__(self, parts: Parts, downloads: Downloads) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager) -> None:
         self._parts = parts
         self._downloads = downloads
         self._known: weakref.WeakSet[Download] = weakref.WeakSet()
@@ -40,7 +40,7 @@ class Order:
             weakref.WeakKeyDictionary()
         )
 
-    def asked(self, download: Download, turn: Turn) -> None:
+    def on_client(self, download: Download, turn: Turn) -> None:
         """A client joined a download, which has the earliest turn of its clients."""
         first = download not in self._known
         self._known.add(download)
@@ -50,7 +50,7 @@ class Order:
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def fit(self, begin: Begin, ref: Ref, turn: Turn) -> Download:
+    async def begin_making_room(self, begin: Begin, ref: Ref, turn: Turn) -> Download:
         """Begin a download. What comes after it in order makes room for it on a full disk.
 
         Raises:
@@ -86,7 +86,7 @@ class Order:
         log.warning("%s", why)
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # somebody else pulls it by now
-            await self._downloads.forget(digest)
+            await self._downloads.leave_swarm(digest)
             await asyncio.to_thread(store.remove_model, digest)
         return True
 

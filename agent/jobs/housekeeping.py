@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
@@ -31,7 +31,9 @@ class Removed(NamedTuple):
 class Housekeeping:
     """Removes and proves models of this cache, beside pulls and pushes that may use them."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, warms: Warms, journal: Journal) -> None:
+    def __init__(
+        self, parts: Parts, downloads: DownloadManager, warms: Warms, journal: Journal
+    ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._warms = warms
@@ -51,12 +53,12 @@ class Housekeeping:
             digest = (await local_model(store, ref)).digest
             names = await asyncio.to_thread(store.names_of, digest)
             if ref.digest is not None or len(names) <= 1:
-                await self._downloads.forget(digest)
+                await self._downloads.leave_swarm(digest)
                 freed = await asyncio.to_thread(store.remove_model, digest)
             else:
                 freed = 0
                 await asyncio.to_thread(store.remove_tag, ref)
-        self._journal.note(
+        self._journal.record(
             "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
@@ -69,12 +71,12 @@ class Housekeeping:
         in_use = self._downloads.in_use
         for info in known:
             if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.forget(info.digest)
+                await self._downloads.leave_swarm(info.digest)
         result = await asyncio.to_thread(
             store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
         )
         if result.removed and not dry_run:
-            self._journal.note("prune", size_bytes=result.bytes_freed)
+            self._journal.record("prune", size_bytes=result.bytes_freed)
         return result
 
     async def verify(self, ref: Ref) -> Events:
@@ -101,7 +103,7 @@ class Housekeeping:
         missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
         swarm = self._downloads.swarms.get(model.digest)
         if swarm is not None:
-            swarm.lost()
+            swarm.on_lost()
         yield {
             "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
             "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
@@ -122,7 +124,7 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
     raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
 
 
-async def open_model(store: Store, downloads: Downloads, digest: str) -> ModelStore:
+async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:
     """The chunks of a model of this cache, shared with its swarm if there is one.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
@@ -35,7 +35,7 @@ class Load:
 class Loads:
     """All attached loaders of this agent. On the loop's thread."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, pulls: Pulls) -> None:
         self._parts = parts
         self._downloads = downloads
         self._pulls = pulls
@@ -46,7 +46,7 @@ class Loads:
         """What one loader is told: `resolved`, then `ready` and `progress`, then `done`."""
         began = time.monotonic()
         work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
-        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.trouble)
+        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
@@ -174,5 +174,5 @@ class Loads:
         if load.needed:
             load.download.wish(load.id, runs)
         if urgent and missing:
-            load.download.demand(missing)
+            load.download.on_urgent(missing)
         return missing.bit_count()

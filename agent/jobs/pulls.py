@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable
 
 from p2pcache.agent.downloads.download import Download, action_of
-from p2pcache.agent.downloads.manager import Downloads
-from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
@@ -28,8 +28,8 @@ class Pulls:
     """Resolves a ref and follows its download, for each client."""
 
     def __init__(
-        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal,
-        order: Order,
+        self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
+        order: DownloadOrder,
     ) -> None:  # fmt: skip
         self._store = store
         self._resolver = resolver
@@ -75,7 +75,7 @@ class Pulls:
         turn = Turn.BACKGROUND if background else Turn.USUAL
         begun = self.begin(ref, force=force, whole=not some, turn=turn)
         work = asyncio.gather(begun)
-        waits = while_waiting(work, lambda: self.asked, self.trouble)
+        waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
@@ -116,7 +116,7 @@ class Pulls:
         """Whom a resolve waits for now."""
         return self._resolver.asked
 
-    def trouble(self) -> str:
+    def storage_trouble(self) -> str:
         """Why storage doesn't do what it was asked for last; "": it does, or isn't asked."""
         trouble = self._resolver.trouble
         return "" if trouble is None else str(trouble)
@@ -124,7 +124,7 @@ class Pulls:
     def _progress(self, download: Download) -> dict[str, object]:
         now = time.monotonic()
         quiet = now - download.swarm.last_progress >= QUIET_S
-        trouble = self.trouble() if quiet else ""
+        trouble = self.storage_trouble() if quiet else ""
         known = {"trouble": trouble} if trouble else {}
         return {"event": "progress", **download.progress(now), **known}
 
@@ -135,14 +135,14 @@ class Pulls:
         with self._journal.failures(action_of(turn), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
-            self._downloads.reached(timeline, "resolve")
+            self._downloads.on_phase(timeline, "resolve")
 
             def begin() -> Awaitable[Download]:
                 return self._downloads.begin(ref, resolved.digest, whole=whole, timeline=timeline)
 
-            download = await self._order.fit(begin, ref, turn)
-            self._downloads.called(ref, resolved.digest, resolved.generation)
-            self._order.asked(download, turn)
+            download = await self._order.begin_making_room(begin, ref, turn)
+            self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
+            self._order.on_client(download, turn)
             return resolved, download
 
     async def _whole(self, download: Download) -> Events:

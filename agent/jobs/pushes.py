@@ -17,7 +17,7 @@ from aiohttp import StreamReader
 from blake3 import blake3
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.journal import Journal
@@ -61,7 +61,7 @@ class Pushes:
     """Pushes of this agent, one manifest at a time each."""
 
     def __init__(
-        self, parts: Parts, downloads: Downloads, resolver: Resolver, journal: Journal
+        self, parts: Parts, downloads: DownloadManager, resolver: Resolver, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads
@@ -87,10 +87,10 @@ class Pushes:
                 "this model is being pulled by this agent right now; push again when it is done"
             )
         model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
-        swarm = self._downloads.add(model, "")
+        swarm = self._downloads.join_swarm(model, "")
         copied = await asyncio.to_thread(model.copy_local)
         if copied:
-            swarm.proved(copied, Source.LOCAL)
+            swarm.on_proved(copied, Source.LOCAL)
         owed = await asyncio.to_thread(unproved, layout)
         paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
         return layout.digest, [
@@ -118,7 +118,7 @@ class Pushes:
         if await next_part(body, 1):
             raise UsageError("the body is longer than the blob")
         fresh = bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
-        swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
+        swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
     def start(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> "Push":
@@ -197,7 +197,7 @@ class Pushes:
         finally:
             store.unpin()
             push.fail(Unreachable("the agent is stopping; push again: it resumes"))
-            self._journal.note(
+            self._journal.record(
                 "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
                 seconds=time.monotonic() - began, error=push.error,
             )  # fmt: skip

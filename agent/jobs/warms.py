@@ -8,7 +8,7 @@ import msgspec
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.upload_queue import Turn
@@ -37,7 +37,9 @@ class Warmed(NamedTuple):
 class Warms:
     """Starts warms and sees them through: nobody waits for one, so it is its own client."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls, book: WarmBook) -> None:
+    def __init__(
+        self, parts: Parts, downloads: DownloadManager, pulls: Pulls, book: WarmBook
+    ) -> None:
         self._parts = parts
         self._book = book
         self._leaving = False
@@ -116,7 +118,7 @@ class Warms:
                 return
         await asyncio.to_thread(self._book.remove, ref)
 
-    def leave(self) -> None:
+    def on_stopping(self) -> None:
         """The agent is going away: what is under way now goes on in its next life."""
         self._leaving = True
 
@@ -146,11 +148,11 @@ class Warms:
         wish = msgspec.json.encode({"ref": str(ref), "replicas": replicas}).decode()
         return (await link.ask("warm", wish, timeout_s=ASK_S)).data
 
-    def told(self, asked: m.Warm) -> None:
+    def on_warm(self, asked: m.Warm) -> None:
         """The tracker wants this node to have a model."""
-        self._parts.tasks.spawn_contained(self._told(asked), name=f"warm-told-{asked.id}")
+        self._parts.tasks.spawn_contained(self._answer(asked), name=f"warm-told-{asked.id}")
 
-    async def _told(self, asked: m.Warm) -> None:
+    async def _answer(self, asked: m.Warm) -> None:
         link = self._parts.link
         assert link is not None
         try:

@@ -5,9 +5,9 @@ import asyncio
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import Swarm
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core import bitset
 from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.swarm.snapshot import WAITS, InFlight, SwarmView
@@ -25,12 +25,12 @@ class Explainer:
     """Puts together what the scheduler, the download and the history know. Read only."""
 
     def __init__(
-        self, parts: Parts, downloads: Downloads, journal: Journal, serving: Serving
+        self, parts: Parts, downloads: DownloadManager, journal: Journal, governor: GovernorLoop
     ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._journal = journal
-        self._serving = serving
+        self._governor = governor
 
     async def explain(self, ref: Ref) -> dict[str, object]:
         """Everything about the pull of a model that runs, else about the last one.
@@ -68,7 +68,7 @@ class Explainer:
         state: dict[str, object] = {
             "bytes_done": done, "bytes_total": download.bytes_total, "rate": round(rate),
             "eta_s": round((download.bytes_total - done) / rate, 1) if rate > 0 else None,
-            "governor": self._serving.state(),
+            "governor": self._governor.state(),
         }  # fmt: skip
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"

@@ -1,4 +1,4 @@
-"""Serving comes first: looks at the host and the engine once a second, and holds this node back."""
+"""GovernorLoop comes first: looks at the host and the engine once a second, and holds this node back."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ def check_floor(share: float) -> None:
         raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
 
 
-class Serving:
+class GovernorLoop:
     """Samples, the governor, and where its limits are applied."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
@@ -69,9 +69,9 @@ class Serving:
     def start(self) -> None:
         """Begin to look, unless nothing may ever be held back."""
         if self._mode != "off":
-            self._parts.tasks.every(LOOK_S, self.look, name="governor")
+            self._parts.tasks.every(LOOK_S, self.review, name="governor")
 
-    def said(self, level: float) -> None:
+    def on_engine_level(self, level: float) -> None:
         """An engine, or who watches it, says how it does: 0 well, 1 as bad as it should ever be.
 
         Raises:
@@ -83,7 +83,7 @@ class Serving:
             raise UsageError("the governor is off: set `governor` to auto or on")
         self._said = (min(level, MOST_LEVEL), self._parts.now())
 
-    async def look(self) -> None:
+    async def review(self) -> None:
         """One sample, and what follows from it."""
         engine = await self._level()
         if self._mode == "auto" and engine is None and not self.governs:

@@ -4,8 +4,8 @@ import asyncio
 import logging
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.manager import Downloads
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.errors import P2PCacheError
 
 log = logging.getLogger(__name__)
@@ -22,10 +22,10 @@ SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
 class Janitor:
     """Owns the periodic work of an agent."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, serving: Serving) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, governor: GovernorLoop) -> None:
         self._parts = parts
         self._downloads = downloads
-        self._serving = serving
+        self._governor = governor
         self._scrubbed: dict[str, float] = {}
         self._unread: dict[str, float] = {}  # since when no loader has held what is shown
 
@@ -49,12 +49,12 @@ class Janitor:
         Not at the load's end: a small model is whole before its loader has opened what it was shown.
         """
         now = self._parts.now()
-        unread = self._downloads.unread()
+        unread = self._downloads.shown_unused()
         self._unread = {digest: self._unread.get(digest, now) for digest in unread}
         for digest, since in self._unread.items():
             if now - since >= ARRIVING_S:
                 try:
-                    await self._downloads.hide(digest)
+                    await self._downloads.hide_arriving(digest)
                 except P2PCacheError as error:
                     log.warning("what was shown of blake3:%s stays: %s", digest, error)
 
@@ -64,7 +64,7 @@ class Janitor:
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again, the one that waited longest."""
-        if self._serving.governs:
+        if self._governor.governs:
             return  # it is long due anyway; an hour later will do
         now = self._parts.now()
         due_s = self._parts.settings.scrub_interval_s
@@ -84,5 +84,5 @@ class Janitor:
                     len(bad),
                     digest,
                 )
-                swarm.lost()
+                swarm.on_lost()
             return

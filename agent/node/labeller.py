@@ -28,9 +28,9 @@ class Labeller:
 
     def start(self) -> None:
         """Begin to look."""
-        self._parts.tasks.every(LOOK_S, self.look, name="kubernetes-labels")
+        self._parts.tasks.every(LOOK_S, self.review, name="kubernetes-labels")
 
-    async def look(self) -> None:
+    async def review(self) -> None:
         """One comparison, and the calls that it takes. Errors are logged, once per cause."""
         wanted = await asyncio.to_thread(self._wanted)
         now = self._parts.now()

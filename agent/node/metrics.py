@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 import p2pcache
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.manager import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import certificate_metrics
@@ -42,11 +42,11 @@ class AgentMetrics(Collector):
     def __init__(
         self,
         parts: Parts,
-        downloads: Downloads,
+        downloads: DownloadManager,
         journal: Journal,
         lag: LoopLag,
         ready: Callable[[], bool],
-        serving: Serving,
+        governor: GovernorLoop,
     ) -> None:
         self.registry = CollectorRegistry()
         self._parts = parts
@@ -54,7 +54,7 @@ class AgentMetrics(Collector):
         self._journal = journal
         self._lag = lag
         self._ready = ready
-        self._serving = serving
+        self._governor = governor
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -120,9 +120,9 @@ class AgentMetrics(Collector):
             ("uploads", "Peers that are sent something, or wait for it.", net.load),
             ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
             ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
-             self._serving.limits.share),
+             self._governor.limits.share),
             ("governor_strain", "What strains what this host serves most; from 1 we give way.",
-             self._serving.limits.strain),
+             self._governor.limits.strain),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
              self._lag.worst_s),
         ):  # fmt: skip

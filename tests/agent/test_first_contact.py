@@ -90,7 +90,7 @@ async def test_a_model_that_comes_while_the_agent_announces_itself_is_told(
     def announcement(app: agent_app.AgentApp) -> m.Announce:
         said = plain(app)
         model = app.store.add_model(layout, encode(layout.manifest))
-        app.downloads.add(model, "team/m:v1")
+        app.downloads.join_swarm(model, "team/m:v1")
         return said
 
     monkeypatch.setattr(agent_app.AgentApp, "announcement", announcement)

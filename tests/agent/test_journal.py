@@ -110,10 +110,10 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
                 raise NoSpace("disk full")
 
             full.setattr(store, "add_history", refuse)
-            journal.note("pull", ref="a:b")
+            journal.record("pull", ref="a:b")
             await asyncio.sleep(0.05)
         assert [row.ref for row in await journal.rows(9)] == ["a:b"]
-    journal.note("pull", ref="c:d")  # too late for a task: written by close
+    journal.record("pull", ref="c:d")  # too late for a task: written by close
     journal.close()
     assert [row.ref for row in store.history(9)] == ["c:d", "a:b"]
     store.close()

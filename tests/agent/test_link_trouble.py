@@ -22,7 +22,7 @@ def refused(status: int) -> aiohttp.WSServerHandshakeError:
     [(403, ("403", "its log", "name")), (404, ("404", "URL")), (503, ("busy", "503"))],
 )
 def test_an_answer_of_http_is_told_by_its_cause(status: int, words: tuple[str, ...]) -> None:
-    text = link_trouble.said(refused(status), None)
+    text = link_trouble.failure_text(refused(status), None)
     assert all(word in text for word in words)
     assert "certificate" not in text  # nobody shows one
     assert link_trouble.denied(refused(status)) == (status == 403)
@@ -30,11 +30,11 @@ def test_an_answer_of_http_is_told_by_its_cause(status: int, words: tuple[str, .
 
 def test_where_members_show_certificates_a_refusal_is_about_ours() -> None:
     tls: Any = object()
-    assert "refuses our certificate" in link_trouble.said(refused(403), tls)
+    assert "refuses our certificate" in link_trouble.failure_text(refused(403), tls)
 
 
 def test_two_agents_with_one_id_hear_the_cause_and_the_remedy() -> None:
-    text = link_trouble.twins(255, "at 10.0.0.7:7401", "/cache")
+    text = link_trouble.twin_text(255, "at 10.0.0.7:7401", "/cache")
     for word in (
         "another live agent",
         "10.0.0.7:7401",

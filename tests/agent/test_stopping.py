@@ -14,7 +14,7 @@ async def test_a_stopping_agent_is_one_that_cannot_be_reached(tmp_path: Path) ->
     """Exit 8: the kubelet tries again, and a loader that had lost it goes on trying."""
     async with agent(tmp_path) as app:
         caller = AgentClient(f"unix://{app.settings.socket}")
-        app.doors.gate.stopping.set()
+        app.listeners.gate.stopping.set()
         with pytest.raises(Unreachable, match="stopping") as caught:
             await asyncio.to_thread(list, caller.pull("team/m:v1"))
         assert caught.value.retryable

@@ -17,7 +17,7 @@ async def test_each_listener_refuses_what_strangers_send(
         tmp_path, client_socket=str(tmp_path / "c.sock"), health_listen="127.0.0.1:0",
         api_listen="127.0.0.1:0", insecure=True,
     ) as app:  # fmt: skip
-        tcp = {"api": app.doors.api_address, "health": app.doors.health_address}
+        tcp = {"api": app.listeners.api_address, "health": app.listeners.health_address}
         paths = {"operator": app.settings.socket, "client": app.settings.client_socket}
 
         async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -95,7 +95,7 @@ class Connection:
         self, node: int, socket: web.WebSocketResponse, request: web.Request, clock: Clock
     ) -> None:
         self.node = node
-        self.asks = 0  # unanswered questions
+        self.unanswered = 0  # unanswered questions
         self._socket = socket
         self._transport = request.transport
         self._clock = clock

@@ -11,7 +11,7 @@ from p2pcache.io.peers.transport.dialer import Dialer
 LOOK_S = 0.01  # an answer that lies there already is taken in first
 
 
-class Dialling:
+class DialbackDialer:
     """The dials under way; `core.membership.dialback` limits how many. Each ends in one `answered` or with `close`."""
 
     def __init__(self, answered: Callable[..., None]) -> None:

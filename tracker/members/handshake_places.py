@@ -1,4 +1,4 @@
-"""Places for handshakes: how many may be under way, and who makes room when strangers hold them all."""
+"""HandshakePlaces for handshakes: how many may be under way, and who makes room when strangers hold them all."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class _Guest:
     since: float  # monotonic
 
 
-class Places:
+class HandshakePlaces:
     """Handshakes under way. All on the loop's thread.
 
     Invariant: `_guests` holds at most `MOST`, the oldest first, and at most `EACH` of one crowd.

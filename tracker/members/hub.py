@@ -32,10 +32,10 @@ from p2pcache.io.security.tls import check_role
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.connection import CLOSE_S, Connection, greet, receive
-from p2pcache.tracker.members.dialback_dialer import Dialling
-from p2pcache.tracker.members.handshake_places import Places
+from p2pcache.tracker.members.dialback_dialer import DialbackDialer
+from p2pcache.tracker.members.handshake_places import HandshakePlaces
 from p2pcache.tracker.members.witness import Witness
-from p2pcache.tracker.questions import Asks
+from p2pcache.tracker.questions import Questions
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ LEAST_WAIT_S = 0.001  # between two ticks, whatever the deadlines say
 LOOK_S = 0.002  # from a deadline to the tick: more than one turn of an idle loop
 
 
-class Members:
+class MemberHub:
     """Everybody who is connected.
 
     Invariants: `_live` holds the newest connection of each node, and `Tracking` has heard of
@@ -65,7 +65,7 @@ class Members:
         *,
         node: int,
         secret: Secret,
-        asks: Asks,
+        questions: Questions,
         catalog: Catalog,
         tasks: Tasks,
         clock: Clock,
@@ -78,7 +78,7 @@ class Members:
         self._tracking = tracking
         self._node = node
         self._secret = secret
-        self._asks = asks
+        self._questions = questions
         self._tasks = tasks
         self._clock = clock
         self._certified = certified
@@ -87,9 +87,9 @@ class Members:
         self._seen_twins: dict[int, tuple[float, str]] = {}  # node -> when, and what to tell people
         self._lines = RateLimit(LINES_EACH, LINES)
         self._warnings = RateLimit(LINES_EACH, LINES)  # strangers mustn't take those of members
-        self._places = Places()
-        self._dialling = Dialling(self._dialled)
-        self._witness = Witness(catalog, self._witnessed)
+        self._places = HandshakePlaces()
+        self._dialer = DialbackDialer(self._on_dialled)
+        self._witness = Witness(catalog, self._on_reread)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._recent: deque[tuple[m.ToAgent, bytes]] = deque(maxlen=RECENT)
@@ -130,7 +130,7 @@ class Members:
         await self._member(Connection(node, socket, request, self._clock), first)
         return socket
 
-    def tell(self, node: int, message: m.ToAgent) -> bool:
+    def send_to(self, node: int, message: m.ToAgent) -> bool:
         """Send a member a message; False: it isn't connected."""
         connection = self._live.get(node)
         if connection is not None:
@@ -140,7 +140,7 @@ class Members:
     async def close(self) -> None:
         """Say goodbye to everybody; bounded."""
         self._closing = True
-        self._dialling.close()
+        self._dialer.close()
         if self._timer is not None:
             self._timer.cancel()
         for connection in self._live.values():
@@ -176,7 +176,7 @@ class Members:
         if len(self._seen_twins) > MOST_TWINS:
             del self._seen_twins[next(iter(self._seen_twins))]
         _log.log(logging.WARNING if self._has_a_line(node) else logging.DEBUG, "%s", text)
-        self.tell(node, m.TwinSeen(other))
+        self.send_to(node, m.TwinSeen(other))
         await socket.close(code=m.TWIN, message=f"at {member}".encode()[:120])
 
     def _bearer(self, request: web.Request) -> Member | None:
@@ -222,8 +222,8 @@ class Members:
     async def _listen(self, connection: Connection, first: m.Announce, over: asyncio.Event) -> None:
         node = connection.node
         try:
-            self._take(connection, first)
-            await connection.read(lambda message: self._take(connection, message))
+            self._on_message(connection, first)
+            await connection.read(lambda message: self._on_message(connection, message))
         except RemoteProtocolError as error:
             level = logging.WARNING if self._has_a_line(node) else logging.DEBUG
             _log.log(level, "dropped member %s: %s", format_node(node), error)
@@ -240,7 +240,7 @@ class Members:
             if self._closing and not self._live:
                 self._empty.set()
 
-    def _take(self, connection: Connection, message: m.ToTracker) -> bool:
+    def _on_message(self, connection: Connection, message: m.ToTracker) -> bool:
         """Take in a message; False: a newer connection has taken this one's place."""
         if self._live.get(connection.node) is not connection:
             return False
@@ -249,29 +249,29 @@ class Members:
         if isinstance(message, m.Ask):
             self._ask(connection, message)
         elif isinstance(message, m.Warmed):
-            self._asks.warming.heard(connection.node, message)
+            self._questions.warming.on_answer(connection.node, message)
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))
         return True
 
     def _ask(self, connection: Connection, ask: m.Ask) -> None:
-        known = self._asks.at_once(ask)
+        known = self._questions.at_once(ask)
         if known is not None:
             connection.put(m.encode(known))
             return
-        if connection.asks >= MAX_ASKS:
+        if connection.unanswered >= MAX_ASKS:
             refusal = m.Refusal(ask.id, Unreachable.exit_code, "too many questions at once")
             connection.put(m.encode(refusal))
             return
-        connection.asks += 1
+        connection.unanswered += 1
         self._tasks.spawn_contained(self._answer(connection, ask), name=f"ask-{ask.what[:20]}")
 
     async def _answer(self, connection: Connection, ask: m.Ask) -> None:
         try:
-            connection.put(m.encode(await self._asks.answer(ask)))
+            connection.put(m.encode(await self._questions.answer(ask)))
         finally:
-            connection.asks -= 1
+            connection.unanswered -= 1
 
     # -- the pump ----------------------------------------------------------------------------------
 
@@ -285,10 +285,10 @@ class Members:
                 self._tell_of(output)
                 continue
             if isinstance(output, DialBack):
-                self._dialling.dial(output.dial)
+                self._dialer.dial(output.dial)
                 continue
             if isinstance(output, ReadRun):
-                reading = self._witness.read(output)
+                reading = self._witness.reread(output)
                 self._tasks.spawn_contained(reading, name=f"witness-{output.digest:.12}")
                 continue
             connection = self._live.get(output.node)
@@ -345,7 +345,7 @@ class Members:
         who = format_node(spoken.node)
         _log.log(level, "model %.12s, node %s: %s", spoken.digest, who, spoken.text)
 
-    def _witnessed(self, asked: ReadRun, word: Word) -> None:
+    def _on_reread(self, asked: ReadRun, word: Word) -> None:
         if not self._closing:
             self._perform(self._tracking.witnessed(asked, word, self._clock.now()))
 
@@ -353,7 +353,7 @@ class Members:
         """Whether a warning about this member finds room: one that comes and goes, or moves, would fill the log."""
         return not self._warnings.take(format_node(node), time.monotonic(), patience_s=0)
 
-    def _dialled(self, dial: Dial, *, reached: bool) -> None:
+    def _on_dialled(self, dial: Dial, *, reached: bool) -> None:
         self._perform(self._tracking.dialled(dial, self._clock.now(), reached=reached))
 
     def _arm(self) -> None:

@@ -35,7 +35,7 @@ class Witness:
         self._one = asyncio.Lock()
         self._waiting = 0
 
-    async def read(self, asked: ReadRun) -> None:
+    async def reread(self, asked: ReadRun) -> None:
         """Read a run and prove it, unless too many wait."""
         word = Word.NONE
         self._waiting += 1
@@ -53,7 +53,7 @@ class Witness:
             encoded = await self._catalog.manifest(asked.digest)
             if len(encoded) > MOST_MANIFEST_BYTES:
                 return Word.NONE
-            return await self._catalog.look(
+            return await self._catalog.ask_origin(
                 ("run", asked.digest, str(asked.run)),
                 lambda repo: _read(repo, encoded, asked),
                 READ_S,

@@ -51,7 +51,7 @@ async def test_health_on_tcp_is_for_probes_only(tmp_path: Path) -> None:
     push(origin, make_model(tmp_path / "model", FILES), "m:v1")
     async with agent(tmp_path, origin=origin.as_uri(), health_listen="127.0.0.1:0") as app:
         await pull(app, "m:v1")
-        where = app.doors.health_address
+        where = app.listeners.health_address
         assert (await get(where, "/healthz"))[0] == 200
         assert (await get(where, "/readyz"))[0] == 200
         assert (await get(where, "/readyz?model=m:v1"))[0] == 200

@@ -210,12 +210,12 @@ async def test_a_token_on_the_client_socket_chooses_the_namespaces(
 
 
 def test_a_namespace_setting_that_is_none(tmp_path: Path) -> None:
-    from p2pcache.agent.api.listeners import Doors
+    from p2pcache.agent.api.listeners import Listeners
     from p2pcache.agent.settings import AgentSettings
 
     for wrong in ("", "../x", "a;b"):
         with pytest.raises(UsageError, match="namespace"):
-            Doors(AgentSettings(client_namespaces=wrong))
+            Listeners(AgentSettings(client_namespaces=wrong))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")

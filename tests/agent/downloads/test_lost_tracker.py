@@ -58,7 +58,9 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     ):
         for app, other in ((a, b), (b, a)):
             hurry(app)
-            app.stranded._book.note([Member(other.node, other.advertise), Member(9, "127.0.0.1:1")])
+            app.lost_tracker._book.note(
+                [Member(other.node, other.advertise), Member(9, "127.0.0.1:1")]
+            )
         async with asyncio.timeout(60):
             ends = await asyncio.gather(pull(a, "m:v1"), pull(b, "m:v1"))
     assert [end["event"] for end in ends] == ["done", "done"]

@@ -152,7 +152,7 @@ async def test_strangers_hear_our_own_words_only(
                 while not app.queries.warnings():
                     await asyncio.sleep(0.01)
             assert (await pull(app, "team/m:v1"))["code"] == 4
-            health = app.doors.health_address
+            health = app.listeners.health_address
             said += [str(await get(health, path)) for path in ("/readyz", "/metrics")]
             async with client(app, path=sock) as session:
                 for path in ("/readyz", "/v1/status"):

@@ -86,14 +86,14 @@ async def test_an_agent_gives_way_to_the_engines_cgroup_alone(
     async with agent(tmp_path, governor="on", governor_cgroup=ENGINE) as app:
         cgroups.burn(OTHER)
         await asyncio.sleep(3 * LOOK_S)
-        assert app.serving.limits.share == 1, "the host is busy, the engine isn't"
+        assert app.governor.limits.share == 1, "the host is busy, the engine isn't"
         cgroups.calm()
         cgroups.burn(ENGINE)
         async with asyncio.timeout(30):
-            while app.serving.limits.share > 0.5:
+            while app.governor.limits.share > 0.5:
                 await asyncio.sleep(0.1)
-        assert app.serving.limits.cause == "cpu"
+        assert app.governor.limits.cause == "cpu"
         cgroups.calm()
         async with asyncio.timeout(60):
-            while app.serving.limits.share < 1:
+            while app.governor.limits.share < 1:
                 await asyncio.sleep(0.1)

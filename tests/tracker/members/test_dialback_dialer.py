@@ -1,4 +1,4 @@
-"""Members are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
+"""MemberHub are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import uvloop
 from p2pcache.core.membership import dialback
 from p2pcache.core.membership.dialback import DIAL_S, DOUBT_AFTER_S, Dial
 from p2pcache.core.protocol import messages as m
-from p2pcache.tracker.members.dialback_dialer import Dialling
+from p2pcache.tracker.members.dialback_dialer import DialbackDialer
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
 
@@ -66,7 +66,7 @@ class Answers:
 
 async def test_open_closed_swallowing_and_nonsense() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     with listening() as here, swallowing() as void:
         started = asyncio.get_running_loop().time()
         for number, address in enumerate(
@@ -86,7 +86,7 @@ async def test_open_closed_swallowing_and_nonsense() -> None:
 
 async def dialled_by_a_busy_tracker() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     ours, theirs = socket.socketpair()
     with ours, theirs, listening() as here:
         ours.setblocking(False)
@@ -122,7 +122,7 @@ async def doubts_of_a_busy_tracker(
         ours.setblocking(False)
         first.address = second.address = f"127.0.0.1:{here}"
         async with tracker(folder) as app, first.member(app.address):
-            dials, dialling = app.tracking.dials, app.members._dialling
+            dials, dialling = app.tracking.dials, app.members._dialer
             await until(lambda: answered(dials, 1))
             await asyncio.sleep(2 * DOUBT_AFTER_S)  # no timer of that one is left
 
@@ -173,7 +173,7 @@ def test_nobody_is_doubted_whose_answer_lies_there(
 
 async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     with swallowing() as void:
         dialling.dial(to(1, f"127.0.0.1:{void}"))
         await asyncio.sleep(0.1)

@@ -24,7 +24,7 @@ async def read(url: str, *asked: ReadRun) -> list[tuple[int, Word]]:
     async with Tasks() as tasks:
         catalog = Catalog(url, tasks)
         one = Witness(catalog, lambda done, word: words.append((done.run, word)))
-        await asyncio.gather(*(one.read(each) for each in asked))
+        await asyncio.gather(*(one.reread(each) for each in asked))
         catalog.close()
     return words
 
@@ -71,7 +71,7 @@ async def test_a_mount_that_went_after_the_manifest_was_read_is_the_trackers_own
         await catalog.manifest(layout.digest)
         damage(tmp_path, "an empty mount")
         one = Witness(catalog, lambda _, word: words.append(word))
-        await one.read(ReadRun(1, layout.digest, 0))
+        await one.reread(ReadRun(1, layout.digest, 0))
         catalog.close()
     assert words == [Word.NONE]
 
