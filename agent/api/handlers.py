@@ -44,12 +44,12 @@ from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
 
-MAX_LINGER_S = 3600.0
+MAX_LINGER_S = 3600.0  # a longer wait of POST /v1/linger is cut to this
 HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
 
 class Api:
-    """Handlers. One instance serves both sockets; the role of a socket decides what is allowed."""
+    """The handlers. One instance serves all listeners; the gate of each listener decides what is allowed."""
 
     def __init__(
         self,
@@ -117,18 +117,20 @@ class Api:
         return scaffold.json_response({"ok": True})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Reasons why not, as JSON; with `?model=REF`: whether that model is complete here."""
+        """Whether this agent is ready, with reasons; with `?model=REF`: whether that model is complete here."""
         if "model" in request.query:
             ref = Ref.parse(request.query["model"])
             caller = request[CALLER]
             if caller.listener != "health":  # that port is for probes, which hold no token
                 caller.need(Scope.PULL, ref.namespace, "GET /readyz?model=")
-            # Pods are served by what this asks about: a lost tracker must not take them down.
+            # A pod that serves this model needs the cache only: a lost tracker must not take it down.
             reasons = await self._queries.model_reasons(ref)
         else:
             reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
-        warnings = self._queries.warnings(openly)  # a probe shows them to everybody
+        warnings = self._queries.warnings(
+            openly
+        )  # everybody may probe, so without storage's own words
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
         return scaffold.json_response(body, status=status)
 
@@ -138,7 +140,7 @@ class Api:
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def openapi(self, request: web.Request) -> web.Response:
-        """This API for machines."""
+        """The OpenAPI document of this API."""
         return scaffold.json_response(document())
 
     # -- pull --------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class Api:
         """NDJSON until the model is complete; closing the connection stops waiting."""
         wanted = await scaffold.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref)
+        caller = await self._allowed_caller(request, ref)
         events = self._pulls.events(
             ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
             background=wanted.background,
@@ -155,10 +157,10 @@ class Api:
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
     async def warm(self, request: web.Request) -> web.Response:
-        """Begin to fetch a model that nobody waits for, on this node or on so many of the cluster."""
+        """Begin to fetch a model without a client that waits, on this node or on `replicas` nodes of the cluster."""
         wanted = await scaffold.read_json(request, WarmRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref, Scope.ADMIN)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
             if wanted.replicas:
                 body = await self._warms.spread(ref, wanted.replicas)
@@ -173,30 +175,41 @@ class Api:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
         wanted = await scaffold.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref)
+        caller = await self._allowed_caller(request, ref)
         events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
         return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
 
     async def demand(self, request: web.Request) -> web.Response:
-        """What an attached loader needs, and what it waits for."""
+        """Note the runs that an attached loader needs, or waits for; answer how many are missing."""
         wanted = await scaffold.read_json(request, DemandRequest)
         missing = self._loads.demand(
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
         return scaffold.json_response({"missing": missing})
 
-    async def _reader(self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL) -> Caller:
-        """The caller, if it may do this to the model: by its namespace, and by its digest if one is given.
+    async def _allowed_caller(
+        self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL
+    ) -> Caller:
+        """The caller, after a check of its right to the model.
 
-        A digest says nothing about whose model it is, so a limited caller may use one only for
-        what a tag in its namespaces names.
+        A digest says nothing about namespaces. So a caller with limited rights may use a digest only if a tag
+        in its namespaces names that model; to remove it, all its tags must be in them.
+
+        Args:
+            request: the call.
+            ref: of the model.
+            scope: the right that is needed.
+
+        Raises:
+            Denied: it may not.
+            P2PCacheError: the ref can't be resolved, if that is needed to know.
         """
         caller, call = request[CALLER], f"{request.method} {request.path}"
         caller.need(scope, ref.namespace, call)
         if ref.digest is None or caller.everywhere:
             return caller
         tags = await asyncio.to_thread(self._store.tags_of, ref.digest)
-        seen = all if scope is Scope.ADMIN else any  # who removes a model removes all its names
+        seen = all if scope is Scope.ADMIN else any
         if tags and seen(caller.sees(tag.namespace) for tag in tags):
             return caller
         if scope is Scope.PULL:
@@ -208,12 +221,12 @@ class Api:
         )
 
     async def linger(self, request: web.Request) -> web.Response:
-        """Answer when every run that we have of a model lies on another node too, or after the limit."""
+        """Answer when every run that this node has of a model lies on another node too, or after the limit."""
         wanted = await scaffold.read_json(request, LingerRequest)
         swarm = self._downloads.swarms.get(wanted.digest)
         began = time.monotonic()
         limit = min(wanted.seconds, MAX_LINGER_S)
-        # Polled: it is rare, and nothing else wants to know that have-sets elsewhere grew.
+        # Polled: it is rare, and nothing else needs an event for growing run sets of neighbours.
         while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         replicated = swarm is None or swarm.replicated
@@ -222,14 +235,14 @@ class Api:
         )
 
     async def pressure(self, request: web.Request) -> web.Response:
-        """How the engine does; said again every few seconds, for it counts no longer."""
+        """Take the engine's level of strain; it counts for some seconds, so clients repeat it."""
         self._governor.on_engine_level((await scaffold.read_json(request, PressureRequest)).level)
         return scaffold.json_response({"governor": self._governor.state()})
 
     # -- push --------------------------------------------------------------------------------------
 
     async def manifests(self, request: web.Request) -> web.Response:
-        """Begin a push: which blobs are missing?"""
+        """Begin a push; answer which blobs are missing."""
         encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
         digest, missing = await self._pushes.begin(
             encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
@@ -256,7 +269,7 @@ class Api:
         ref = Ref.parse(wanted.ref)
         if ref.digest is not None:
             raise UsageError("push to a tag, not to a digest")
-        caller = await self._reader(request, ref, Scope.PUSH)
+        caller = await self._allowed_caller(request, ref, Scope.PUSH)
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await asyncio.to_thread(self._possession.check, caller, swarm.layout)
@@ -266,7 +279,7 @@ class Api:
     # -- the cache ---------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
-        """What the cache holds."""
+        """The models of the cache."""
         caller = request[CALLER]
         rows = [seen_model(caller, row) for row in await self._queries.models()]
         return scaffold.json_response({"models": [row for row in rows if row]})
@@ -274,14 +287,14 @@ class Api:
     async def model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
         ref = scaffold.wanted_ref(request)
-        caller = await self._reader(request, ref)
+        caller = await self._allowed_caller(request, ref)
         row = await self._queries.model(ref)
         return scaffold.json_response(seen_model(caller, row))
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
         ref = scaffold.wanted_ref(request)
-        caller = await self._reader(request, ref, Scope.ADMIN)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "rm", model=str(ref)) as entry:
             removed = await self._housekeeping.remove(ref)
             entry.fields |= removed._asdict()
@@ -299,18 +312,18 @@ class Api:
         """Prove every chunk again."""
         wanted = await scaffold.read_json(request, VerifyRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref, Scope.ADMIN)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         entry = Entry(caller.who, "verify", model=str(ref))
         return await stream(request, audited(entry, self._housekeeping.verify(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 
     async def pulls(self, request: web.Request) -> web.Response:
-        """What is being pulled now."""
+        """The pulls that run now."""
         return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
 
     async def history(self, request: web.Request) -> web.Response:
-        """What ended on this node."""
+        """Pulls, pushes and removals that ended on this node."""
         text = request.query.get("limit", str(HISTORY_ROWS))
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UsageError("limit is a number of rows, for example ?limit=20")
@@ -320,7 +333,7 @@ class Api:
     async def explain(self, request: web.Request) -> web.Response:
         """What a pull waits for, or where its time went."""
         ref = scaffold.wanted_ref(request)
-        await self._reader(request, ref)
+        await self._allowed_caller(request, ref)
         return scaffold.json_response(await self._explainer.explain(ref))
 
     async def nodes(self, request: web.Request) -> web.Response:
@@ -332,7 +345,7 @@ class Api:
     async def locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = scaffold.wanted_ref(request)
-        await self._reader(request, ref)
+        await self._allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return web.Response(body=body, content_type="application/json")
 

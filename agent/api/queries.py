@@ -1,4 +1,4 @@
-"""What the API can tell about this node: models, pulls, health, the cluster as the tracker sees it."""
+"""Answers of the API about this node: health, models, pulls, and the cluster as the tracker sees it."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from p2pcache.ids import Ref, format_node
 
 log = logging.getLogger(__name__)
 
-TWIN_S = 60.0  # the other one tries to be a member every few seconds, as long as it lives
+TWIN_S = 60.0  # a warning of a twin lasts; a live twin tries to become a member every few seconds
 
 
 class Queries:
@@ -34,15 +34,13 @@ class Queries:
         self, parts: Parts, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
         governor: GovernorLoop,
     ) -> None:  # fmt: skip
-        self.origin_trouble: P2PCacheError | None = None  # why the origin isn't open
-        self.origin_doubt: P2PCacheError | None = None  # why it isn't good; a peer may have all
+        self.origin_trouble: P2PCacheError | None = None  # why the origin couldn't be opened
+        self.origin_doubt: P2PCacheError | None = None  # why the open origin failed its test
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()
-        self._twin, self._twin_at = (
-            "",
-            0.0,
-        )  # another agent that has our id, and when we heard of it
+        self._twin = ""  # a warning of another agent that has our node id
+        self._twin_at = 0.0  # when the tracker told us of it, monotonic
         self._parts = parts
         self._resolver = resolver
         self._downloads = downloads
@@ -60,23 +58,23 @@ class Queries:
 
     # -- health ------------------------------------------------------------------------------------
 
-    def reasons(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """Why this agent isn't ready to take part; empty when it is. `told`: an origin's trouble in words."""
+    def reasons(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """Why this agent isn't ready to take part; empty when it is. `wording`: makes a text of an origin's error."""
         reasons = []
         link = self._parts.link
         if link is not None and link.refusal is not None:
-            reasons.append(str(link.refusal))  # it was reached, and said no
+            reasons.append(str(link.refusal))  # the tracker answers, and refuses us
         elif link is not None and not link.connected:
             reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
         if self.origin_trouble is not None:
-            reasons.append(f"origin: {told(self.origin_trouble)}")
+            reasons.append(f"origin: {wording(self.origin_trouble)}")
         return reasons
 
-    def warnings(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """What an operator should look at, though all works. `told`: as `reasons`."""
+    def warnings(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """What an operator should look at although the agent is ready. `wording`: as for `reasons`."""
         tls = self._parts.tls
         unsure = (self.origin_doubt, self._refusing)
-        doubts = [*dict.fromkeys(f"origin: {told(one)}" for one in unsure if one is not None)]
+        doubts = [*dict.fromkeys(f"origin: {wording(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
         if odd := self._parts.origin.odd:
@@ -89,7 +87,7 @@ class Queries:
 
     @property
     def _refusing(self) -> P2PCacheError | None:
-        """Why storage didn't do what this node asked for last."""
+        """Why the last call to storage failed; None: it didn't."""
         repo = self._parts.origin.repo
         return None if repo is None else repo.trouble
 
@@ -114,7 +112,11 @@ class Queries:
         return [known.told() for known in await asyncio.to_thread(self._parts.store.models)]
 
     async def model(self, ref: Ref) -> dict[str, object]:
-        """One model with its files; from the tracker or the origin when it isn't here."""
+        """One model with its files; looked up at tracker or origin when it isn't here.
+
+        Raises:
+            P2PCacheError: it can't be looked up.
+        """
         try:
             known = await local_model(self._parts.store, ref)
         except NotFound:
@@ -165,8 +167,8 @@ class Queries:
             )
         return (await link.ask(what, text)).data
 
-    async def status(self, told: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
-        """Everything about this node that fits a screen. `told`: as `reasons`."""
+    async def status(self, wording: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
+        """This node's state on one screen. `wording`: as for `reasons`."""
         cached, free = await asyncio.to_thread(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
@@ -176,8 +178,8 @@ class Queries:
             "node": format_node(self._parts.node), "name": self.name, "address": self.address,
             "rack": self._parts.settings.rack, "site": self._parts.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(told),
-            "warnings": self.warnings(told),
+            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
+            "warnings": self.warnings(wording),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
@@ -186,7 +188,7 @@ class Queries:
                 "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
             "origin": {
-                "url": repo.url if repo else "", "error": "" if trouble is None else told(trouble),
+                "url": repo.url if repo else "", "error": "" if trouble is None else wording(trouble),
                 "refused": refusing is not None and not refusing.retryable,
             },
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},

@@ -12,48 +12,48 @@ from p2pcache.errors import NotAllowed
 from p2pcache.ids import Ref
 
 ListenerKind = Literal["operator", "client", "api", "health"]
-"""Which listener somebody came through: the two unix sockets, the API on TCP, health on TCP."""
+"""The listener that a call came through: the two unix sockets, the API on TCP, health on TCP."""
 
 
 class Denied(NotAllowed):
-    """Somebody asked for more than they may. Always in the audit log."""
+    """A caller asked for more than its rights allow. It is always in the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who calls: for the audit log, for the rates, and for the rules."""
+    """The client of one call, with its rights."""
 
-    who: str  # "uid=1000 pid=77", "token=ci id=3f.. ip=10.0.0.7"
-    client: str  # whom rates and slots are counted for: the user or the token, not the process
+    who: str  # for the audit log: "uid=1000 pid=77", "token=ci id=3f.. ip=10.0.0.7"
+    client: str  # rates and places are counted for it: the user or the token, not the process
     rights: Rights | None  # None: no rights at all
     listener: ListenerKind
 
     def need(self, scope: Scope, namespace: str, call: str) -> None:
-        """Go on, or be refused.
+        """Check that this caller has a right.
 
         Args:
-            scope: what is needed.
-            namespace: where; "" somewhere, `EVERY` for what concerns the whole node.
-            call: what was asked, for the message.
+            scope: the right.
+            namespace: where it must hold; "": in any namespace; `EVERY`: in all of them.
+            call: the method and path, for the message.
 
         Raises:
-            Denied: says what would be needed, and how to get it.
+            Denied: it hasn't; the text says how to get the right.
         """
         if self.rights is not None and self.rights.allow(scope, namespace):
             return
         raise Denied(self._refusal(scope, namespace, call))
 
     def sees(self, namespace: str) -> bool:
-        """Whether what lies in a namespace may be shown."""
+        """Whether models of a namespace may be shown."""
         return self.rights is not None and self.rights.allow(Scope.PULL, namespace)
 
     def sees_some(self, refs: list[Ref]) -> bool:
-        """Whether a model with these names may be shown; one without names, to whom sees all."""
+        """Whether a model with these names may be shown. Callers with all namespaces also see unnamed models."""
         return any(self.sees(ref.namespace) for ref in refs) if refs else self.everywhere
 
     @property
     def everywhere(self) -> bool:
-        """Whether every namespace may be looked at."""
+        """Whether models of every namespace may be shown."""
         return self.rights is not None and self.rights.everywhere
 
     def _refusal(self, scope: Scope, namespace: str, call: str) -> str:
@@ -72,7 +72,7 @@ class Caller:
 
 
 def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
-    """A model's record as a caller may see it: without names of other namespaces; {} when none is left."""
+    """A model's record without names of namespaces that the caller may not see; {} when no name is left."""
     refs = row.get("refs")
     if caller.everywhere or not isinstance(refs, list):
         return row
@@ -87,7 +87,7 @@ def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
 
 
 def seen_pulls(caller: Caller, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The pulls that a caller may see; what names no model is for those who see all."""
+    """The pulls that a caller may see. Only callers with all namespaces see rows that name no model."""
     return [
         row for row in rows
         if (caller.sees(Ref.parse(str(row["ref"])).namespace) if row["ref"] else caller.everywhere)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
@@ -23,7 +23,7 @@ class Download:
     """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
 
     def __init__(
-        self, ref: Ref, swarm: Swarm, timeline: Timeline, started: float, started_unix: float, *,
+        self, ref: Ref, swarm: SwarmDriver, timeline: Timeline, started: float, started_unix: float, *,
         whole: bool,
     ) -> None:  # fmt: skip
         self.ref = ref

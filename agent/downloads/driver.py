@@ -32,7 +32,7 @@ TIMER_S = 0.001  # uvloop rounds to whole milliseconds; a tick that comes early 
 REDIAL_S = 5.0  # neighbours that were lost are tried again so often while we want something
 
 
-class Swarm:
+class SwarmDriver:
     """A model that this node has or wants. Implements `SwarmPort` for the data plane.
 
     While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download, action_of
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.give_up import odd_storage
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format import manifest as manifests
@@ -51,7 +51,7 @@ class DownloadManager:
             settings: of the schedulers.
             journal: is told how each download ends.
         """
-        self.swarms: dict[str, Swarm] = {}
+        self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
         self._parts = parts
         self._read_manifest = read_manifest
@@ -73,11 +73,11 @@ class DownloadManager:
             if model is not None:
                 self.join_swarm(model, known.names[0].short if known.names else "")
 
-    def join_swarm(self, model: ModelStore, label: str) -> Swarm:
+    def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
         swarm = self.swarms.get(model.digest)
         if swarm is None:
-            swarm = self.swarms[model.digest] = Swarm(self._parts, model, self._settings)
+            swarm = self.swarms[model.digest] = SwarmDriver(self._parts, model, self._settings)
             swarm.label = label
             self._unattended(swarm)
             self._parts.net.add_swarm(swarm)
@@ -92,7 +92,7 @@ class DownloadManager:
         return pinned | self.running.keys()
 
     @contextlib.asynccontextmanager
-    async def _using(self, swarm: Swarm, ref: Ref) -> AsyncIterator[None]:
+    async def _using(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
         """One at a time, and neither `rm` nor `prune` takes the model away meanwhile."""
         if self.swarms.get(swarm.digest) is not swarm:
             raise _removed(ref)
@@ -242,7 +242,7 @@ class DownloadManager:
                 self._note(download)
             return path  # a loader may have yet to open what it was shown: the janitor hides it
 
-    def _publish_names(self, swarm: Swarm, names: dict[Ref, int]) -> None:
+    def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
             if generation >= self._parts.store.generation_seen(ref):
                 with contextlib.suppress(NoSpace):  # the model is here all the same
@@ -326,7 +326,7 @@ class DownloadManager:
             error=download.error, report=download.report(now),
         )  # fmt: skip
 
-    def _unattended(self, swarm: Swarm) -> None:
+    def _unattended(self, swarm: SwarmDriver) -> None:
         """No client waits: bytes that a check found bad are fetched again, then shown again."""
 
         def mended() -> None:
@@ -340,7 +340,7 @@ class DownloadManager:
         swarm.on_finished, swarm.on_failed = mended, failed
         swarm.on_bytes = lambda *_: None
 
-    def _show_again(self, swarm: Swarm) -> None:
+    def _show_again(self, swarm: SwarmDriver) -> None:
         for ref in self._parts.store.tags_of(swarm.digest):
             swarm.store.publish(ref, None)
 

@@ -4,7 +4,7 @@ import asyncio
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import GovernorLoop
@@ -98,7 +98,7 @@ class Explainer:
         }  # fmt: skip
 
 
-def _peers(view: SwarmView, swarm: Swarm) -> list[dict[str, object]]:
+def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
     """The neighbours, who gives most first."""
     members = swarm.neighbours.members
     ranked = sorted(view.peers, key=lambda peer: (-(peer.rate or 0.0), peer.node))

@@ -6,11 +6,11 @@ from typing import Any
 
 import uvloop
 
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.swarm import events as e
 
 
-class Bare(Swarm):
+class Bare(SwarmDriver):
     """A swarm whose scheduler only has wishes when to wake up."""
 
     def __init__(self) -> None:

@@ -35,7 +35,9 @@ async def remove(app: AgentApp, ref: str) -> int:
 async def interrupt(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a pull, and stop the agent before its first byte."""
     with monkeypatch.context() as silent:
-        silent.setattr("p2pcache.agent.origin_reads.fetch_run", lambda *_, **__: Outcome.UNAVAILABLE)
+        silent.setattr(
+            "p2pcache.agent.origin_reads.fetch_run", lambda *_, **__: Outcome.UNAVAILABLE
+        )
         async with agent(tmp, origin=(tmp / "origin").as_uri(), shutdown_s=0.1) as app:
             async with client(app) as session:
                 answer = await session.post("/v1/pull", json={"ref": REF})
