@@ -1,4 +1,4 @@
-"""What operators have done to the cache: remove a model, prune, verify; and the look-ups for it."""
+"""Removal, pruning and verifying of models in this cache, and the look-up of a model by its ref."""
 
 import asyncio
 import logging

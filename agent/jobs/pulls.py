@@ -1,4 +1,4 @@
-"""What the clients of a pull are told: of a whole model, or of some of its files."""
+"""Pulls: the events that each client of a download gets, for a whole model or some of its files."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
-PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
-QUIET_S = 2.0  # without a byte: then people want to know why
-_LOOK_S = 0.05  # how soon a part is noticed to be complete
+PROGRESS_CLIENTS = 50  # each further 50 clients of one model make its progress events as much rarer
+QUIET_S = 2.0  # without a byte; progress then says why
+_LOOK_S = 0.05  # between two looks whether the wanted files are complete
 
 
 class Pulls:
@@ -42,8 +42,8 @@ class Pulls:
         """What a ref means now.
 
         Raises:
-            IntegrityError: the tag went back to an older state, and that wasn't asked for.
-            NotFound, Unreachable, ...: it can't be told.
+            IntegrityError: the tag went back to an older generation, and `force` isn't set.
+            P2PCacheError: as `Resolver.resolve`.
         """
         resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
@@ -92,7 +92,9 @@ class Pulls:
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
         }  # fmt: skip
-        before = download.sources() if some else {}  # of a part: what comes for this client
+        before = (
+            download.sources() if some else {}
+        )  # a part counts from here, a whole model from its start
         follow = self._part(download, paths) if some else self._whole(download)
         async with contextlib.aclosing(follow):
             async for event in follow:
@@ -103,7 +105,7 @@ class Pulls:
         else:
             path = await self._downloads.publish(download, ref, resolved.generation)
         sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
-        moved = not some and any(sources.values())  # else there is nothing to explain
+        moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
             "event": "done", **named, "path": path, "models_dir": self._models_dir,
@@ -113,11 +115,11 @@ class Pulls:
 
     @property
     def asked(self) -> str:
-        """Whom a resolve waits for now."""
+        """Tracker or storage, whichever a resolve waits for now."""
         return self._resolver.asked
 
     def storage_trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last; "": it does, or isn't asked."""
+        """Why the last call to storage failed; "": it didn't, or there was none."""
         trouble = self._resolver.trouble
         return "" if trouble is None else str(trouble)
 
@@ -131,7 +133,17 @@ class Pulls:
     async def begin(
         self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
     ) -> tuple[Resolved, Download]:
-        """Resolve, and join or start the model's fetch; a failure goes into the history."""
+        """Resolve, and join or start the model's download; a failure goes into the history.
+
+        Args:
+            ref: of the model.
+            force: accept a tag that went back to an older generation.
+            whole: all of the model is wanted, not only runs that a loader will name.
+            turn: the priority among the downloads of this node.
+
+        Raises:
+            P2PCacheError: as `resolve` and `DownloadManager.begin`.
+        """
         with self._journal.failures(action_of(turn), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
@@ -157,14 +169,14 @@ class Pulls:
             download.clients -= 1
 
     async def _part(self, download: Download, paths: list[str]) -> Events:
-        """Until these files' chunks are here."""
+        """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
         runs = runs_of(layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
-        me = f"pull-{id(paths)}"
+        client = f"pull-{id(paths)}"
         download.clients += 1
         try:
-            download.wish(me, runs)
+            download.wish(client, runs)
             shown_at = 0.0
             while missing := runs & ~store.have_runs():
                 await asyncio.wait([download.ended], timeout=_LOOK_S)
@@ -173,8 +185,8 @@ class Pulls:
                 if time.monotonic() - shown_at >= PROGRESS_S:
                     shown_at = time.monotonic()
                     left = sum(layout.run_bytes[run] for run in bitset.members(missing))
-                    told = {"bytes_done": total - left, "bytes_total": total}
-                    yield {**self._progress(download), **told}
+                    done = {"bytes_done": total - left, "bytes_total": total}
+                    yield {**self._progress(download), **done}
         finally:
             download.clients -= 1
-            download.forget_wish(me)
+            download.forget_wish(client)
