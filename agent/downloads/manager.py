@@ -1,4 +1,4 @@
-"""One model's way onto this node: resolve, manifest, space, swarm, publish. Shared by its clients."""
+"""Downloads of this agent: manifest, space, swarm, publishing. Clients of one model share one download."""
 
 import asyncio
 import contextlib
@@ -25,16 +25,17 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
-PART_END_S = (
-    1.0  # a part that nobody waits for any more has ended; clients come a moment after `begin`
+# A download of a part ends when it has had no client for this long: clients come a moment after `begin`.
+PART_END_S = 1.0
+SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
+LEAVE_LOOK_S = (
+    0.02  # between two looks whether a download has left; its last flush takes milliseconds
 )
-SHOWN_S = 5.0  # clients show a finished model at once; then its time is complete, and noted
-LEAVE_LOOK_S = 0.02  # the end of a download flushes: some milliseconds
-TICK_S = 0.25  # how often a running pull looks at flushing, clients and trouble
+TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
 
 
 class DownloadManager:
-    """All models of this agent: those that are only served, and those that are being pulled."""
+    """All models of this agent: those that it only serves, and those that it downloads."""
 
     def __init__(
         self,
@@ -59,11 +60,11 @@ class DownloadManager:
         self._journal = journal
         self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
-        self._unnoted: set[Download] = set()  # done, and not in the history yet
+        self._unnoted: set[Download] = set()  # ended, and not in the history yet
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
-        """Serve what the cache holds from earlier lives, partial models included."""
+        """Serve the models that the cache held at the start, partial ones included."""
         for known in await asyncio.to_thread(self._parts.store.models):
             try:
                 model = await asyncio.to_thread(self._parts.store.get, known.digest)
@@ -74,7 +75,7 @@ class DownloadManager:
                 self.join_swarm(model, known.names[0].short if known.names else "")
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
-        """Take part in a model's swarm with what the store has of it; `label`: a ref, for people."""
+        """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
         swarm = self.swarms.get(model.digest)
         if swarm is None:
             swarm = self.swarms[model.digest] = SwarmDriver(self._parts, model, self._settings)
@@ -93,7 +94,7 @@ class DownloadManager:
 
     @contextlib.asynccontextmanager
     async def _using(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
-        """One at a time, and neither `rm` nor `prune` takes the model away meanwhile."""
+        """Hold a model for one client: `rm` and `prune` can't remove it, and other clients wait."""
         if self.swarms.get(swarm.digest) is not swarm:
             raise _removed(ref)
         swarm.store.pin()
@@ -104,17 +105,17 @@ class DownloadManager:
             swarm.store.unpin()
 
     def refuse_while_pulled(self, ref: Ref) -> None:
-        """A model's first pull gives it its tag only at the end; until then the ref is taken.
+        """Check that no running pull will publish this ref: a first pull writes the tag only at its end.
 
         Raises:
-            Conflict: this very ref is being pulled.
+            Conflict: this ref is being pulled.
         """
         for digest, download in self.running.items():
             if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
                 raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
 
     async def leave_swarm(self, digest: str) -> None:
-        """Leave a model's swarm, before its bytes go.
+        """Leave a model's swarm, before its bytes are removed.
 
         Raises:
             Conflict: it is in use.
@@ -133,25 +134,25 @@ class DownloadManager:
                 self._parts.link.send(Exit(digest))
 
     async def end(self, download: Download, why: P2PCacheError) -> None:
-        """End a running download, whoever waits for it; returns when it has left its model."""
+        """End a running download for all its clients; return when it has left its model."""
         download.fail(why)
-        # Polled: it is rare, and nobody else asks when a download has left.
+        # Polled: it is rare, and nothing else needs an event for it.
         while self.running.get(download.swarm.digest) is download:  # noqa: ASYNC110
             await asyncio.sleep(LEAVE_LOOK_S)
 
     def stop(self) -> None:
-        """End every running pull: the agent is going away."""
+        """End every running download: the agent stops."""
         for download in self.running.values():
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
         for done in list(self._unnoted):
             self._note(done)
 
     def timeline(self) -> Timeline:
-        """Of a pull that is asked for now."""
+        """The timeline of a pull that begins now."""
         return Timeline(self._parts.now())
 
     def on_phase(self, timeline: Timeline, phase: str) -> None:
-        """A phase of a pull has ended now."""
+        """A phase of a pull ends now."""
         timeline.reached(phase, self._parts.now())
 
     def report(self, download: Download) -> dict[str, object]:
@@ -161,18 +162,18 @@ class DownloadManager:
     async def begin(
         self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
     ) -> Download:
-        """Join the running fetch of a model, or start one.
+        """Join the running download of a model, or start one.
 
         Args:
-            ref: what it is called by the one who wants it.
+            ref: the client's name of the model.
             digest: of the model.
-            whole: whether all of it is wanted; else only what `Download.wish` will name.
-            timeline: of the client's pull; that of who comes first is the fetch's.
+            whole: all of it is wanted; else only the runs that `Download.wish` will name.
+            timeline: of the client's pull; the download keeps that of its first client.
 
         Raises:
-            NoSpace: checked before the first byte.
+            NoSpace: it doesn't fit; this is checked before the first byte.
             Conflict: it was removed meanwhile.
-            P2PCacheError: the manifest can't be had, is invalid, or has programs that aren't trusted.
+            P2PCacheError: the manifest can't be read, is invalid, or names programs that aren't trusted.
         """
         async with self._opening.of(digest):
             swarm = self.swarms.get(digest)
@@ -210,25 +211,25 @@ class DownloadManager:
             return download
 
     def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
-        """Remember that a tag means this model: it is set when the model is complete.
+        """Remember that a tag means this model, and set it when the model is complete.
 
-        Who asked for the tag may have left by then. Engines do: they look at the configuration of a
-        tag, and load what it meant by the digest.
+        The client that asked for the tag may have left by then. Engines do so: they read a model's configuration
+        by its tag, then load the model by its digest.
         """
         if ref.digest is None:
             self._names.setdefault(digest, {})[ref] = generation
 
     async def publish(self, download: Download, ref: Ref, generation: int) -> str:
-        """Make the finished model visible under `ref`; returns its path below the models directory.
+        """Publish the finished model under `ref`; return its path below the models directory.
 
-        So are the tags that others asked for, unless they have moved on meanwhile.
+        Tags that other clients asked for are set, too, unless they have moved meanwhile.
 
         Raises:
             Conflict: it was removed meanwhile.
             P2PCacheError: the disk refused.
         """
         swarm = download.swarm
-        seen = None if ref.digest is not None else generation  # only a tag has a generation
+        seen = None if ref.digest is not None else generation  # a digest has no generation
         async with self._using(swarm, ref):
             try:
                 if not download.noted:
@@ -240,29 +241,33 @@ class DownloadManager:
                 self.on_phase(download.timeline, "publish")
             finally:
                 self._note(download)
-            return path  # a loader may have yet to open what it was shown: the janitor hides it
+            return (
+                path  # loaders may still open the arriving directory: the janitor removes it later
+            )
 
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
             if generation >= self._parts.store.generation_seen(ref):
-                with contextlib.suppress(NoSpace):  # the model is here all the same
+                with contextlib.suppress(
+                    NoSpace
+                ):  # the model is published under `ref` all the same
                     swarm.store.publish(ref, generation)
 
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
-        """Make some files visible, whose chunks are here; returns their path below the models directory."""
+        """Publish some files whose chunks are here; return their path below the models directory."""
         store = download.swarm.store
         async with self._using(download.swarm, ref):
             return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
 
     def shown_unused(self) -> list[str]:
-        """Digests of the models that are shown to loaders, though none is attached."""
+        """Digests of the models with an arriving directory that no loader uses."""
         return [
             digest for digest, swarm in self.swarms.items()
             if swarm.store.arriving is not None and digest not in self.running
         ]  # fmt: skip
 
     async def hide_arriving(self, digest: str) -> None:
-        """Show a model to loaders no longer, unless one has come meanwhile; the next is shown it anew."""
+        """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
         async with self._opening.of(digest):
             if digest in self.shown_unused():
                 await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
@@ -280,7 +285,7 @@ class DownloadManager:
         return model
 
     async def _run(self, download: Download) -> None:
-        """Drive one fetch to its end: local copies first, then the swarm, flushing as bytes come."""
+        """Run one download to its end: local copies first, then the swarm, with a flush from time to time."""
         swarm = download.swarm
         try:
             copied = await asyncio.to_thread(swarm.store.copy_local)
@@ -313,7 +318,7 @@ class DownloadManager:
                 asyncio.get_running_loop().call_later(SHOWN_S, self._note, download)
 
     def _note(self, download: Download) -> None:
-        """Into the history, once: by who shows the model, else when nobody does."""
+        """Write a download into the history, once."""
         self._unnoted.discard(download)
         if download.noted:
             return
@@ -327,20 +332,20 @@ class DownloadManager:
         )  # fmt: skip
 
     def _unattended(self, swarm: SwarmDriver) -> None:
-        """No client waits: bytes that a check found bad are fetched again, then shown again."""
+        """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
 
-        def mended() -> None:
-            work = asyncio.to_thread(self._show_again, swarm)
-            self._parts.tasks.spawn_contained(work, name=f"mend-{swarm.digest[:12]}")
+        def repaired() -> None:
+            work = asyncio.to_thread(self._publish_again, swarm)
+            self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
 
         def failed(error: P2PCacheError) -> None:
             log.warning("blake3:%s: %s", swarm.digest, error)
             swarm.pause()
 
-        swarm.on_finished, swarm.on_failed = mended, failed
+        swarm.on_finished, swarm.on_failed = repaired, failed
         swarm.on_bytes = lambda *_: None
 
-    def _show_again(self, swarm: SwarmDriver) -> None:
+    def _publish_again(self, swarm: SwarmDriver) -> None:
         for ref in self._parts.store.tags_of(swarm.digest):
             swarm.store.publish(ref, None)
 

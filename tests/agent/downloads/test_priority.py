@@ -94,6 +94,6 @@ async def test_a_stuck_pull_holds_nobody_back(
         stuck = both[1]
         order = app.api._pulls._order
         order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
-        assert not order._others_get_on(Turn.BACKGROUND)
+        assert not order._earlier_one_progresses(Turn.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)
