@@ -1,4 +1,4 @@
-"""What every swarm of an agent shares, passed by constructor."""
+"""The parts that the objects of one agent share. They are passed by constructor."""
 
 import asyncio
 import random
@@ -10,6 +10,7 @@ from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.swarm.events import Outcome, Source
+from p2pcache.ids import NodeId
 from p2pcache.io.models.store import Store
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
@@ -19,11 +20,11 @@ from p2pcache.io.tasks import Tasks
 
 @dataclass(slots=True)
 class Tally:
-    """What this process took in since its start, over all models, removed ones included."""
+    """Counts of this process since its start, over all models, removed ones included."""
 
-    taken: Counter[Source] = field(default_factory=Counter)  # proved bytes
-    requests: Counter[Outcome] = field(default_factory=Counter)  # to peers, by how they ended
-    fetches: Counter[Outcome] = field(default_factory=Counter)  # from the origin, the same
+    taken: Counter[Source] = field(default_factory=Counter)  # proved bytes, by source
+    requests: Counter[Outcome] = field(default_factory=Counter)  # to peers, by outcome
+    fetches: Counter[Outcome] = field(default_factory=Counter)  # reads of the origin, by outcome
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class Parts:
     """The agent's shared parts."""
 
     settings: AgentSettings
-    node: int
+    node: NodeId
     store: Store
     net: PeerNet
     link: TrackerLink | None
@@ -39,6 +40,6 @@ class Parts:
     tasks: Tasks
     rng: random.Random
     tls: Tls | None = None
-    disk: TokenBucket = field(default_factory=TokenBucket)  # of what is written to the cache
+    disk: TokenBucket = field(default_factory=TokenBucket)  # rate of writes to the cache
     tally: Tally = field(default_factory=Tally)
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -15,11 +15,15 @@ from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.protocol.limits import Both, TokenBucket
 from p2pcache.io.tasks import THREAD_IDLE_S, Threads
 
-OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
-# S3 gives about 100 MB/s a connection; leases bound the rest. As many as one swarm reads at most.
+OPENING_S = (
+    30.0  # to wait for imports and for credentials from instance roles; a lease lives about as long
+)
+# As many reads as one swarm has at most: one connection to S3 is slow, and leases are the limit.
 ORIGIN_THREADS = SwarmSettings().origin_fetches + SwarmSettings().origin_ahead
 
-WRONG_KEPT = 1000  # a model's pulls stop at its second wrong read; nobody has so many at a time
+WRONG_KEPT = (
+    1000  # notes of wrong reads; the pulls of a model stop at its second one, so this is plenty
+)
 
 
 class OriginReads:
@@ -29,24 +33,29 @@ class OriginReads:
     """
 
     def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
-        """At most so many bytes per second (0: no cap), and within the rate of our own disk."""
+        """No storage yet.
+
+        Args:
+            bytes_per_s: cap on reads of the origin; 0: none.
+            disk: the rate of writes to the cache, which reads keep, too.
+        """
         self.repo: OriginRepo | None = None
-        self.unopened: P2PCacheError | None = None  # why there is none, if one was named
+        self.unopened: P2PCacheError | None = None  # why `repo` is None, if an origin is configured
         self.settled = asyncio.Event()
         self.settled.set()
         self._limiter = Both(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
-        self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
+        self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
-        self.odd = ""  # what others have and our own storage doesn't; until it is read well again
+        self.odd = ""  # warning of a model that others have and our storage hasn't; until a read succeeds again
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
     ) -> Outcome:
-        """Read, prove and store one run; never raises for what the origin does."""
-        # A lease that comes while the origin is being opened must not be given back as failed.
+        """Read, prove and store one run, until `cancelled` is set. Faults of the origin become outcomes, not errors."""
+        # A lease that is granted while the origin is being opened must not be returned as failed.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self.settled.wait()
@@ -78,15 +87,15 @@ class OriginReads:
                 self._why[layout.digest] = without_frames(trouble[-1])
 
     def wrong(self, digest: str, run: int) -> str:
-        """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
+        """Why the last read of a run found other bytes than were pushed; "": it didn't, or there was none."""
         return self._wrong.get((digest, run), "")
 
-    def why(self, digest: str) -> P2PCacheError | None:
-        """Why the last read of a model that ended brought nothing; None: it did, or none was."""
+    def last_error(self, digest: str) -> P2PCacheError | None:
+        """Why the last read of a model failed; None: it didn't, or there was none."""
         return self._why.get(digest)
 
     def take_wrong(self, digest: str) -> str:
-        """Why a read of a model found other bytes than were pushed; "": none did since this was asked last."""
+        """Why a read of a model found other bytes than were pushed since the last call of this; "": none did."""
         found = {key: why for key, why in self._wrong.items() if key[0] == digest}
         for key in found:
             del self._wrong[key]
@@ -101,8 +110,8 @@ class OriginReads:
     def _end(self) -> None:
         self._reading -= 1
         if not self._reading:
-            # With the threads: a deep read leaves 64 connections, which storage gives up before long and nobody
-            # else would.
+            # Close idle connections when their threads end: many reads at once leave many, and storage drops them
+            # before they would be used again.
             self._at_rest = asyncio.get_running_loop().call_later(THREAD_IDLE_S, self._rest)
 
     def _rest(self) -> None:

@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
-from p2pcache.agent.downloads.give_up import odd_storage
+from p2pcache.agent.downloads.runner import DownloadRunner
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
@@ -17,21 +17,16 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.protocol.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.events import Source
-from p2pcache.errors import Conflict, NoSpace, P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
-# A download of a part ends when it has had no client for this long: clients come a moment after `begin`.
-PART_END_S = 1.0
-SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
 LEAVE_LOOK_S = (
     0.02  # between two looks whether a download has left; its last flush takes milliseconds
 )
-TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
 
 
 class DownloadManager:
@@ -60,7 +55,7 @@ class DownloadManager:
         self._journal = journal
         self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
-        self._unnoted: set[Download] = set()  # ended, and not in the history yet
+        self._runner = DownloadRunner(parts, journal)
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
@@ -80,7 +75,7 @@ class DownloadManager:
         if swarm is None:
             swarm = self.swarms[model.digest] = SwarmDriver(self._parts, model, self._settings)
             swarm.label = label
-            self._unattended(swarm)
+            self._runner.leave_alone(swarm)
             self._parts.net.add_swarm(swarm)
             if self._parts.link is not None:
                 self._parts.link.send(Enter(swarm.state()))
@@ -144,8 +139,7 @@ class DownloadManager:
         """End every running download: the agent stops."""
         for download in self.running.values():
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
-        for done in list(self._unnoted):
-            self._note(done)
+        self._runner.note_all()
 
     def timeline(self) -> Timeline:
         """The timeline of a pull that begins now."""
@@ -207,7 +201,8 @@ class DownloadManager:
             swarm.pulled = whole
             swarm.store.pin()
             swarm.on_finished, swarm.on_failed = download.finish, download.fail
-            self._parts.tasks.spawn_contained(self._run(download), name=f"pull-{digest[:12]}")
+            work = self._runner.run(download, lambda: self.running.pop(digest, None))
+            self._parts.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
             return download
 
     def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
@@ -240,7 +235,7 @@ class DownloadManager:
                 await asyncio.to_thread(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:
-                self._note(download)
+                self._runner.note(download)
             return (
                 path  # loaders may still open the arriving directory: the janitor removes it later
             )
@@ -283,99 +278,6 @@ class DownloadManager:
         if ref.digest is None:
             await asyncio.to_thread(store.ask, ref, digest)
         return model
-
-    async def _run(self, download: Download) -> None:
-        """Run one download to its end: local copies first, then the swarm, with a flush from time to time."""
-        swarm = download.swarm
-        try:
-            copied = await asyncio.to_thread(swarm.store.copy_local)
-            if copied:
-                swarm.on_proved(copied, Source.LOCAL)
-            self.on_phase(download.timeline, "local")
-            download.timeline.expect(download.bytes_total - swarm.bytes_done)
-            swarm.on_bytes = download.timeline.took
-            download.start()
-            if swarm.complete:
-                download.finish()
-            await self._watch(download)
-            if why := self._parts.origin.take_wrong(swarm.digest):
-                self._parts.origin.odd = odd_storage(str(download.ref), why)
-                log.warning("%s", self._parts.origin.odd)
-        except P2PCacheError as error:
-            download.fail(error)
-        finally:
-            self.running.pop(swarm.digest, None)
-            self._unattended(swarm)
-            swarm.pulled = False
-            if not swarm.complete:
-                swarm.pause()
-            swarm.store.unpin()
-            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
-            self._unnoted.add(download)
-            if download.error is not None or not download.whole:
-                self._note(download)
-            else:
-                asyncio.get_running_loop().call_later(SHOWN_S, self._note, download)
-
-    def _note(self, download: Download) -> None:
-        """Write a download into the history, once."""
-        self._unnoted.discard(download)
-        if download.noted:
-            return
-        download.noted = True
-        now, swarm = self._parts.now(), download.swarm
-        self._journal.record(
-            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
-            size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
-            seconds=now - download.started, sources=download.sources(),
-            error=download.error, report=download.report(now),
-        )  # fmt: skip
-
-    def _unattended(self, swarm: SwarmDriver) -> None:
-        """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
-
-        def repaired() -> None:
-            work = asyncio.to_thread(self._publish_again, swarm)
-            self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
-
-        def failed(error: P2PCacheError) -> None:
-            log.warning("blake3:%s: %s", swarm.digest, error)
-            swarm.pause()
-
-        swarm.on_finished, swarm.on_failed = repaired, failed
-        swarm.on_bytes = lambda *_: None
-
-    def _publish_again(self, swarm: SwarmDriver) -> None:
-        for ref in self._parts.store.tags_of(swarm.digest):
-            swarm.store.publish(ref, None)
-
-    async def _watch(self, download: Download) -> None:
-        settings = self._parts.settings
-        swarm = download.swarm
-        flushed = wanted = self._parts.now()
-        while not download.ended.done():
-            began = self._parts.now()
-            held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
-            await asyncio.wait([download.ended], timeout=TICK_S)
-            now = self._parts.now()
-            download.timeline.waited(held_up, now - began)
-            due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
-            if due or swarm.unflushed_bytes >= settings.flush_bytes:
-                swarm.unflushed_bytes, flushed = 0, now
-                await asyncio.to_thread(swarm.store.flush)
-            if download.clients:
-                wanted = now
-            elif swarm.idle and not download.whole and now - wanted > PART_END_S:
-                await asyncio.to_thread(swarm.store.flush)
-                if not download.clients and not download.whole:
-                    download.finish()
-            elif now - wanted > settings.abandon_after_s:
-                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
-            trouble = swarm.why_give_up(now)
-            if trouble is not None:
-                raise trouble
-        download.ended.result()
-        download.timeline.finished(self._parts.now())
 
 
 def _removed(ref: Ref) -> Conflict:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.manager import TICK_S, DownloadManager
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.runner import TICK_S
 from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.upload_queue import Turn
 from p2pcache.errors import Conflict, NoSpace

@@ -109,6 +109,6 @@ async def test_an_odd_node_that_comes_while_another_reads_gets_the_model_from_it
             assert any("other nodes brought it" in text for text in bad.queries.warnings())
             assert not good.queries.warnings()
     warned = [
-        r.getMessage() for r in caplog.records if r.name == "p2pcache.agent.downloads.manager"
+        r.getMessage() for r in caplog.records if r.name == "p2pcache.agent.downloads.runner"
     ]
     assert len([text for text in warned if "other nodes brought it" in text]) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.agent import context
+from p2pcache.agent import origin_reads
 from p2pcache.io.origins.file import FileOrigin
 from tests.agent.kit import agent, make_model, pull, push
 
@@ -18,7 +18,7 @@ async def test_the_origin_rests_once_nothing_was_read_for_a_while(
 ) -> None:
     rested: list[float] = []
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(context, "THREAD_IDLE_S", 0.3)
+    monkeypatch.setattr(origin_reads, "THREAD_IDLE_S", 0.3)
     monkeypatch.setattr(FileOrigin, "rest", lambda _: rested.append(loop.time()))
     origin = tmp_path / "origin"
     origin.mkdir()
