@@ -88,7 +88,7 @@ RunIndex = int
 """A run of one model: its place in the order of the manifest, from 0."""
 
 RunSet = int
-"""A set of runs of one model, one bit a run: bit i stands for run i. `p2pcache.core.bitset` has what is done with it."""
+"""A set of runs of one model: bit i stands for run i. `p2pcache.core.bitset` works on such sets."""
 
 NodeId = int
-"""An agent: 64 bits, drawn once for a cache directory. `format_node` writes it for people."""
+"""An agent: 63 bits, drawn once for a cache directory. `format_node` writes it for people."""

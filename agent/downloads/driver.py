@@ -184,6 +184,8 @@ class SwarmDriver:
         gone = before & ~self._have
         if self.scheduler is not None and gone:
             self.post(e.RunsLost(gone))
+        if gone:
+            self.tell_tracker()  # or others would be sent here for it
 
     def _lost_on_disk(self, _runs: int) -> None:
         # The store calls from any thread, also while the agent stops.

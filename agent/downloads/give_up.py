@@ -109,5 +109,6 @@ def disk_failed(store: Store) -> P2PCacheError:
         return error
     return NoSpace(
         f"writing to the cache failed with {free_bytes} bytes free on its disk (the agent's log says how); "
-        "make room (`p2pcache rm` or `p2pcache prune --all`) and pull again: it resumes"
+        "make room (`p2pcache rm` or `p2pcache prune --all`), or if there is enough see whether the disk fails "
+        "(`dmesg`), and pull again: it resumes"
     )

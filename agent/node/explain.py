@@ -108,7 +108,7 @@ def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
             "address": members[peer.node].address if peer.node in members else "",
             "rate": None if peer.rate is None else round(peer.rate), "useful": peer.useful,
             "asked": peer.asked, "load": peer.load, "slow": peer.slow,
-            "rests_s": round(peer.rests_s, 2),
+            "rests_s": round(peer.rests_s, 2), "delivers": peer.delivers,
         }
         for peer in ranked[:MOST]
     ]  # fmt: skip

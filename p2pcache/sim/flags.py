@@ -51,7 +51,8 @@ def _storm(args: argparse.Namespace) -> Storm:
         origin_stream=args.origin_stream, queue_s=args.queue, resolution=args.resolution,
         seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
-        hidden=args.hidden, odd=args.odd, racks=args.racks, oversubscribed=args.oversubscribed,
+        hidden=args.hidden, odd=args.odd, hung=args.hung, dripping=args.dripping, busy=args.busy, reading=args.reading,
+        racks=args.racks, oversubscribed=args.oversubscribed,
         tracker=not args.no_tracker, no_tracker_after=args.no_tracker_after,
         tracker_restart=args.tracker_restart, notes=args.notes,
         parts=args.parts, outage=args.outage, outage_s=args.outage_s, frozen=args.frozen, frozen_s=args.frozen_s,
@@ -120,6 +121,10 @@ def _fault_flags(storm: argparse.ArgumentParser) -> None:
     add("--liars", type=_natural, default=0, help="nodes that serve garbage")
     add("--odd", type=_natural, default=0, help="nodes whose own storage is empty")
     add("--hidden", type=_natural, default=0, help="nodes that nobody can dial")
+    add("--hung", type=_natural, default=0, help="nodes that have everything and send nothing")
+    add("--dripping", type=_natural, default=0, help="... or next to nothing")
+    add("--busy", type=_natural, default=0, help="... or always answer BUSY")
+    add("--reading", action="store_true", help="those begin with nothing, and read storage too")
     add("--racks", type=_natural, default=0, help="nodes are dealt to so many [none]")
     add("--oversubscribed", type=_rate, default=_PLAIN.oversubscribed,
         help="a rack's uplink carries its nodes' rates over this [%(default)g]")  # fmt: skip

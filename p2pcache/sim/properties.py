@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from p2pcache.sim.cluster.agent_link import LAST_RECONNECT_S
-from p2pcache.sim.cluster.node import STALL_S
-from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S
+from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S, STALL_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import (
     SLOW,
@@ -28,15 +27,30 @@ from p2pcache.sim.scenarios import (
 # Re-read runs that are nobody's fault: a lease and a neighbour's copy that crossed on the way.
 _CROSSED = 2
 _AT_ONCE = 9  # runs that end together: requests, slots and reads at once are about so many
+_HELPED_S = 10.0  # ... and one after the other is named, and what it has read
 _MOST_PAUSE_S = 15.0  # a node that is stuck is helped after twelve seconds
 _MOST_LONELY_S = 60.0  # one whose owners' pace isn't known passes them over after 48
 _MOST_PARTED_S = 240.0  # ... and those in turn that don't want what they own
+_WITH_HOLDERS = 1_000_000  # seeds from which on storms may have holders that deliver nothing
+_HALF = 0.5
 _NOTED = 0.5  # of the trackers that restart
 _MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
 
 
 def random_storm(seed: int) -> Storm:
-    """A small storm with up to four kinds of faults."""
+    """A small storm with up to four kinds of faults; from a million on perhaps with holders that deliver nothing."""
+    storm = _first_storms(seed)
+    return dataclasses.replace(storm, **_holders(seed)) if seed >= _WITH_HOLDERS else storm
+
+
+def _holders(seed: int) -> dict[str, Any]:
+    # Dice of its own: who draws from those of the other faults changes all storms that are kept by their seeds.
+    dice = Random(f"holders {seed}")
+    kinds = dice.sample(("hung", "dripping", "busy"), dice.choice((0, 1, 1, 2)))
+    return {"reading": dice.random() < _HALF, **{kind: dice.choice((1, 1, 2)) for kind in kinds}}
+
+
+def _first_storms(seed: int) -> Storm:
     dice = Random(seed)
     nodes = dice.choice((1, 2, 3, 5, 8, 12, 20))
     storm = Storm(
@@ -112,6 +126,9 @@ def alpha_bound(run: Run) -> float:
     if storm.outage is not None or storm.frozen is not None:
         lost += storm.leases.in_flight  # broken off in the middle
     lost += _read_by_newcomers(storm)
+    if silent := storm.hung + storm.dripping + storm.busy:
+        lost += storm.leases.in_flight  # granted while the claims counted again, for a try
+        copies += storm.reading * silent  # what each of them read until it was noticed
     if storm.liars:
         lost += storm.leases.in_flight  # what was asked of the liar while the leases went on
     return copies + storm.leases.rescue_cap + lost / storm.runs
@@ -144,10 +161,12 @@ def most_pause(storm: Storm) -> float:
     Without a tracker nobody knows who wants a run that is waited for; and it doesn't believe that most are hidden, but
     helps one after the other.
     """
+    # One after the other is asked in vain, where a model has few runs.
+    silent_s = (storm.hung + storm.dripping + storm.busy) * (STALL_S + _HELPED_S)
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
     if not by_themselves and not _mostly_hidden(storm):
-        return _MOST_PAUSE_S
-    return _MOST_PARTED_S if storm.parts else _MOST_LONELY_S
+        return _MOST_PAUSE_S + silent_s
+    return silent_s + (_MOST_PARTED_S if storm.parts else _MOST_LONELY_S)
 
 
 def _mostly_hidden(storm: Storm) -> bool:

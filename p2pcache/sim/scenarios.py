@@ -51,6 +51,10 @@ class Storm:
         0  # nodes whose own storage isn't what the others read: an empty mount, another bucket
     )
     witness: bool = True  # the tracker can read storage itself
+    hung: int = 0  # nodes that have everything, and send nothing to who asks, ...
+    dripping: int = 0  # ... or so little that connections are given up, ...
+    busy: int = 0  # ... or always answer BUSY
+    reading: bool = False  # those began with nothing, and get and read it as all others do
     racks: int = 0  # nodes are dealt to so many; 0: one flat network
     oversubscribed: float = 4.0  # a rack's uplink carries the nodes' rates over this
     tracker: bool = True
@@ -127,6 +131,9 @@ class Run:
             self._expect(when, self._start, number, number >= storm.nodes - late)
         for _ in range(storm.liars):
             self._expect(0.0, self._start_liar)
+        for fault in ("hung", "dripping", "busy"):
+            for _ in range(getattr(storm, fault)):
+                self._expect(0.0, self._start_silent, fault)
 
     def _expect(self, when: float, what: Callable[..., object], *args: Any) -> None:
         """A node will start: the storm isn't over before."""
@@ -167,6 +174,12 @@ class Run:
 
     def _start_liar(self) -> None:
         self.cluster.add(have=bitset.full(self.storm.runs), liar=True)
+
+    def _start_silent(self, fault: str) -> None:
+        storm = self.storm
+        name = f"rack{len(self.cluster.nodes) % storm.racks}" if storm.racks else ""
+        have = 0 if storm.reading else bitset.full(storm.runs)
+        self.cluster.add(have=have, fault=fault, place=Place(name))
 
     def _faults(self) -> None:
         storm, world = self.storm, self.cluster.world

@@ -35,6 +35,13 @@ def test_random_storms_keep_the_laws(first: int) -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000_000, 1_000_060, BATCH))
+def test_random_storms_with_holders_that_deliver_nothing_keep_the_laws(first: int) -> None:
+    broken = [f"{law}: {kept(storm)}" for storm, law in failures(range(first, first + BATCH))]
+    assert not broken, "\n".join(broken)
+
+
 @pytest.mark.parametrize("line", REGRESSIONS)
 def test_storms_that_failed_once_do_so_no_more(line: str) -> None:
     assert verdict(Run(revived(line))) is None

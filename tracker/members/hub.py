@@ -18,7 +18,15 @@ from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.leases.origin_integrity import Word
 from p2pcache.core.membership.cloned_ids import Twins
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import DialBack, Output, ReadRun, Send, Spoken, Unreached
+from p2pcache.core.membership.outputs import (
+    DialBack,
+    Output,
+    ReadRun,
+    Send,
+    Silent,
+    Spoken,
+    Unreached,
+)
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
@@ -284,6 +292,9 @@ class MemberHub:
             if isinstance(output, Spoken):
                 self._tell_of(output)
                 continue
+            if isinstance(output, Silent):
+                self._warn_of_silent(output)
+                continue
             if isinstance(output, DialBack):
                 self._dialer.dial(output.dial)
                 continue
@@ -348,6 +359,16 @@ class MemberHub:
     def _on_reread(self, asked: ReadRun, word: Word) -> None:
         if not self._closing:
             self._perform(self._tracking.witnessed(asked, word, self._clock.now()))
+
+    def _warn_of_silent(self, silent: Silent) -> None:
+        record = self._tracking.registry.nodes.get(silent.node)
+        if record is None or not self._has_a_line(silent.node):
+            return
+        _log.warning(
+            "node %s at %s says that it has %.12s and delivers nothing to those who ask, so storage is read for "
+            "them: does its disk hang, or is its uplink full? (its agent's log; p2pcache doctor and p2pcache "
+            "bench there)", format_node(silent.node), record.member.address, silent.digest,
+        )  # fmt: skip
 
     def _has_a_line(self, node: int) -> bool:
         """Whether a warning about this member finds room: one that comes and goes, or moves, would fill the log."""

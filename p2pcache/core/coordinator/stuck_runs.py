@@ -2,16 +2,23 @@
 
 Who is stuck is introduced to holders. A holder that didn't help two of them, or one and our own dial (`dialback`), is
 out of the others' reach: it gets no lease while they work on some, and what it alone has is read again.
+
+A holder that is connected and delivers nothing (a hung disk, every answer BUSY, bytes that drip) is named by whoever
+asked it. Two who name it, or the only one who wants something, are believed: what it has counts for nothing, as if it
+had left, until it delivers to one of those who named it, connects anew, or some time has passed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from math import inf
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.leases.lost_runs import Audit
 from p2pcache.core.leases.origin_integrity import by_id, witnesses_but
+from p2pcache.core.leases.reachability import HIDDEN_S
 from p2pcache.core.membership.dialback import DialBacks
-from p2pcache.core.membership.outputs import Output, Send, Unreached
+from p2pcache.core.membership.outputs import Output, Send, Silent, Unreached
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol import messages as m
 
@@ -24,6 +31,7 @@ RESCUE_AFTER_S = 4.0  # after the holders were introduced and didn't help
 LEAST_LOST = 8
 MAX_REMEMBERED = 20_000  # introductions remembered per swarm
 ACCUSERS_TO_HIDE = 2  # nodes that were introduced in vain: one alone may be cut off itself
+MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 CUT_OFF_S = 60.0  # for so long who was introduced in vain isn't introduced anew
 AGAIN_TIMES = 4  # more is read again for such a one, each time, ...
 MOST_AGAIN = 4096  # ... up to so much: a tenth of a second of a tracker's time would be too long
@@ -38,12 +46,14 @@ class OutOfReach:
         self,
         roster: Roster,
         book: LeaseBook,
+        audit: Audit,
         dials: DialBacks,
         bearer: Callable[[int], int] = by_id,
     ) -> None:
-        """Nobody is stuck yet; the swarm's roster and leases, whom the tracker could dial, and whose a node id is."""
+        """Nobody is stuck yet; `bearer` says whose a node id is."""
         self._roster = roster
         self._book = book
+        self._audit = audit
         self._unreached = dials.unreached
         # (node, run) -> when, and to whom
         self._introduced: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
@@ -51,18 +61,25 @@ class OutOfReach:
         self._cut_off: dict[int, tuple[float, int]] = {}
         self._bearer = bearer
         self._in_vain: dict[int, set[int]] = {}  # holder -> bearers that don't reach it
+        self._silent: dict[int, set[int]] = {}  # holder -> to whom it delivers nothing
+        self._void: dict[int, float] = {}  # holders whose claims count for nothing, and until when
         # Of those that we can't dial: they have something new, or others want it only now.
         self._perhaps_lost: set[int] = set()
         self._look_at = -inf  # at those again
 
-    def announced(self, node: int) -> None:
+    def announced(self, node: int, now: float, out: list[Output]) -> None:
         """It connected: perhaps somebody has mended it."""
         self._in_vain.pop(node, None)
         self._cut_off.pop(node, None)
+        self._believe(node, now, out)
 
     def left(self, node: int) -> None:
         """It is no member any more."""
         self._cut_off.pop(node, None)
+        self._silent.pop(node, None)
+        self._void.pop(node, None)
+        for accusers in self._silent.values():
+            accusers.discard(node)
 
     def has_news(self, node: int) -> None:
         """It has runs that it didn't have, or is seen in another way."""
@@ -76,8 +93,10 @@ class OutOfReach:
         if self._book.readers.fit > before == 0:
             self._perhaps_lost.update(one for one in self._unreached if one in self._roster)
 
-    def step(self, now: float) -> None:
+    def step(self, now: float, out: list[Output]) -> None:
         """Have read again, before anybody waits for it, what members have alone that can't be dialled."""
+        for node in [node for node, until in self._void.items() if until <= now]:
+            self._believe(node, now, out)
         if not self._perhaps_lost or not self._book.readers.fit or now < self._look_at:
             return
         self._look_at = now + LOOK_S
@@ -95,7 +114,10 @@ class OutOfReach:
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
-        return self._look_at if self._perhaps_lost and self._book.readers.fit else None
+        ends = [*self._void.values()]
+        if self._perhaps_lost and self._book.readers.fit:
+            ends.append(self._look_at)
+        return min(ends, default=None)
 
     def stuck(self, node: int, said: m.Stuck, now: float, out: list[Output]) -> None:
         """None of the node's neighbours has these runs: introduce holders, or free the runs."""
@@ -103,13 +125,23 @@ class OutOfReach:
         lacks = bitset.from_bytes(said.lacks, count) if said.lacks else 0
         if node not in self._roster:
             return
+        for holder in said.gives[:MAX_NAMED]:
+            self._silent.get(holder, set()).discard(node)
+            self._believe(holder, now, out)
         holders: dict[int, None] = {}
         wanted = m.run_bits(said.runs[:MAX_STUCK_RUNS], count)
+        vain = {one for one in said.vain[:MAX_NAMED] if one in self._roster and one != node}
+        for holder in sorted(vain):
+            self._named(holder, node, now, out)
         # With the origin idle, who waits matters more than a second read: holders that nobody can
         # dial (a firewall, a partition that we don't see) would hold up the whole swarm for ever.
         idle = self._book.idle
+        if vain and self._audit.busy:
+            return  # what they have counts for nobody any more, and is free as soon as the others have said theirs
         for run in bitset.members(wanted):
             self._accuse(node, run, now, out)
+        if idle and vain:
+            wanted &= ~self._read_instead(node, wanted | lacks, vain, now)
         if idle:
             wanted &= ~self._read_for(node, wanted | lacks, now)
         for run in bitset.members(wanted & ~self._book.free):
@@ -121,6 +153,46 @@ class OutOfReach:
             out.append(Send(node, self._roster.introduction(holders)))
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _named(self, holder: int, node: int, now: float, out: list[Output]) -> None:
+        """A node asked a holder in vain. Enough of them, and what it has counts for nothing."""
+        accusers = self._silent.setdefault(holder, set())
+        accusers.add(node)
+        others = sum(1 for _ in islice(self._waiting(holder), ACCUSERS_TO_HIDE))
+        if len(accusers) < others or self._roster.is_shunned(holder):
+            return
+        if holder not in self._void:
+            out.append(Silent(holder, self._roster.digest))
+            self._roster.doubt(holder)
+            self._audit.suspect(now)  # as if it had left: who else has it by now says so first
+        self._void[holder] = now + HIDDEN_S
+        self._book.readers.hide(holder, now)
+
+    def _waiting(self, holder: int) -> Iterator[int]:
+        """Members that lack runs and could say that this one gives them none."""
+        readers = self._book.readers
+        return (node for node in readers if node != holder and node in self._roster)
+
+    def _believe(self, holder: int, now: float, out: list[Output]) -> None:
+        """A holder delivers, or may have been mended: what it has counts again."""
+        if self._void.pop(holder, None) is None:
+            return
+        self._silent.pop(holder, None)
+        self._book.readers.show(holder)
+        void = self._roster.believe(holder)
+        for reader, runs in self._book.claim(holder, void, now).items():
+            out.append(Send(reader, m.Revoke(self._roster.digest, tuple(runs))))
+
+    def _read_instead(self, node: int, lacks: int, vain: set[int], now: float) -> int:
+        """Have read what only those have who give the node nothing; returns the runs (bits).
+
+        It may be cut off from them itself: the others go on asking them.
+        """
+        others = lacks & ~self._book.leased & ~self._book.free & ~self._roster.have[node]
+        beyond = bitset.lowest(others & self._roster.only(vain), MOST_AGAIN)
+        for run in bitset.members(beyond):
+            self._read_again(node, run, now)
+        return beyond
 
     def _read_for(self, node: int, lacks: int, now: float) -> int:
         """Have read what a part of the swarm lacks that is cut off from the rest; returns the runs (bits).
@@ -157,6 +229,7 @@ class OutOfReach:
         found = self._roster.holders(run, without=node, limit=INTRODUCED)
         if not found:
             if not self._roster.have[node] >> run & 1:
+                self._roster.doubt_run(run)
                 self._book.release(1 << run, now)
             return []
         key = (node, run)

@@ -47,14 +47,14 @@ class TrackedSwarm:
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(
             run_count=run_count, settings=leases, seed=seed, have=self.roster.have,
-            dealer=Dealer(self.roster), doubted=dials.doubted, reached=dials.reached,
+            dealer=Dealer(self.roster), doubted=dials.doubted, reached=dials.reached, void=self.roster.void,
         )  # fmt: skip
         self.audit = Audit()
         self.ledger = Ledger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.hold = Hold(leases.ttl_s, now, remembered)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self.out_of_reach = OutOfReach(self.roster, self.book, dials, self._bearer)
+        self.out_of_reach = OutOfReach(self.roster, self.book, self.audit, dials, self._bearer)
         self.book.wrong.bearer = self._bearer
         self.doubts = Doubts(self.roster, self.book)
         self._epoch = epoch
@@ -75,7 +75,7 @@ class TrackedSwarm:
         node = member.node
         self._blames.pop(node, None)
         self.doubts.over(node)
-        self.out_of_reach.announced(node)
+        self.out_of_reach.announced(node, now, out)
         if self.roster.is_shunned(node):
             self.roster.leave(node)  # it proved its bytes again, or is another process
             self.book.readers.hiding.shunned.discard(node)
@@ -184,7 +184,7 @@ class TrackedSwarm:
         """Do all that is due: expiry, polls, grants, the members' list."""
         if self.book.expire(now):
             self.audit.suspect(now)
-        self.out_of_reach.step(now)
+        self.out_of_reach.step(now, out)
         for node, runs in self.book.overdue(now).items():
             out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         poll = m.Poll(self.digest)

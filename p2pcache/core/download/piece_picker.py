@@ -75,10 +75,11 @@ def choose_peer(
         if not offered:
             continue
         if peer.slow:
-            # passed over unless nobody else has it, and then never more than one at a time
+            # passed over unless nobody else has it, and then never more than one at a time; who doesn't deliver is
+            # tried again whenever its rest is over
             if good < 0:
                 good = _quick_holders(peers, reach)
-            if asked or not offered & ~good:
+            if asked or (peer.delivers and not offered & ~good):
                 continue
         if best is None or asked < best_asked or (asked == best_asked and peer.load < best_load):
             best, best_asked, best_load, ties = peer, asked, peer.load, 1
@@ -92,7 +93,7 @@ def choose_peer(
 def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> int:
     """What to take from this neighbour: all that is in reach, or of a slow one what nobody else has."""
     offered = peer.have & reach[peer.distance]
-    return offered & ~_quick_holders(peers, reach) if peer.slow else offered
+    return offered & ~_quick_holders(peers, reach) if peer.slow and peer.delivers else offered
 
 
 def _quick_holders(peers: Iterable[Peer], reach: Reach) -> int:

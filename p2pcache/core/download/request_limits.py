@@ -1,7 +1,8 @@
 """How much a node asks of its neighbours at once. Pure."""
 
+from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.peer_book import Peer, PeerBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunBook
 
@@ -52,6 +53,14 @@ class Allowance:
     def full(self) -> bool:
         """Nothing more may be asked for, of whomever."""
         return self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes
+
+    def brings_first(self, peer: Peer) -> bool:
+        """Whether what has to come first can come from this neighbour, or nothing has to."""
+        free = self._mine.free
+        demanded = free & self._mine.demanded & self._book.rarity.held
+        if demanded:
+            return bool(peer.have >> bitset.first(demanded) & 1)
+        return not free & self._book.duty
 
     @property
     def shut_out(self) -> bool:

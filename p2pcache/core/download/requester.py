@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
-from p2pcache.core import bitset
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.bridge_timer import Lookout
+from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.in_flight import Asked, Requests
 from p2pcache.core.download.request_limits import Allowance
 from p2pcache.core.origin.origin_reader import Reading
@@ -47,6 +47,7 @@ class PeerSide:
         self._requests = Requests(run_bytes, mine)
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._timing = Timing()
+        self.deliveries = Deliveries(book, self._requests, self._timing, settings)
         self._overdue = 0  # runs (bits) that deserve a twin, but nobody else has them
         self._freed: Peer | None = None  # whose upload to us has just ended: it has a slot free
         self.tempo = Tempo(now)
@@ -91,7 +92,7 @@ class PeerSide:
     def proved(self, runs: int, now: float, out: list[Command]) -> None:
         """These missing runs are about to be had: take other requests for them back."""
         self._lookout.fed(now)
-        if not runs & self._mine.asked:
+        if not runs & self._mine.asked and not self._requests.probes:
             return
         for number, asked in self._requests.by_number.items():
             if asked.live and runs >> asked.run & 1:
@@ -113,6 +114,7 @@ class PeerSide:
         peer, counters = asked.peer, self._diary.counters
         if outcome is Outcome.DONE:
             peer.paid(self._run_bytes[asked.run], now)
+            self.deliveries.delivered(peer)
             self._freed = peer
             if peer.way.measure(self._usual_bytes, self._settings.ahead_per_peer):
                 self._allowance.measured()
@@ -120,7 +122,9 @@ class PeerSide:
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
             peer.paid(0, now)
             peer.stalled(now)
-            counters.stalled += outcome is Outcome.STALLED
+            if outcome is Outcome.STALLED:
+                counters.stalled += 1
+                self.deliveries.failed(peer, outcome)
         else:
             peer.excused(now)
             if outcome is Outcome.BUSY:
@@ -136,6 +140,7 @@ class PeerSide:
                 self._book.lacks(peer, 1 << asked.run)
             elif outcome is not Outcome.CANCELLED:
                 peer.rest_until = now + _LOST_PAUSE_S
+                self.deliveries.failed(peer, outcome)
 
     def _blame(self, asked: Asked, now: float, out: list[Command]) -> None:
         self._diary.counters.mismatched += 1
@@ -206,7 +211,7 @@ class PeerSide:
         peer, self._freed = self._freed, None
         if peer is None or peer.slow or peer.rest_until > now:
             return
-        if self._first_from(peer):
+        if self._allowance.brings_first(peer):
             self._fill(peer, now, out)
 
     def _follow(self, now: float, out: list[Command]) -> None:
@@ -226,19 +231,11 @@ class PeerSide:
             if now < due:
                 self.look_at = min(self.look_at, due)
                 continue
-            ready = peer.rest_until <= now and self._first_from(peer)
+            ready = peer.rest_until <= now and self._allowance.brings_first(peer)
             run = self._run_from(peer, self._book.reach) if ready else -1
             if run >= 0:
                 asked.followed = True
                 self._ask(peer, run, now, out, behind=True)
-
-    def _first_from(self, peer: Peer) -> bool:
-        """Whether what has to come first can come from this neighbour, or nothing has to."""
-        free = self._mine.free
-        demanded = free & self._mine.demanded & self._book.rarity.held
-        if demanded:
-            return bool(peer.have >> bitset.first(demanded) & 1)
-        return not free & self._book.duty
 
     def duplicate(self, readings: Iterable[Reading], now: float, out: list[Command]) -> None:
         """There is room and nothing new to ask for: ask again for what takes far too long.
@@ -257,9 +254,9 @@ class PeerSide:
         for one in slow_ones:
             if not self._allowance.may_ask(far=True):
                 return
-            if not one.live or one.twin:
-                continue
             first = one.peer if isinstance(one, Asked) else None
+            if not one.live or one.twin or (first and not first.delivers):
+                continue  # what who doesn't deliver was asked for is free for all others
             since = one.since if isinstance(one, Asked) else one.started
             limit_s = times * self._patience_s(first)
             if now < since + limit_s:
@@ -305,6 +302,7 @@ class PeerSide:
     def check(self) -> None:
         """Assert the invariants."""
         self._requests.check(self._book.peers)
+        self.deliveries.check()
 
     def _whom_to_ask(self, now: float) -> piece_picker.Choice:
         book, free = self._book, self._mine.free

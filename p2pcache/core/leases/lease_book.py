@@ -38,6 +38,7 @@ class LeaseBook:
     def __init__(
         self, *, run_count: int, settings: LeaseSettings, seed: int, have: Mapping[int, int],
         dealer: Dealer | None = None, doubted: AbstractSet[int] = frozenset(), reached: AbstractSet[int] = frozenset(),
+        void: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         """An empty book: every run is free.
 
@@ -49,10 +50,10 @@ class LeaseBook:
             dealer: names the readers of choice, where there are racks.
             doubted: nodes that perhaps nobody can dial; the owner tells `readers` of changes.
             reached: nodes that somebody has dialled, kept up to date by the owner.
+            void: what of `have` counts for nothing, kept up to date too.
         """
         self.run_count = run_count
-        self.free = bitset.full(run_count)
-        self.leased = 0
+        self.free, self.leased = bitset.full(run_count), 0
         self.leases: dict[int, Lease] = {}
         self.granted = 0  # leases given out, for metrics
         self.rescues = 0  # runs granted again though a live node has them ...
@@ -63,8 +64,7 @@ class LeaseBook:
         self._looked_at = 0.0  # for leases that drag on
         self._expires_from = inf  # no lease expires before
         self._settings = settings
-        self._have = have
-        self._reached = reached
+        self._have, self._reached, self._void = have, reached, {} if void is None else void
         self.readers = Readers(settings, random.Random(seed), dealer, doubted)
         self._demanded = 0  # runs (bits) that a loader waits for: granted before the others
         self._avoid: dict[int, set[int]] = {}  # run -> nodes that couldn't read it
@@ -122,11 +122,10 @@ class LeaseBook:
 
         A read that nobody holds a lease for (the tracker restarted, or it had just expired) becomes one.
         """
-        expires = now + self._settings.ttl_s
         for run in bitset.members(reading & self.leased):
             lease = self.leases[run]
             if lease.node == node:
-                lease.expires = expires
+                lease.expires = now + self._settings.ttl_s
         for run in bitset.members(reading & self.free & ~self._have.get(node, 0)):
             self._lease(run, node, now, "adopted")
 
@@ -251,8 +250,7 @@ class LeaseBook:
         self.readers.wake(now)  # also while nothing may be granted: or its time would never pass
         if now < self._expires_from:
             return False
-        over = [run for run, lease in self.leases.items() if lease.expires <= now]
-        for run in over:
+        for run in (over := [run for run, lease in self.leases.items() if lease.expires <= now]):
             self._drop(run, now, "expired")
         self._expires_from = min((one.expires for one in self.leases.values()), default=inf)
         return bool(over)
@@ -263,7 +261,9 @@ class LeaseBook:
         given: dict[int, list[int]] = {}
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
-        candidates, skipped, have = self.free, 0, self._have
+        skipped, have = 0, self._have
+        # What only who doesn't deliver has is free, too: if nobody else reads, that mustn't keep it from the rest.
+        candidates = self.free & self.readers.lacking(have) if self._void else self.free
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             run = bitset.first(candidates & self._demanded or candidates)
             candidates &= ~(1 << run)
@@ -384,6 +384,7 @@ class LeaseBook:
         """Somebody else should read it, unless somebody else came to have it, hasn't left since and didn't lie."""
         lease = self.leases[run]
         self._drop(run, now, why)
-        if not lease.others or not any(have >> run & 1 for have in self._have.values()):
+        held = (have & ~self._void.get(node, 0) for node, have in self._have.items())
+        if not lease.others or not any(have >> run & 1 for have in held):
             self.release(1 << run, now)
         self._avoid.setdefault(run, set()).add(lease.node)

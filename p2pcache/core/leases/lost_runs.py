@@ -58,7 +58,9 @@ class Audit:
         lost = book.done & ~roster.covered()
         if not lost:
             return []
-        self._waiting = {n for n in roster.needy() if not roster.is_shunned(n)}
+        self._waiting = {
+            n for n in roster.needy() if not (roster.is_shunned(n) or n in roster.void)
+        }
         if not self._waiting:
             book.release(lost, now)
             return []

@@ -26,6 +26,10 @@ class Hiding:
         """Others can't get from the node what it has: let somebody else read."""
         self.hidden[node] = now + HIDDEN_S
 
+    def show(self, node: int) -> None:
+        """Others can get from the node what it has, after all."""
+        self.hidden.pop(node, None)
+
     def pardon(self, node: int, now: float) -> None:
         """It reaches nobody itself: it has to read."""
         self.pardoned[node] = now + HIDDEN_S

@@ -3,7 +3,9 @@
 import random
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from functools import reduce
 from math import ceil, inf
+from operator import or_
 
 from p2pcache.core import backoff
 from p2pcache.core.leases.lease import Lease
@@ -107,10 +109,8 @@ class Readers:
         if credit > 0:
             self._credit[node] = min(credit, self._most)
         else:
-            self._credit.pop(node, None)
-            self._wanted.pop(node, None)
-            self._slow.pop(node, None)
-            self._resting.pop(node, None)
+            for table in (self._credit, self._wanted, self._slow, self._resting):
+                table.pop(node, None)
         self.reviewed(node)
 
     def is_fit(
@@ -126,11 +126,7 @@ class Readers:
 
     @property
     def at_once(self) -> int:
-        """Leases that may be in flight over the swarm: the usual ones, or what the way from the origin holds.
-
-        A node whose share of the origin is small sees no more under way than its usual reads, however much all
-        of them together do: 16 nodes at 25 Gbit/s, 25 ms from storage, had 0.66 of the bound (decision 0028).
-        """
+        """Leases that may be in flight over the swarm: the usual ones, or what the way holds (decision 0028)."""
         return self._depth.reads
 
     @property
@@ -161,6 +157,11 @@ class Readers:
             for node in bag.draw(self._rng, SAMPLE):
                 runs |= self._wanted.get(node, ALL)
         return runs
+
+    def lacking(self, have: Mapping[int, int]) -> int:
+        """Runs (bits) that anybody has use for who works on leases; O(readers)."""
+        lacked = (self._wanted.get(node, ALL) & ~have.get(node, 0) for node in self._credit)
+        return reduce(or_, lacked, 0)
 
     def forget(self, node: int) -> None:
         """The node is gone (its leases were given back before)."""
@@ -226,6 +227,11 @@ class Readers:
     def hide(self, node: int, now: float) -> None:
         """Others can't get from the node what it has: let somebody else read."""
         self.hiding.hide(node, now)
+        self.reviewed(node)
+
+    def show(self, node: int) -> None:
+        """Others can get from the node what it has, after all."""
+        self.hiding.show(node)
         self.reviewed(node)
 
     @property
@@ -361,10 +367,8 @@ class Readers:
 
     def _share(self, at_once: int) -> int:
         """How many of so many leases at once are one node's fair share."""
-        # What slow ones don't read falls to the others: with a share over all, three slow nodes of eight left the
-        # origin's link idle for a third of a measured storm. Nor does one on parole count, or it would have a
-        # share for which all others are full.
-        # And none who stands aside: 4 of 16 who can't be dialled would leave a quarter of the leases to nobody.
+        # What slow ones don't read falls to the others; nor does one on parole count, or it would have a share for
+        # which all others are full; and none who stands aside.
         unfit = sum(1 for node in self._verdicts if node in self._credit and node not in self._out)
         fit = len(self._credit) - len(self._out) - unfit
         settings = self._settings

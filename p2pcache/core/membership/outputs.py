@@ -39,6 +39,14 @@ class Unreached:
 
 
 @dataclass(slots=True)
+class Silent:
+    """People should know: a member has runs of a model, as it says, and delivers none of them to who asks."""
+
+    node: int
+    digest: str
+
+
+@dataclass(slots=True)
 class Spoken:
     """People should know who said what of a model's bytes in storage, and what became of it."""
 
@@ -56,4 +64,4 @@ class ReadRun:
     run: int
 
 
-Output = Send | Close | DialBack | Unreached | Spoken | ReadRun
+Output = Send | Close | DialBack | Unreached | Silent | Spoken | ReadRun

@@ -22,8 +22,9 @@ class Roster:
 
     Invariants: `have`, `_everyone` and `_members` have the same keys; `complete` holds exactly
     those whose have-set is full; `_shunned` is a subset of the members, has empty have-sets and
-    is in no bag that neighbours are drawn from; a member is in exactly its rack's bag, unless
-    shunned; `_joined` and `_left` are disjoint.
+    is in no bag that neighbours are drawn from; `void` names members whose claims don't count, with those claims,
+    and they are in no such bag either; any other member is in exactly its rack's bag; `_joined` and `_left` are
+    disjoint.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -42,6 +43,9 @@ class Roster:
         self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
         self._degree: dict[int, int] = {}
         self._shunned: dict[int, int] = {}  # -> bits that it says it has: no use to others
+        self.void: dict[
+            int, int
+        ] = {}  # members that don't deliver, and what they had (bits) when that was seen
         self._joined: dict[int, Member] = {}  # since the last flush
         self._left: set[int] = set()
         self._list: Swarm | None = None  # the full list of `version`, until the next change
@@ -64,19 +68,12 @@ class Roster:
             return
         self._members[node] = self._joined[node] = member
         self._left.discard(node)
-        if node in self._shunned:
+        if node in self._shunned or node in self.void:
             return
         if known is not None:
             self._take_out(known)
-        have = self.have.setdefault(node, 0)
-        self._everyone.add(node)
-        if have == self._full_set:
-            self.complete.add(node)
-        place = member.site, member.rack
-        if place not in self._racks:
-            self._racks[place] = Bag()
-            self.rack_changes += 1
-        self._racks[place].add(node)
+        self.have.setdefault(node, 0)
+        self._put_in(member)
 
     def leave(self, node: int) -> None:
         """A node takes part no longer."""
@@ -86,6 +83,7 @@ class Roster:
         self._take_out(member)
         self._degree.pop(node, None)
         self._shunned.pop(node, None)
+        self.void.pop(node, None)
         self.pulling.discard(node)
         del self.have[node]
         if self._joined.pop(node, None) is None:
@@ -95,8 +93,28 @@ class Roster:
         """It serves wrong bytes: nobody is sent to it, and what it has doesn't count."""
         if node in self._members:
             self._take_out(self._members[node])
+            self.void.pop(node, None)
             self._shunned[node] = self.have[node]
             self.have[node] = 0
+
+    def doubt(self, node: int) -> None:
+        """It doesn't deliver what it has: nobody is sent to it, and only what it gets later counts."""
+        if node in self._members and node not in self._shunned:
+            self._take_out(self._members[node])
+            self.void[node] = self.have[node]
+
+    def doubt_run(self, run: int) -> None:
+        """Who doesn't deliver got this run after that was seen; somebody else waits for it all the same."""
+        for node in self.void:
+            self.void[node] |= self.have[node] & 1 << run
+
+    def believe(self, node: int) -> int:
+        """It delivers, or is to be tried again; returns the bits that count from now on and didn't before."""
+        if node not in self.void:
+            return 0
+        void = self.void.pop(node)
+        self._put_in(self._members[node])
+        return void
 
     def update(self, node: int, have: int) -> int:
         """A member said what it has; returns the bits that it didn't have before."""
@@ -105,7 +123,9 @@ class Roster:
             return 0
         fresh = have & ~self.have[node]
         self.have[node] = have
-        if have == self._full_set:
+        if node in self.void:
+            self.void[node] &= have
+        elif have == self._full_set:
             self.complete.add(node)
         else:
             self.complete.discard(node)
@@ -132,12 +152,19 @@ class Roster:
         return len(self._shunned)
 
     def covered(self, *, without: int = -1) -> int:
-        """Bits that at least one member (but `without`, if given) has, as last told. O(members)."""
-        if len(self.complete) > (without in self.complete):
+        """Bits that at least one member (but `without`, if given) has and would deliver, as last told. O(members)."""
+        return self._covered({without})
+
+    def only(self, nodes: AbstractSet[int]) -> int:
+        """Runs (bits) that nobody has but these members, or such as don't deliver; O(members)."""
+        return self._full_set & ~self._covered(nodes)
+
+    def _covered(self, without: AbstractSet[int]) -> int:
+        if len(self.complete) > sum(node in self.complete for node in without):
             return self._full_set
         bits = 0
         for node, have in self.have.items():
-            bits |= have if node != without else 0
+            bits |= have & ~self.void.get(node, 0) if node not in without else 0
         return bits
 
     def holders(self, run: int, *, without: int, limit: int) -> list[int]:
@@ -235,17 +262,29 @@ class Roster:
         """Assert the invariants."""
         members = set(self._members)
         assert set(self.have) == members
-        assert set(self._everyone) == members - self._shunned.keys()
+        assert self.void.keys() <= members - self._shunned.keys()
+        out = self._shunned.keys() | self.void.keys()
+        assert set(self._everyone) == members - out
         assert self._shunned.keys() <= members
         assert self.pulling <= members
         assert all(self.have[n] == 0 for n in self._shunned)
-        assert set(self.complete) == {n for n in members if self.have[n] == self._full_set}
-        places = {n: (m.site, m.rack) for n, m in self._members.items() if n not in self._shunned}
+        assert set(self.complete) == {n for n in members - out if self.have[n] == self._full_set}
+        places = {n: (m.site, m.rack) for n, m in self._members.items() if n not in out}
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
         assert not self._joined.keys() & self._left
         assert self._joined.keys() <= members
         for bag in (self._everyone, self.complete, *self._racks.values()):
             bag.check()
+
+    def _put_in(self, member: Member) -> None:
+        node, place = member.node, (member.site, member.rack)
+        self._everyone.add(node)
+        if self.have[node] == self._full_set:
+            self.complete.add(node)
+        if place not in self._racks:
+            self._racks[place] = Bag()
+            self.rack_changes += 1
+        self._racks[place].add(node)
 
     def _take_out(self, member: Member) -> None:
         node, place = member.node, (member.site, member.rack)

@@ -28,8 +28,8 @@ _STALL_PAUSE_MAX_S = 30.0
 class Peer:
     """One connected neighbour that we can ask for runs."""
 
-    __slots__ = ("asked", "clock", "distance", "have", "load", "node", "rated_bytes", "rated_s", "refusals",
-                 "refused_at", "rest_until", "slow", "stalls", "way")  # fmt: skip
+    __slots__ = ("asked", "clock", "delivers", "distance", "have", "load", "node", "rated_bytes", "rated_s",
+                 "refusals", "refused_at", "refused_since", "rest_until", "slow", "stalls", "way")  # fmt: skip
 
     def __init__(
         self, node: int, have: int, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -44,9 +44,12 @@ class Peer:
         self.rated_bytes = 0.0
         self.rated_s = 0.0
         self.slow = False
+        self.delivers = (
+            True  # False: what it says that it has counts for nothing until it sends a run
+        )
         self.stalls = 0  # in a row
         self.refusals = 0  # BUSY in a row
-        self.refused_at = 0.0  # the last of them
+        self.refused_since = self.refused_at = 0.0  # the first of them, and the last
         self.way = Way(rtt_s, now)  # between it and us
 
     @property
@@ -80,17 +83,21 @@ class Peer:
         """It has no slot free: don't ask it for a while, twice as long each time up to the most."""
         self.rest_until = now + backoff.pause_s(pause_s, most_s, self.refusals)
         self.refused_at = now
+        self.refused_since = self.refused_since if self.refusals else now
         self.refusals += 1
 
     def has_room(self, now: float) -> bool:
         """It says that it has a slot free again; whether that is news."""
         if not self.refusals or self.stalls:
             return False  # or it rests for another reason
+        self.refused_since = now  # it serves somebody
         self.rest_until = min(self.rest_until, max(now, self.refused_at + _LEAST_REST_S))
         return True
 
     def stalled(self, now: float) -> None:
         """It owed us bytes and sent none: leave it alone for a while, longer each time."""
+        if now < self.rest_until and self.stalls:
+            return  # requests that are in flight together see one silence
         self.rest_until = now + backoff.pause_s(_STALL_PAUSE_S, _STALL_PAUSE_MAX_S, self.stalls)
         self.stalls += 1
 
@@ -105,10 +112,10 @@ class Peer:
 class PeerBook:
     """The neighbours, and the counts of what they hold.
 
-    Invariants (`check`): `rarity` counts exactly the have-sets of `peers`; no barred node is a
+    Invariants (`check`): `rarity` counts exactly the have-sets of the `peers` that deliver; no barred node is a
     peer; `asked` of a peer is the number of live requests to it (checked by the scheduler); with
     boundaries, what a fit peer has is in `_near` of its distance and beyond, and `_in_rack` counts
-    exactly the have-sets of those in our rack (without boundaries it is `rarity`).
+    exactly the have-sets of those in our rack that deliver (without boundaries it is `rarity`).
     """
 
     def __init__(self, settings: SwarmSettings, boundaries: Boundaries) -> None:
@@ -130,6 +137,18 @@ class PeerBook:
         self._noted(peer, have)
         return peer
 
+    def doubt(self, peer: Peer) -> None:
+        """What a neighbour says that it has counts for nothing: it doesn't deliver."""
+        self._discount(peer, peer.have)
+        peer.delivers, peer.slow = False, True
+        self._survey()
+
+    def believe(self, peer: Peer) -> None:
+        """A neighbour that was doubted delivers."""
+        peer.delivers, peer.slow = True, False
+        self._count(peer, peer.have)
+        self._survey()
+
     def leave(self, node: int) -> Peer | None:
         """A neighbour is gone; None if it wasn't one."""
         peer = self.peers.pop(node, None)
@@ -148,7 +167,9 @@ class PeerBook:
         fresh = runs & ~peer.have
         if fresh:
             peer.have |= fresh
-            if self._boundaries.active:
+            if not peer.delivers:
+                pass
+            elif self._boundaries.active:
                 self._count(peer, fresh)
                 self._noted(peer, fresh)
             else:  # nine events of ten come by here
@@ -169,7 +190,7 @@ class PeerBook:
             peer.distance = self._boundaries.distance(peer.node)
         self._in_rack = Rarity() if self._boundaries.active else self.rarity
         for peer in self.peers.values() if self._boundaries.active else ():
-            if not peer.distance:
+            if not peer.distance and peer.delivers:
                 self._in_rack.add(peer.have)
         self._survey()
 
@@ -211,6 +232,8 @@ class PeerBook:
             self._in_rack.add(runs)
 
     def _discount(self, peer: Peer, runs: int) -> None:
+        if not peer.delivers:
+            return
         self.rarity.remove(runs)
         if self._boundaries.active and not peer.distance:
             self._in_rack.remove(runs)
@@ -254,7 +277,7 @@ class PeerBook:
                 rates[peer.node] = rate
         limit = settings.slow_peer_ratio * median(rates.values()) if len(rates) >= _MEDIAN_OF else 0
         for peer in self.peers.values():
-            peer.slow = rates.get(peer.node, limit) < limit
+            peer.slow = not peer.delivers or rates.get(peer.node, limit) < limit
         self._survey()
 
     def good_holders(self) -> int:
@@ -271,15 +294,15 @@ class PeerBook:
             yield PeerView(
                 peer.node, (peer.have & needed).bit_count(), peer.asked, peer.load,
                 peer.rate(now, self._settings.duplicate_min_s), peer.slow,
-                max(0.0, peer.rest_until - now),
+                max(0.0, peer.rest_until - now), peer.delivers,
             )  # fmt: skip
 
     def check(self) -> None:
         """Assert the invariants."""
         counted, near = Rarity(), Rarity()
         for peer in self.peers.values():
-            counted.add(peer.have)
-            near.add(0 if peer.distance else peer.have)
+            counted.add(peer.have if peer.delivers else 0)
+            near.add(peer.have if peer.delivers and not peer.distance else 0)
             assert peer.node not in self.barred
             assert peer.asked >= 0
         for kept, seen in ((self.rarity, counted), (self._in_rack, near)):

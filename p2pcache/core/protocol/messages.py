@@ -122,6 +122,10 @@ class Stuck(_Message, tag=6, frozen=True):
     digest: str
     runs: tuple[int, ...]
     lacks: bytes = b""  # what it wants and has no lease for; empty: a release that doesn't tell
+    vain: tuple[
+        int, ...
+    ] = ()  # neighbours that say they have some of these runs and deliver nothing
+    gives: tuple[int, ...] = ()  # ... that it named before, and that deliver now
 
 
 class Blame(_Message, tag=7, frozen=True):

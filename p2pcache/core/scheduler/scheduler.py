@@ -11,6 +11,7 @@ from typing import Any
 
 from p2pcache.core import bitset
 from p2pcache.core.download.requester import PeerSide
+from p2pcache.core.download.stuck_watch import StuckWatch
 from p2pcache.core.origin.origin_reader import OriginSide
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
@@ -22,8 +23,6 @@ from p2pcache.core.swarm.commands import Blame, Command, Dial, Finished, Stuck, 
 from p2pcache.core.swarm.events import Event, Outcome, Source
 from p2pcache.core.swarm.run_states import RunBook
 from p2pcache.core.swarm.story import LINES, Counters, Diary
-
-_STUCK_AT_ONCE = 64  # runs in one Stuck notice: what a tracker can look into at once
 
 
 class Scheduler:
@@ -67,9 +66,7 @@ class Scheduler:
         self._epoch: int | None = None  # of the tracker that we were with last
         self._news = News(settings)
         self._progress_at = now  # when something wanted last came in or into reach
-        self._suspects = 0  # window runs without a holder at the last watch
-        self._reached = 0  # all runs that anybody had then are below
-        self._watch_at = now + settings.stuck_after_s
+        self._stuck = StuckWatch(mine, book, self._peers.deliveries, settings, now)
         self._wish_open = False  # a `Wanted` that is still to be answered
         self._out: list[Command] = []
         self._doors: dict[type[Any], Callable[[Any, float], None]] = {
@@ -104,14 +101,17 @@ class Scheduler:
         self._doors[type(event)](event, now)
         peers = self._peers
         if now >= peers.look_at:
+            peers.deliveries.look(now, self._progress_at)
             peers.act(now, out)
             if peers.idle:
                 peers.duplicate(self._origin.readings.values(), now, out)
+        if peers.deliveries.news:
+            self._heed_deliveries(now)
         # Nine events of ten are a neighbour's news, which mean nothing to a node that has no lease to wait for.
         if type(event) is not events.PeerHas or self._origin.listens:
             self._origin.act(now, now - self._progress_at, out)
         self._news.tell(now, out)
-        if self._tracker_up and now >= self._watch_at:
+        if self._tracker_up and now >= self._stuck.look_at:
             self._watch(now)
         return out
 
@@ -124,8 +124,8 @@ class Scheduler:
         tell_at = self._news.next_at()
         if tell_at < wake:
             wake = tell_at
-        if self._tracker_up and self._watch_at < wake and self._mine.needed:
-            wake = self._watch_at
+        if self._tracker_up and self._stuck.look_at < wake and self._mine.needed:
+            wake = self._stuck.look_at
         return None if wake == math.inf else wake
 
     @property
@@ -204,7 +204,9 @@ class Scheduler:
         self._drop(event.peer, now)  # a new connection replaces the old one
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
         self._origin.joined(event.peer)
-        if peer is not None and peer.have & self._mine.needed:
+        if peer is not None:
+            self._peers.deliveries.joined(peer)
+        if peer is not None and peer.have & self._mine.needed and peer.delivers:
             self._progress_at = now
             self._peers.look_at = now
 
@@ -228,7 +230,9 @@ class Scheduler:
             return
         held = self._book.rarity.held
         news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
-        if news:
+        if news and not peer.delivers:
+            self._peers.look_at = now
+        elif news:
             if not self._tracker_up:
                 if fresh := news & ~held:
                     self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
@@ -322,12 +326,11 @@ class Scheduler:
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
-            self._blame_again()
+            self._stuck.blame_again(self._out)
             if self._mine.needed:
                 self._peers.look_at = now
         self._epoch = event.epoch
-        self._suspects = 0
-        self._watch_at = now + self._settings.stuck_after_s
+        self._stuck.restart(now)
         self._origin.tracker_up()
 
     def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
@@ -352,28 +355,24 @@ class Scheduler:
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.dial_failed(event.peer, now)
 
+    def _heed_deliveries(self, now: float) -> None:
+        """Some neighbours deliver no more, or again: others may have to read what they have."""
+        deliveries, gave = self._peers.deliveries, self._peers.deliveries.believed
+        for node in deliveries.doubted:
+            self._origin.owners.failed(node)
+            self._stuck.doubted(node, now)
+        for node in gave:
+            self._origin.owners.joined(node)
+        if gave and self._tracker_up:
+            self._out.append(Stuck(0, gives=tuple(gave)))
+        deliveries.doubted, deliveries.believed = [], []
+        self._origin.look_again(now)
+
     def _watch(self, now: float) -> None:
         """Tell the tracker about window runs that no neighbour has had for a whole interval."""
-        interval = self._settings.stuck_after_s
-        self._watch_at = now + interval
-        mine = self._mine
-        held = self._book.rarity.held
-        lacks = mine.free & ~mine.leased & ~held
-        orphans = lacks & mine.window(self._settings.window_runs)
-        stuck = self._suspects & orphans
-        if not self._book.peers and not self.origin_runs and stuck:
+        waited, stuck, lacks = self._stuck.look(self._progress_at, now)
+        if not self._book.peers and not self.origin_runs and waited:
             self._origin.look_around(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
-        if now < self._progress_at + interval:
-            # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
-            stuck &= bitset.full(self._reached)
-        self._suspects = orphans
-        self._reached = (held & mine.wanted).bit_length()
         if stuck:
-            self._blame_again()
-            self._out.append(Stuck(bitset.lowest(stuck, _STUCK_AT_ONCE), lacks))
-
-    def _blame_again(self) -> None:
-        # A tracker that restarted, or that a liar came back to, believes what the liar says it has,
-        # and would send us there for ever.
-        self._out += [Blame(node, run) for node, run in self._book.barred.items()]
+            self._stuck.tell(stuck, lacks, self._out)

@@ -28,8 +28,9 @@ def to_tracker(
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):
             return m.LeaseReport(digest, epoch, credit=credit, wanted=wish(wanted, run_count))
-        case commands.Stuck(runs, lacks):
-            return m.Stuck(digest, tuple(bitset.members(runs)), bitset.to_bytes(lacks, run_count))
+        case commands.Stuck(runs, lacks, vain, gives):
+            stuck = tuple(bitset.members(runs))
+            return m.Stuck(digest, stuck, bitset.to_bytes(lacks, run_count), vain, gives)
         case commands.Blame(peer, run):
             return m.Blame(peer, digest, run)
         case _:

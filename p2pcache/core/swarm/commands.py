@@ -87,10 +87,14 @@ class LeaseCredit:
 
 @dataclass(slots=True)
 class Stuck:
-    """No neighbour has had these runs (bits) for long: does any live node, or may somebody read them?"""
+    """No neighbour that delivers has had these runs (bits) for long: does any live node, or may somebody read them?"""
 
     runs: int
     lacks: int = 0  # all that no neighbour has now, these included
+    vain: tuple[
+        int, ...
+    ] = ()  # neighbours that say they have some of these runs and deliver nothing
+    gives: tuple[int, ...] = ()  # ... that were named before, and deliver now
 
 
 @dataclass(slots=True)

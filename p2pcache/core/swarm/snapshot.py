@@ -26,6 +26,9 @@ class PeerView:
     rate: float | None  # bytes per second to us; None: too early to say
     slow: bool  # passed over
     rests_s: float  # it was busy or stalled: not asked for so long
+    delivers: bool = (
+        True  # False: it sent nothing of what it says that it has, and counts for nothing
+    )
 
 
 @dataclass(frozen=True, slots=True)

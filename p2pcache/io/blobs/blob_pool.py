@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from blake3 import blake3
-
 from p2pcache.core.format.manifest import File
 from p2pcache.errors import NotFound
 from p2pcache.ids import is_digest
@@ -21,7 +19,7 @@ from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
 from p2pcache.io.disk.agent_db import Proof, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
-from p2pcache.io.disk.region_hash import hash_region
+from p2pcache.io.disk.region_hash import proves
 from p2pcache.io.disk.syscalls import is_hole
 
 _OTHERS_READ = 0o004  # a partial file has no such bit unless it was visible under `models/`
@@ -257,6 +255,15 @@ class Blobs:
                 self._gone(blob)
             self.files.drop(blob.id)
 
+    def unreadable(self, blob: BlobFile) -> bool:
+        """The disk failed to read what was proved: the whole file is believed no longer; whether that is news."""
+        with self.lock:
+            news = any(blob.bits)
+            if news:
+                blob.doubt()
+                self.files.drop(blob.id)
+            return news
+
     # Proving what lies there already
 
     def settle(self, blob: BlobFile, positions: Iterable[int]) -> None:
@@ -283,7 +290,7 @@ class Blobs:
         offset, length = blob.offsets[position], blob.lengths[position]
         if not blob.published and is_hole(file.fd, offset, length):
             return False  # never written
-        return hash_region(file.fd, offset, length, blake3()).digest() == blob.digest(position)
+        return proves(file.fd, offset, length, blob.digest(position))
 
     def _renew_proof(self, blob: BlobFile) -> None:
         with self.maintenance, self.lock:

@@ -20,6 +20,8 @@ from p2pcache.io.disk import syscalls
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.ELOOP)
+_BROKEN = (errno.EIO, errno.EREMOTEIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO)
+_UNFIT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
@@ -40,6 +42,14 @@ def translate(error: OSError, what: str) -> P2PCacheError:
         return NotFound(f"{what}: {reason}")
     if error.errno in _NO_PATH:
         return UsageError(f"{what}: {reason}; choose another path")
+    if error.errno in _BROKEN:
+        return NoSpace(
+            f"{what}: {reason}; its disk fails (`dmesg` says how): choose a cache dir on another disk"
+        )
+    if error.errno in _UNFIT:
+        return UsageError(
+            f"{what}: {reason}; this file system can't do what a cache needs: choose a cache dir on another"
+        )
     return P2PCacheError(f"{what}: {reason}")
 
 

@@ -1,12 +1,21 @@
 """Reading parts of files for their proof."""
 
+import errno
+import logging
 import os
 import threading
 
 from blake3 import blake3
 
 SLICE_BYTES = 1 << 20  # as quick as whole chunks, a bounded buffer per thread
+OF_DISKS = (
+    errno.EIO,
+    errno.EUCLEAN,
+    errno.ENODEV,
+    errno.ENXIO,
+)  # a disk that fails; no socket does so
 _local = threading.local()
+_log = logging.getLogger(__name__)
 
 
 def hash_region(fd: int, offset: int, length: int, hasher: blake3) -> blake3:
@@ -23,3 +32,18 @@ def hash_region(fd: int, offset: int, length: int, hasher: blake3) -> blake3:
         hasher.update(view[:n])
         done += n
     return hasher
+
+
+def proves(fd: int, offset: int, length: int, digest: bytes) -> bool:
+    """Whether a part of a file has this BLAKE3 digest; what the disk can't read has none.
+
+    Raises:
+        OSError: reading failed, and the disk isn't to blame.
+    """
+    try:
+        return hash_region(fd, offset, length, blake3()).digest() == digest
+    except OSError as error:
+        if error.errno not in OF_DISKS:
+            raise
+        _log.warning("the cache's disk failed to read: %s (`dmesg` says more)", error.strerror)
+        return False

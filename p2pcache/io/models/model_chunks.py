@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from blake3 import blake3
-
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, File
 from p2pcache.errors import NotFound, P2PCacheError
@@ -15,7 +13,7 @@ from p2pcache.io.blobs.blob_file import BlobFile, ChunkSource
 from p2pcache.io.blobs.blob_pool import Blobs
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
 from p2pcache.io.blobs.flush import flush_blobs
-from p2pcache.io.disk.region_hash import hash_region
+from p2pcache.io.disk.region_hash import proves
 from p2pcache.io.models.arriving_dir import Arriving
 
 VERIFY_THREADS = 2  # BLAKE3 scales with threads, disks with two readers; the rest is for serving
@@ -129,6 +127,10 @@ class ModelStore:
                 raise NotFound(f"chunk {chunk} of {self.digest} isn't here")
             file = self._blobs.reader(self._files[place.blob])
             return ChunkSource(file.fd, place.offset, self.layout.lengths[chunk], file)
+
+    def unreadable(self, chunk: int) -> bool:
+        """The disk failed to read a proved chunk: its file is offered to nobody before it is proved again."""
+        return self._blobs.unreadable(self._files[self.layout.places(chunk)[0].blob])
 
     def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
         """Places (blob, position) of the chunk that aren't proved. Under the pool's lock."""
@@ -326,8 +328,7 @@ class ModelStore:
             return positions
         return [
             p for p in positions
-            if hash_region(file.fd, blob.offsets[p], blob.lengths[p], blake3()).digest()
-            != blob.digest(p)
+            if not proves(file.fd, blob.offsets[p], blob.lengths[p], blob.digest(p))
         ]  # fmt: skip
 
     def pin(self) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from p2pcache.core import bitset
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from p2pcache.io.peers.serve.server_session import Serving
 
 _log = logging.getLogger(__name__)
+_REQUESTS = 31  # over which the usual time of one is the median
 
 LATE_S = 0.5  # a look that comes so late is nothing that deadlines of ten seconds notice
 
@@ -71,6 +74,18 @@ class Hub:
         ] = {}  # before the handshake, with their crowds; oldest first
         self.totals = Totals()
         self._banned: dict[int, float] = {}  # node -> until
+        self._took_s: deque[float] = deque(maxlen=_REQUESTS)  # what requests took of late
+
+    def took(self, seconds: float) -> None:
+        """A request was answered in full."""
+        self._took_s.append(seconds)
+
+    @property
+    def silent_s(self) -> float:
+        """How long a request may be without a byte of DATA."""
+        limits = self.limits
+        usual_s = median(self._took_s) if self._took_s else 0.0
+        return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)
 
     def ban(self, node: int) -> None:
         """Neither dial this node nor let it in for a while."""

@@ -5,12 +5,9 @@ Every method is called, and every `SwarmPort` is called back, on the loop's thre
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import socket
-import struct
-import termios
 import time
 from collections import deque
 from typing import NamedTuple
@@ -30,6 +27,7 @@ from p2pcache.io.peers.receive.receive_loop import Pump
 from p2pcache.io.peers.request.client_session import Requester
 from p2pcache.io.peers.serve.server_session import Serving
 from p2pcache.io.peers.serve.uploads import Uploads
+from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.channel import Channel, Plain
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.tls_accept import Door
@@ -364,20 +362,18 @@ class PeerNet:
             if connection.lowat > 1:  # what came is less than the reader waits for: take it
                 connection.lowat = 1
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            elif quiet_s > limits.stall_s and not _unread(connection.fd):
+            elif quiet_s > limits.stall_s and not tcp_info.unread(connection.fd):
                 connection.close(Outcome.STALLED, "stalled inside DATA", bye=False)
                 return
-        if quiet_s > limits.idle_s and not connection.uploading and not _unread(connection.fd):
+        if (
+            quiet_s > limits.idle_s
+            and not connection.uploading
+            and not tcp_info.unread(connection.fd)
+        ):
             connection.close(Outcome.LOST, "no sign of life")
         elif quiet_s > limits.ping_s and now - connection.pinged_at > limits.ping_s:
             connection.pinged_at = now
             connection.send(wire.pack(wire.Kind.PING, a=int(now) & 0xFFFF))
-
-
-def _unread(fd: int) -> bool:
-    """Whether bytes wait in the kernel: then it is we who are slow, not the peer."""
-    (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))
-    return bool(count)
 
 
 def _spans(chunks: list[int]) -> deque[range]:

@@ -6,8 +6,9 @@ from typing import Any
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.sim.cluster.member_list import MemberLists
 from p2pcache.sim.cluster.network import Link, Network
-from p2pcache.sim.cluster.node import STALL_S, Pause, SimNode
+from p2pcache.sim.cluster.node import Pause, SimNode
 from p2pcache.sim.cluster.node_place import Place
+from p2pcache.sim.cluster.node_reads import STALL_S
 from p2pcache.sim.cluster.tracker import SimTracker
 from p2pcache.sim.cluster.world import World
 
@@ -86,7 +87,7 @@ class Cluster:
 
     def add(
         self, *, rate: float | None = None, have: int = 0, liar: bool = False,
-        hidden: bool = False, place: Place | None = None,
+        hidden: bool = False, fault: str = "", place: Place | None = None,
     ) -> SimNode:  # fmt: skip
         """A node starts now.
 
@@ -95,12 +96,14 @@ class Cluster:
             have: runs (bits) that it has from before.
             liar: it serves garbage.
             hidden: nobody can dial it (it is behind a NAT or a firewall); it dials others.
+            fault: why it delivers nothing of what it has, as `Serving.fault`.
             place: its rack and disk.
         """
         number = len(self.nodes) + 1
         node = self._node(number * 7919, rate or self.rate, have, place or Place())
         node.liar = liar
         node.hidden = hidden
+        node.serving.fault = fault
         return self._begin(node)
 
     def restart(self, dead: SimNode, have: int) -> SimNode:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
 DIAL_TIMEOUT_S = 3.0  # of a dial into the void
 LONG_S = 5.0  # without a run for so long is a pause to be noted
-STALL_S = 10.0  # as the data plane: no bytes for so long ends a request
 
 
 class Pause(NamedTuple):
@@ -100,17 +99,17 @@ class SimNode:
         self._perform: dict[type[Any], Callable[[Any], None]] = {
             commands.Request: self._on_request, commands.Cancel: self._on_cancel,
             commands.Announce: self._on_announce, commands.Fetch: self._on_fetch,
-            commands.CancelFetch: self._on_cancel_fetch, commands.LeaseReport: self._on_report,
-            commands.LeaseCredit: self._on_report, commands.Stuck: self._on_report,
-            commands.Blame: self._on_blame, commands.Finished: self._on_finished, commands.Dial: self._on_dial,
+            commands.CancelFetch: lambda command: self.reads.cancel(command.fetch),
+            commands.LeaseReport: self._on_report, commands.LeaseCredit: self._on_report,
+            commands.Stuck: self._on_report, commands.CutOff: self._on_report, commands.Blame: self._on_blame,
+            commands.Finished: self._on_finished, commands.Dial: self._on_dial,
             commands.OriginCorrupt: self._on_corrupt, commands.WantedDone: self._on_wanted_done,
-            commands.CutOff: self._on_report,
         }  # fmt: skip
 
     @property
     def is_source(self) -> bool:
         """Whether others can get from it what it has."""
-        return self.alive and not (self.liar or self.hidden)
+        return self.alive and not (self.liar or self.hidden or self.serving.fault)
 
     # -- the pump -----------------------------------------------------------------------------
 
@@ -224,6 +223,12 @@ class SimNode:
         """No bytes for too long: what was asked has ended, the connection is given up."""
         self.hang_up(other, Outcome.STALLED)
 
+    def gives_up(self, other: "SimNode", number: int, hang_up: bool) -> None:  # noqa: FBT001 - through the heap
+        """No bytes for this request for too long."""
+        if hang_up and number in self._asked:
+            self.stalled(other)
+        self.ended(number, Outcome.STALLED)
+
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:
         """The one end of a request of ours; its answer began then (0: there was none)."""
         _, _, at = self._asked.pop(number, (None, 0, -1.0))
@@ -285,9 +290,6 @@ class SimNode:
     def _on_fetch(self, command: commands.Fetch) -> None:
         self.world.trace(3, self.node, command.fetch, command.run)
         self.reads.begin(command.fetch, command.run)
-
-    def _on_cancel_fetch(self, command: commands.CancelFetch) -> None:
-        self.reads.cancel(command.fetch)
 
     # -- tracker ------------------------------------------------------------------------------
 
@@ -363,8 +365,6 @@ class SimNode:
         self.tell_state()
 
     def _on_dial(self, command: commands.Dial) -> None:
-        if command.peer in self.askable:
-            return
         self.dial(command.peer)
 
     def _on_corrupt(self, _command: commands.OriginCorrupt) -> None:

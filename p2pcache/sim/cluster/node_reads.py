@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from p2pcache.sim.cluster.node import SimNode
 
 STREAMS = 64  # connections of one node to the origin: more than it ever uses
+STALL_S = 10.0  # as the data plane: no bytes from a peer for so long ends a request
 READ_TIMEOUT_S = 10.0  # as the origin's client: without a byte for so long a read begins again
 
 

@@ -7,6 +7,7 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.upload_queue import Turn, UploadQueue
 from p2pcache.sim.cluster.network import Flow
 from p2pcache.sim.cluster.node_place import path
+from p2pcache.sim.cluster.node_reads import STALL_S
 
 if TYPE_CHECKING:
     from p2pcache.sim.cluster.node import SimNode
@@ -35,6 +36,9 @@ class Serving:
     def __init__(self, node: "SimNode", settings: UploadSettings) -> None:
         self._node = node
         self.queue: UploadQueue[Upload] = UploadQueue(settings)
+        # What it does instead of serving: "hung" sends nothing, "dripping" so little that the connection is given up,
+        # "busy" has never a place.
+        self.fault = ""
         self.askers: dict[int, SimNode] = {}  # who may request from us
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
@@ -46,6 +50,12 @@ class Serving:
         upload = Upload(asker, number, run)
         if not node.have >> run & 1:
             node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
+            return
+        if self.fault == "busy":
+            node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
+            return
+        if self.fault:
+            node.world.after(STALL_S, asker.gives_up, node, number, self.fault == "dripping")
             return
         self.queue.look(node.world.now)
         if not self.queue.offer(asker.node, upload, turn):

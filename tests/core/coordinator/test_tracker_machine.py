@@ -12,7 +12,15 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.leases.origin_integrity import Word
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Spoken, Unreached
+from p2pcache.core.membership.outputs import (
+    Close,
+    DialBack,
+    Output,
+    ReadRun,
+    Silent,
+    Spoken,
+    Unreached,
+)
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -69,7 +77,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 agent.connected = False
                 todo += self.tracking.disconnected(output.node, self.now)
                 continue
-            if isinstance(output, Unreached | Spoken):
+            if isinstance(output, Unreached | Spoken | Silent):
                 continue
             if isinstance(output, ReadRun):
                 todo += self.tracking.witnessed(output, Word.NONE, self.now)

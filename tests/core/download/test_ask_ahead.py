@@ -58,7 +58,7 @@ def test_what_waits_for_the_end_of_another_is_not_overdue() -> None:
     assert not behind & {r.run for r in twins}
 
 
-@pytest.mark.parametrize("outcome", [Outcome.STALLED, Outcome.LOST, Outcome.CANCELLED])
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.CANCELLED])
 def test_what_waits_takes_the_place_of_a_request_that_ends_badly(outcome: Outcome) -> None:
     desk, sent = busy_desk()
     assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError
+from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.io.blobs import bitmap
 from p2pcache.io.disk.disk import Disk, disk_errors, read_small, translate
 from tests.io.models.store_kit import REF, model, open_store
@@ -23,7 +23,7 @@ def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
     ("number", "kind"),
     [(errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EACCES, NotAllowed),
      (errno.EROFS, NotAllowed), (errno.ELOOP, NotAllowed), (errno.ENOENT, NotFound),
-     (errno.EIO, P2PCacheError)],
+     (errno.EIO, NoSpace), (errno.EINVAL, UsageError), (errno.EBUSY, P2PCacheError)],
 )  # fmt: skip
 def test_errors_are_translated_with_the_path(number: int, kind: type[P2PCacheError]) -> None:
     with pytest.raises(P2PCacheError, match="/cache/x: ") as raised, disk_errors("/cache/x"):

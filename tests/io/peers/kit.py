@@ -80,6 +80,10 @@ class FileStore:
             raise NotFound(f"chunk {chunk} is not here")
         return Source(self.file.fileno(), self.offsets[chunk], self.layout.lengths[chunk])
 
+    def unreadable(self, chunk: int) -> bool:
+        self.have.discard(chunk)
+        return True
+
     def begin(self, chunk: int) -> "FileWriter | None":
         if chunk in self.have:
             return None

@@ -17,7 +17,13 @@ class PeerLimits:
     stall_s: float = 10.0  # without a byte inside a DATA frame, either way
     ping_s: float = 4.0  # a quiet connection is asked for a sign of life
     idle_s: float = 10.0  # no byte at all: two PINGs were not answered
-    request_s: float = 30.0  # a request without a byte of DATA: a server's queue of 4 is long over
+    # A request without a byte of DATA: so many times what requests to anybody took of late, within these limits.
+    silent_times: float = 8.0
+    silent_s: float = 10.0
+    request_s: float = 30.0
+    # What a connection with requests brings in `stall_s`, at least: 128 kbit/s is no way to fetch a model, but what
+    # a neighbour whose disk or process hardly moves may still send.
+    least_bytes_per_s: float = 16384.0
     ban_s: float = 60.0  # who broke a rule is neither dialled nor let in for so long
     connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods
     half_open: int = (

@@ -53,6 +53,10 @@ class ChunkStore(Protocol):
         """Where a proved chunk lies. Raises NotFound."""
         ...
 
+    def unreadable(self, chunk: int) -> bool:
+        """The disk failed to read a proved chunk: don't offer it; whether that is news."""
+        ...
+
     def begin(self, chunk: int) -> ChunkWriter | None:
         """A writer, or None: proved already."""
         ...

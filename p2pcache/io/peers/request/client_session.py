@@ -17,6 +17,7 @@ from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.protocol.wire import Frame, Kind
+from p2pcache.io.peers.request.drips import Drips
 from p2pcache.io.peers.transport.channel import Channel, Plain
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.dialer import Dialer
@@ -51,6 +52,7 @@ class _Stream:
     number: int
     port: SwarmPort
     joined: bool = False
+    since: float = 0.0  # when it was asked whether we may join
     have: int = 0
     asked: dict[int, Asked] = field(default_factory=dict)  # by the scheduler's request number
 
@@ -70,6 +72,7 @@ class Requester:
         self._by_number: dict[int, _Stream] = {}
         self._next_stream = 0
         self._next_number = 0
+        self._drips = Drips(hub.limits)
         self._said: tuple[Challenge, Hello] | None = None
         self._connection: Connection | None = None
         self._over = False
@@ -154,19 +157,22 @@ class Requester:
         return True
 
     def tick(self, now: float) -> None:
-        """Deadlines: of the handshake, and of requests that nothing comes for."""
-        if not self.ready:
+        """Deadlines: of the handshake, of joining, and of requests that next to nothing comes for."""
+        connection = self._connection
+        if not self.ready or connection is None:
             if now > self._deadline:
                 self.close(Outcome.LOST, "the handshake took too long")
             return
-        connection = self._connection
-        if connection is None:
-            return
+        silent_s = self._hub.silent_s
         for stream in list(self._streams.values()):
+            if not stream.joined and now - stream.since > self._hub.limits.handshake_s:
+                self._not_served(stream)
             for asked in list(stream.asked.values()):
                 quiet_since = max(asked.since, connection.heard_data_at)
-                if now - quiet_since > self._hub.limits.request_s:
+                if now - quiet_since > silent_s:
                     self._drop(stream, asked, Outcome.STALLED)
+        if self._drips.look(connection, now):
+            self.close(Outcome.STALLED, "stalled: next to nothing comes")
 
     def close(self, outcome: Outcome, text: str) -> None:
         """End it, in whatever state."""
@@ -234,6 +240,7 @@ class Requester:
         said = wire.Join(
             digest, self._hub.advertise, port.layout.run_count, port.have_runs(), port.wants()
         )
+        stream.since = time.monotonic()
         connection.send(wire.join(stream.number, said))
 
     def _on_joined(self, frame: Frame) -> None:
@@ -252,8 +259,7 @@ class Requester:
         stream.port.peer_joined(self.node, known, frame.b)
 
     def _not_served(self, stream: _Stream) -> None:
-        was_joined = stream.joined
-        stream.joined = False
+        was_joined, stream.joined = stream.joined, False
         digest = stream.port.layout.digest
         for asked in list(stream.asked.values()):
             self._drop(stream, asked, Outcome.REFUSED)
@@ -342,6 +348,7 @@ class Requester:
         elif asked.left == 0 and asked.spans:
             self._next_span(stream, asked)
         elif asked.left == 0:
+            self._hub.took(time.monotonic() - asked.since)
             self._end(stream, asked, Outcome.DONE)
 
     def _drop(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.upload_queue import Turn, UploadQueue
 from p2pcache.errors import P2PCacheError
+from p2pcache.io.disk.region_hash import OF_DISKS
 from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.peers.protocol.ports import ChunkSource, ChunkStore
 from p2pcache.io.peers.protocol.wire import data_header
@@ -181,12 +183,23 @@ class Uploads:
                 return "cancelled"
             try:
                 source = upload.store.source(chunk)
+                os.pread(
+                    source.fd, 1, source.offset
+                )  # once its header is out only the connection's end says no
             except P2PCacheError as error:
                 _log.info("chunk %d can't be served: %s", chunk, error)
                 return "not here any more"
-            self._send(
-                connection, data_header(upload.stream, upload.number, chunk, source.length), source
-            )
+            except OSError as error:
+                _give_up(upload, chunk, error)
+                return "it can't be read here"
+            try:
+                self._send(
+                    connection, data_header(upload.stream, upload.number, chunk, source.length), source
+                )  # fmt: skip
+            except OSError as error:
+                if error.errno in OF_DISKS:
+                    _give_up(upload, chunk, error)
+                raise
         connection.drain()
         return ""
 
@@ -210,3 +223,11 @@ class Uploads:
             at += moved
             connection.bytes_out += moved
             self._up.take(moved)
+
+
+def _give_up(upload: Upload, chunk: int, error: OSError) -> None:
+    if upload.store.unreadable(chunk):
+        _log.warning(
+            "the cache's disk failed to read chunk %d: %s; what its file holds isn't served before it is proved "
+            "again (`dmesg` says how the disk fails)", chunk, error.strerror,
+        )  # fmt: skip

@@ -5,6 +5,7 @@ import math
 import select
 import socket
 import struct
+import termios
 
 # Of `struct tcp_info` in <linux/tcp.h>.
 _LAST_DATA_AT = 52  # `tcpi_last_data_recv`, milliseconds ago
@@ -38,6 +39,11 @@ def rate(sock: socket.socket) -> int:
     """At which bytes reached the peer lately, per second; 0: not known."""
     (found,) = struct.unpack_from("=Q", _info(sock), _RATE_AT)
     return int(found)
+
+
+def unread(fd: int) -> int:
+    """Bytes that came and wait for us."""
+    return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
 def unsent(sock: socket.socket) -> int:

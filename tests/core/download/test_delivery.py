@@ -1,0 +1,127 @@
+"""A neighbour that delivers nothing holds nothing, until it delivers."""
+
+from p2pcache.core.swarm.commands import Fetch, Request, Stuck
+from p2pcache.core.swarm.events import (
+    LeaseGranted,
+    Members,
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    PeerLeft,
+    RequestEnded,
+    TrackerDown,
+)
+from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
+
+HUNG, GOOD = 2, 3
+
+
+def stalled(desk: Desk) -> list[Stuck]:
+    """The hung one is asked, and the data plane gives up; what the tracker is told."""
+    asked = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
+    desk.sleep(10.0)
+    for request in asked:
+        desk.do(RequestEnded(request.request, Outcome.STALLED))
+    return of(Stuck, desk.out)
+
+
+def test_who_stalls_is_named_at_once_and_what_it_has_lacks_a_holder() -> None:
+    desk = Desk()
+    desk.up()
+    (told, *_) = stalled(desk)
+    assert told.vain == (HUNG,)
+    assert told.lacks == desk.full
+    assert desk.s.waits_for(desk.now) == "lease"
+    assert not desk.s.view(desk.now).peers[0].delivers
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(1, 5)))
+    assert fetch.run == 0, "a lease isn't kept back for what the hung one might send"
+
+
+def test_it_is_asked_for_one_run_now_and_then_and_believed_when_that_comes() -> None:
+    desk = Desk()
+    desk.up()
+    stalled(desk)
+    (probe,) = of(Request, desk.sleep(SETTINGS.stuck_after_s / 2))
+    assert probe.peer == HUNG
+    desk.out.clear()
+    desk.do(RequestEnded(probe.request, Outcome.DONE))
+    assert Stuck(0, gives=(HUNG,)) in desk.out
+    assert desk.s.view(desk.now).peers[0].delivers
+    assert len({r.run for r in of(Request, desk.out)}) > 1, "as much as before"
+
+
+def test_what_a_hung_one_was_asked_for_is_asked_of_others() -> None:
+    desk = Desk(runs=1)
+    desk.up()
+    stalled(desk)
+    desk.sleep(2.0)  # the probe is under way
+    assert [r.peer for r in of(Request, desk.do(PeerJoined(GOOD, 1)))] == [GOOD]
+
+
+def test_a_new_connection_is_no_reason_to_believe_who_never_sent_anything() -> None:
+    desk = Desk()
+    desk.up()
+    stalled(desk)
+    desk.do(PeerLeft(HUNG))
+    desk.do(PeerJoined(HUNG, desk.full))
+    assert not desk.s.view(desk.now).peers[0].delivers
+
+
+def test_who_sent_something_before_is_believed_once_more_on_a_new_connection() -> None:
+    desk = Desk()
+    desk.up()
+    first, second, *_ = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
+    desk.do(RequestEnded(first.request, Outcome.DONE))
+    desk.do(RequestEnded(second.request, Outcome.STALLED))
+    desk.do(PeerLeft(HUNG))
+    desk.do(PeerJoined(HUNG, desk.full))
+    assert desk.s.view(desk.now).peers[0].delivers
+
+
+def test_connections_that_end_whenever_something_is_asked_count_like_a_stall() -> None:
+    desk = Desk()
+    desk.up()
+    for _ in range(2):
+        request, *_ = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
+        desk.do(RequestEnded(request.request, Outcome.LOST))
+        desk.do(PeerLeft(HUNG))
+    desk.do(PeerJoined(HUNG, desk.full))
+    assert not desk.s.view(desk.now).peers[0].delivers
+
+
+def refused_for(desk: Desk, seconds: float, moving: bool) -> bool:
+    """Every request to one neighbour is refused for so long; whether it is still believed."""
+    desk.up()
+    desk.do(PeerJoined(GOOD, 0))
+    desk.do(PeerJoined(HUNG, desk.full))
+    answered: set[int] = set()
+    end, news = desk.now + seconds, 0
+    while desk.now < end:
+        for request in of(Request, desk.out):
+            if request.request not in answered and request.peer == HUNG:
+                answered.add(request.request)
+                desk.do(RequestEnded(request.request, Outcome.BUSY))
+        if moving and desk.now > end - seconds + news + 1:
+            desk.do(PeerHas(GOOD, 1 << news, 1))
+            news += 1
+        desk.sleep(0.1)
+    return next(p.delivers for p in desk.s.view(desk.now).peers if p.node == HUNG)
+
+
+def test_who_refuses_everything_while_nothing_moves_is_believed_no_more() -> None:
+    assert refused_for(Desk(), SETTINGS.owner_patience_s, moving=False)
+    assert not refused_for(Desk(), 2 * SETTINGS.owner_patience_s + 2, moving=False)
+
+
+def test_a_crowded_one_is_believed_while_the_swarm_moves() -> None:
+    assert refused_for(Desk(), 3 * SETTINGS.owner_patience_s, moving=True)
+
+
+def test_without_a_tracker_an_owner_that_delivers_nothing_is_passed_over() -> None:
+    desk = Desk()
+    desk.up()
+    desk.do(Members((1, HUNG)))
+    desk.do(TrackerDown())
+    stalled(desk)
+    desk.sleep(2 * SETTINGS.owner_patience_s)
+    assert of(Fetch, desk.out), "we own everything, and read it"
