@@ -56,16 +56,18 @@ from p2pcache.io.tasks import Tasks, Threads
 
 log = logging.getLogger(__name__)
 
-ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
-ASK_AGAIN_S = 10.0  # after a refusal: is it over? Nobody may pull for hours
-PROVE_S = 60.0  # one that doesn't take our credentials is asked again
+ORIGIN_RETRY_S = 10.0  # between two tries to open the origin
+ASK_AGAIN_S = (
+    10.0  # between two tests whether a refusal of the origin is over: a pull may not come for hours
+)
+PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 
 
 class AgentApp:
     """One agent: `async with AgentApp(...).running():` serves until the block ends."""
 
     def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
-        """Build the parts; nothing listens or connects yet. `limits`: of the API, else the usual ones.
+        """Build the parts; nothing listens or connects yet. `limits`: of the API; default: the usual ones.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
@@ -142,9 +144,9 @@ class AgentApp:
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
-        self._openers = Threads(2, name="origin-open")  # a storage that hangs can't hold up our end
+        self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        self._announced: set[str] = set()  # swarms that the last announcement named
+        self._announced: set[str] = set()  # digests of the swarms in the last announcement
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -199,7 +201,7 @@ class AgentApp:
         self.downloads.stop()
 
     async def _use_origin(self, url: str) -> None:
-        """Open the storage; when it can't be had, say so and try again later."""
+        """Open the storage; if it can't be opened, log it and try again later."""
         self._opening(url)
         try:
             repo = OriginRepo(await self._openers.run(open_origin, url))
@@ -219,7 +221,7 @@ class AgentApp:
             self.origin.settled.set()
 
     async def _prove_origin(self, repo: OriginRepo) -> None:
-        """Wrong credentials, or a bucket that isn't there, should be known before the first pull."""
+        """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
         while self.origin.repo is repo:
             doubt: P2PCacheError | None = None
             try:
@@ -232,7 +234,7 @@ class AgentApp:
             if doubt is None:
                 break
             await asyncio.sleep(PROVE_S)
-        while self.origin.repo is repo:  # credentials end, too, and are renewed
+        while self.origin.repo is repo:  # credentials may expire later, and be renewed
             await asyncio.sleep(ASK_AGAIN_S)
             await self._openers.run(repo.ask_again)
 
@@ -256,8 +258,8 @@ class AgentApp:
     # -- TrackerHandler ----------------------------------------------------------------------------
 
     def announcement(self) -> m.Announce:
-        """All that we are and have."""
-        self._find_ourselves()
+        """This node's whole state."""
+        self._update_address()
         self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
@@ -265,8 +267,8 @@ class AgentApp:
             self._name, warms=True,
         )  # fmt: skip
 
-    def _find_ourselves(self) -> None:
-        """Where we listen on every address, ours is the one that has just led to the tracker: it may be a new one."""
+    def _update_address(self) -> None:
+        """Update our address if we listen on every address: the one that reaches the tracker may have changed."""
         link = self.link
         if link is None or self.settings.advertise or not is_wildcard(self._host):
             return
@@ -280,7 +282,7 @@ class AgentApp:
             self.net.move(address)
 
     def heartbeat(self) -> m.Heartbeat:
-        """We live; swarms that want something tell their state."""
+        """A sign of life, with the states of swarms that want runs."""
         cached, free = self.store.usage()
         active = tuple(s.state() for s in self.downloads.swarms.values() if s.wants())
         return m.Heartbeat(self.net.load, active, free, cached)
@@ -288,14 +290,16 @@ class AgentApp:
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
         if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
-            self._opening(settled.origin)  # at once: a lease may be granted before the task runs
+            self._opening(
+                settled.origin
+            )  # now, because a lease may be granted before the task runs
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
             if digest not in self._announced and self.link is not None:
-                self.link.send(m.Enter(swarm.state()))  # it came between our words and the answer
+                self.link.send(m.Enter(swarm.state()))  # it began after the announcement
         if self.link is not None:
-            self.link.send(self.heartbeat())  # how full we are shouldn't wait for the first beat
+            self.link.send(self.heartbeat())  # the tracker should know our free space at once
 
     def tracker_down(self) -> None:
         """Tell every swarm."""
@@ -303,7 +307,7 @@ class AgentApp:
             swarm.tracker_down()
 
     def tracker_said(self, message: m.ToAgent) -> None:
-        """Route by model."""
+        """Hand a message of the tracker to the part that it is for."""
         if isinstance(message, m.Warm):
             self.warms.on_warm(message)
             return
@@ -318,7 +322,7 @@ class AgentApp:
 
 
 def _own_address(settings: AgentSettings, host: str, port: int) -> str:
-    """What to tell peers when we listen on every address; "" where the bound address will do."""
+    """The address to announce when we listen on every address; "": the bound address will do."""
     if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker)

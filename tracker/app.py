@@ -31,11 +31,11 @@ from p2pcache.tracker.warming import Warming
 
 _log = logging.getLogger(__name__)
 
-PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
-REQUEST_BYTES = 64 << 10  # every call is a GET, a handshake has 1 KiB: strangers need no more
-MOST_MEMBERS = 20_000  # connections; twice the largest cluster that was simulated
-SILENCE_S = 10.0  # docs/protocol.md; a heartbeat that comes late, and four seconds
-NOTES_S = 5.0  # how often the members' lists are written down
+PROBE_S = 5.0  # between two probes of the origin, for /readyz
+REQUEST_BYTES = 64 << 10  # every call is a GET, and a handshake has 1 KiB
+MOST_MEMBERS = 20_000  # connections, twice the largest supported cluster
+SILENCE_S = 10.0  # docs/protocol.md; a late heartbeat, and four seconds
+NOTES_S = 5.0  # between two writes of the notes
 
 
 class TrackerApp:
@@ -48,7 +48,7 @@ class TrackerApp:
         members: MemberSettings | None = None,
         leases: LeaseSettings | None = None,
     ) -> None:
-        """Build the parts; nothing listens yet. `members` and `leases`: other clocks, for tests.
+        """Build the parts; nothing listens yet. `members` and `leases`: other settings, for tests.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, origin, state dir).
@@ -125,14 +125,14 @@ class TrackerApp:
                 self._say_hello()
                 yield
                 _log.info("stopping: saying goodbye to %d members", len(self.members))
-                memory = self.tracking.memory()  # before the goodbyes empty it
+                memory = self.tracking.memory()  # before members leave
                 await self.members.close()
                 await self._save(memory)
         finally:
             self.catalog.close()
 
     def pace_garbage(self) -> None:
-        """Collect cycles at our own times; for a process that is a tracker and nothing else."""
+        """Pace the garbage collector; for a process that only runs a tracker."""
         members = self.members
         Garbage(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
 
@@ -144,7 +144,7 @@ class TrackerApp:
             _log.info("nothing to reload: there is no certificate")
 
     def headline(self) -> str:
-        """How it goes, in one line, for `systemctl status`."""
+        """The tracker's state in one line, for `systemctl status`."""
         reasons = self._views.reasons()
         return (
             f"not ready: {'; '.join(reasons)}" if reasons else f"ready: {len(self.members)} members"
@@ -158,12 +158,12 @@ class TrackerApp:
         elif not self._secret.key:
             who = "anybody who reaches this port" if self.settings.insecure else "local processes"
             _log.warning("no cluster key: %s can join and read every model", who)
-        if self.catalog.trouble is not None:  # later ones are told when they come
+        if self.catalog.trouble is not None:  # `_probe` logs later ones
             _log.warning("not ready: origin: %s", self.catalog.trouble)
 
     def _warnings(self) -> list[str]:
-        """What an operator should look at, though all works."""
-        return self.members.warnings() + (self.tls.warnings() if self.tls is not None else [])
+        """What an operator should look at although the tracker is ready."""
+        return self.members.log.warnings() + (self.tls.warnings() if self.tls is not None else [])
 
     async def _probe(self) -> None:
         before = str(self.catalog.trouble or "")

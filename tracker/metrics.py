@@ -1,4 +1,4 @@
-"""What Prometheus sees of the tracker: gathered at scrape time from the parts that keep the counts."""
+"""The tracker's Prometheus metrics, gathered at scrape time from the parts that keep the counts."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.questions import Questions
 
-MAX_SWARMS = 500  # with series of their own: ten each; those that most nodes want come first
+MAX_SWARMS = 500  # with series of their own; swarms that most nodes want come first
 
 
 class TrackerMetrics(Collector):
-    """The tracker's counters. Nothing is counted twice: each value has one owner."""
+    """The tracker's counters. Each value is kept in one place."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TrackerMetrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: registering must not need a running tracker."""
+        """No metric in advance: registering must not need a running tracker."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -63,7 +63,7 @@ class TrackerMetrics(Collector):
             ("polls", "Times that a swarm was asked what it has.", totals.polls),
             ("blames", "Wrong bytes from a peer, as members told.", totals.blames),
             ("handshakes_refused", "Connections that failed to become members.",
-             self._members.refused + (self._tls.refused if self._tls is not None else 0)),
+             self._members.log.refused + (self._tls.refused if self._tls is not None else 0)),
         ):  # fmt: skip
             yield CounterMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
         kinds = self._members.messages.items()
@@ -97,9 +97,9 @@ class TrackerMetrics(Collector):
              sum(len(swarm.book.leases) for swarm in swarms)),
             ("swarms_stopped", "Models whose origin bytes are wrong.",
              sum(swarm.book.stopped is not None for swarm in swarms)),
-            ("shunned_members", "MemberHub caught sending wrong bytes, per model.",
+            ("shunned_members", "Members caught sending wrong bytes, per model.",
              sum(swarm.roster.shunned for swarm in swarms)),
-            ("unreached_members", "MemberHub that can't be dialled, or couldn't be fetched from lately.",
+            ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
              len(self._tracking.unreached(now))),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
              max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),

@@ -1,4 +1,4 @@
-"""What the tracker tells people: nodes, swarms, status, as plain JSON-ready objects."""
+"""Views of the tracker's state for people: nodes, swarms, status, as JSON-ready objects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ class Views:
         self._started = clock.now()
 
     def reasons(self) -> list[str]:
-        """Why the tracker isn't ready, for everybody; empty when it is. The log has storage's words."""
+        """Why the tracker isn't ready, without storage's own words; empty when it is. The log has those."""
         trouble = self._catalog.trouble
         return [] if trouble is None else [f"origin: {openly(trouble)}"]
 
@@ -106,7 +106,7 @@ class Views:
         }  # fmt: skip
 
     def status(self) -> dict[str, object]:
-        """Everything about the tracker that fits a screen."""
+        """The tracker's state on one screen."""
         totals = self._tracking.totals()
         return {
             "version": p2pcache.__version__, "epoch": self._tracking.epoch,

@@ -1,6 +1,6 @@
-"""`Ask` "warm": sees to it that so many nodes of the cluster get a model.
+"""Answers the question "warm": chooses nodes for a model and tells them to fetch it.
 
-Once, not for ever: who loses the model later is not told again.
+It does so once. A node that loses the model later is not told again.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from p2pcache.tracker.catalog import Catalog
 
 _log = logging.getLogger(__name__)
 
-TOLD_S = 15.0  # a node resolves the name, reads the manifest and sets the space aside
-ALL_S = 40.0  # rounds of it, when nodes refuse; who asks waits for a minute
+TOLD_S = 15.0  # for one node to resolve the ref, read the manifest and reserve the space
+ALL_S = 40.0  # for all rounds, when nodes refuse; the asking agent waits longer
 MAX_REPLICAS = 100_000  # more than any cluster has nodes
 
 
@@ -36,7 +36,7 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Warming:
-    """Chooses nodes, tells them, and gathers what they say."""
+    """Chooses nodes, tells them, and gathers their answers."""
 
     def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
         self.send_to: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
@@ -49,10 +49,10 @@ class Warming:
         self._turns = Turns()
 
     async def warm(self, text: str) -> dict[str, object]:
-        """What "warm" is answered with (docs/protocol.md).
+        """Warm a model; return the answer of "warm" in docs/protocol.md.
 
         Raises:
-            UsageError: not a wish.
+            UsageError: the text is no wish.
             NotFound, OriginUnavailable, Unreachable: the model can't be looked up.
         """
         try:
@@ -65,7 +65,7 @@ class Warming:
         digest = ref.digest or (await self._catalog.tag(ref)).digest
         encoded = await self._catalog.manifest(digest)
         manifest = await asyncio.to_thread(manifests.decode, encoded, digest)
-        async with self._turns.of(digest):  # two who ask at once mustn't choose twice as many
+        async with self._turns.of(digest):  # two questions at once must not choose twice the nodes
             before = self._tracking.spread(digest)
             told = await self._tell_nodes(ref, digest, wish.replicas, manifest.size_bytes)
         rows = [
@@ -89,7 +89,7 @@ class Warming:
     async def _tell_nodes(
         self, ref: Ref, digest: str, replicas: int, size_bytes: int
     ) -> list[tuple[int, Node, m.Warmed]]:
-        """Tell as many nodes as are missing, and others for those that refuse."""
+        """Tell as many nodes as are missing, and further ones in place of those that refuse."""
         dice = random.Random(int(digest[:16], 16) ^ self._tracking.epoch)
         told: dict[int, tuple[int, Node, m.Warmed]] = {}
         deadline = self._clock.now() + ALL_S
@@ -98,7 +98,7 @@ class Warming:
             fresh = {node: record for node, record in spread.others.items() if node not in told}
             good = {node for node, (_, _, said) in told.items() if not said.code}
             missing = replicas - len(spread.holders.keys() | good)
-            # A thousand copies among 10,000 nodes take a third of a second.
+            # The choice takes long in a large cluster.
             chosen = await asyncio.to_thread(
                 choose, fresh, spread.holders.values(), missing, size_bytes, dice
             )

@@ -1,4 +1,4 @@
-"""What a pull waits for while it runs, and where its time went afterwards: `GET /v1/explain`."""
+"""Explains a pull, for `GET /v1/explain`: what it waits for while it runs, where its time went afterwards."""
 
 import asyncio
 
@@ -16,13 +16,13 @@ from p2pcache.ids import Ref, format_node
 from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
 from p2pcache.io.disk.store_info import here, untold
 
-MOST = 50  # of peers and of what is in flight: more than a node asks for at once
-STUCK = 3  # runs whose story is told
+MOST = 50  # peers, and requests and reads in flight, in one answer
+STUCK = 3  # runs whose story is in the answer
 BEHIND = "warms and the background wait for others that go first: see p2pcache ps"
 
 
 class Explainer:
-    """Puts together what the scheduler, the download and the history know. Read only."""
+    """Gathers what the scheduler, the download and the history know. It changes nothing."""
 
     def __init__(
         self, parts: Parts, downloads: DownloadManager, journal: Journal, governor: GovernorLoop
@@ -33,7 +33,7 @@ class Explainer:
         self._governor = governor
 
     async def explain(self, ref: Ref) -> dict[str, object]:
-        """Everything about the pull of a model that runs, else about the last one.
+        """The running pull of a model, else the last one.
 
         Raises:
             NotFound: this node never pulled it.
@@ -55,7 +55,7 @@ class Explainer:
         }  # fmt: skip
 
     async def _digest(self, ref: Ref) -> str:
-        """What the name means here: of the pull that runs, else of the cache; "" for nothing."""
+        """The digest of a ref: of the running pull, else of the cache; "": it has none."""
         for digest, download in self._downloads.running.items():
             if download.ref.tag_key == ref.tag_key:
                 return digest
@@ -78,7 +78,7 @@ class Explainer:
     def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
         swarm, began = download.swarm, download.timeline.began
         view, counters = scheduler.view(now), scheduler.counters
-        # Held back it wants nothing for the moment, and isn't done all the same.
+        # A download that is held back wants no run now, though runs are missing.
         every = download.wanted & bitset.full(swarm.layout.run_count)
         missing = view.needed if scheduler.wanted else every & ~scheduler.have
         return {
@@ -99,7 +99,7 @@ class Explainer:
 
 
 def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
-    """The neighbours, who gives most first."""
+    """The neighbours, fastest first."""
     members = swarm.neighbours.members
     ranked = sorted(view.peers, key=lambda peer: (-(peer.rate or 0.0), peer.node))
     return [
@@ -115,7 +115,7 @@ def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
 
 
 def _flying(some: tuple[InFlight, ...]) -> list[dict[str, object]]:
-    """What is in flight, the oldest first."""
+    """Requests or reads in flight, the oldest first."""
     ranked = sorted(some, key=lambda one: -one.seconds)[:MOST]
     told: list[dict[str, object]] = [
         {"run": one.run, "seconds": round(one.seconds, 2)} for one in ranked
@@ -127,6 +127,6 @@ def _flying(some: tuple[InFlight, ...]) -> list[dict[str, object]]:
 
 
 def _since(line: str, began: float) -> str:
-    """A line of a story, with its time since the pull began."""
+    """A line of a run's story, with its time in seconds since the pull began."""
     at, _, text = line.partition(" ")
     return f"{float(at) - began:.3f} {text}"

@@ -1,4 +1,4 @@
-"""What Prometheus sees of an agent: counters gathered at scrape time from the parts that keep them."""
+"""The agent's Prometheus metrics, gathered at scrape time from the parts that keep the counts."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -32,12 +32,12 @@ _CODES = (
     8,
     9,
     10,
-)  # of errors.py; there from the start, so that rates begin at 0
+)  # of errors.py; present from the start, so that rates begin at 0
 _ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
 
 
 class AgentMetrics(Collector):
-    """The agent's figures of merit. Nothing is counted twice: each value has one owner."""
+    """The agent's counters. Each value is kept in one place."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AgentMetrics(Collector):
         return {**taken, "served": self._parts.net.stats.bytes_served}
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: registering must not need a running agent."""
+        """No metric in advance: registering must not need a running agent."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -75,7 +75,7 @@ async def test_a_replayed_hello_is_worthless(key_file: str) -> None:
             msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
         async with dialled(app.address) as (socket, challenge):
             assert "another cluster key" in await refused(socket, overheard)
-        assert app.members.refused >= 1
+        assert app.members.log.refused >= 1
 
 
 async def test_no_two_challenges_are_the_same(key_file: str) -> None:
@@ -353,7 +353,7 @@ async def test_wrong_keys_do_not_fill_the_log(
         for _ in range(30):
             async with dialled(app.address) as (socket, challenge):
                 await refused(socket, answer(challenge, secret=Secret(b"w" * 32)))
-        assert app.members.refused == 30
+        assert app.members.log.refused == 30
     lines = [
         record for record in caplog.records
         if record.levelname == "WARNING" and "refused a member" in record.message

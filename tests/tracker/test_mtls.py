@@ -90,7 +90,7 @@ async def test_without_a_certificate_one_may_look_and_no_more(
             await http.ws_connect(f"https://{app.address}/v1/member", ssl=context)
         assert caught.value.status == 403
         assert "refused a member from 127.0.0.1: members show a certificate here" in caplog.text
-        assert app.members.refused == 1
+        assert app.members.log.refused == 1
 
 
 async def test_strangers_and_the_expired(

@@ -1,4 +1,4 @@
-"""The tracker as a second reader: what a member reads wrong it reads itself, before anybody is stopped."""
+"""The witness: the tracker reads a run that a member read wrong, before it stops the model."""
 
 import asyncio
 import logging
@@ -19,16 +19,16 @@ from p2pcache.tracker.catalog import Catalog
 
 _log = logging.getLogger(__name__)
 
-WAITING = 16  # runs that may wait to be read: there is one model in trouble at a time, or all are
-READ_S = 8.0  # a run over a slow link; the member's pull waits for it
-MOST_MANIFEST_BYTES = 32 << 20  # of larger ones the tables would take the tracker's memory
+WAITING = 16  # runs that may wait: usually one model is in trouble at a time
+READ_S = 8.0  # for a run over a slow link; the member's pull waits for it
+MOST_MANIFEST_BYTES = 32 << 20  # the tables of a larger one would take too much memory
 
 
 class Witness:
-    """Reads runs, one after the other, and keeps nothing of them."""
+    """Reads runs one after the other, and keeps no bytes of them."""
 
     def __init__(self, catalog: Catalog, done: Callable[[ReadRun, Word], None]) -> None:
-        """`done` is told once of each run how it ended."""
+        """`done` is called once for each run, with the finding."""
         self.reads = 0  # for metrics
         self._catalog = catalog
         self._done = done
@@ -72,7 +72,7 @@ def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> Word:
     )
     if outcome is Outcome.DONE:
         return Word.RIGHT
-    # Who doesn't find the manifest looks at an empty mount or another bucket itself.
+    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket.
     wrong = outcome is Outcome.MISMATCH and repo.has_manifest(asked.digest)
     return Word.WRONG if wrong else Word.NONE
 

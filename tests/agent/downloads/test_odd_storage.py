@@ -48,7 +48,7 @@ async def test_the_odd_node_is_told_and_the_others_get_the_model(
             assert (await pull(bad, "m"))["event"] == "done", "peers bring what its storage lacks"
         (swarm,) = one.tracking.swarms.values() or [None]
         assert swarm is None or swarm.book.stopped is None
-    said = [r.getMessage() for r in caplog.records if r.name == "p2pcache.tracker.members.hub"]
+    said = [r.getMessage() for r in caplog.records if r.name == "p2pcache.tracker.members.member_log"]
     assert any("it says that storage has run" in text for text in said)
     assert any("the tracker reads run" in text for text in said)
 

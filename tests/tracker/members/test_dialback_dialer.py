@@ -1,4 +1,4 @@
-"""MemberHub are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
+"""Members are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
 
 import asyncio
 import contextlib

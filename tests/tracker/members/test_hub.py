@@ -59,7 +59,7 @@ async def test_the_right_key_is_needed(key_file: str) -> None:
             with pytest.raises((NotAllowed, TypeError)):
                 async with FakeAgent(2, wrong).member(app.address):
                     pass
-        assert app.members.refused == 2
+        assert app.members.log.refused == 2
 
 
 async def test_nobody_has_the_number_of_nobody() -> None:
@@ -67,7 +67,7 @@ async def test_nobody_has_the_number_of_nobody() -> None:
         with pytest.raises((NotAllowed, TypeError)):
             async with FakeAgent(0).member(app.address):
                 pass
-        assert app.members.refused == 1
+        assert app.members.log.refused == 1
         assert len(app.members) == 0
 
 
@@ -80,7 +80,7 @@ async def test_a_wrong_first_word_ends_the_handshake() -> None:
                 frame = await socket.receive(timeout=30)
                 assert frame.type is aiohttp.WSMsgType.CLOSE
                 assert frame.data == aiohttp.WSCloseCode.POLICY_VIOLATION
-        assert app.members.refused == 4
+        assert app.members.log.refused == 4
         assert len(app.members) == 0
 
 
@@ -252,7 +252,7 @@ async def test_who_is_gone_gets_nothing_more() -> None:
         live.rouse()
         async with asyncio.timeout(5):
             await agent.wait_closed()
-            await live.ended()
+            await live.wait_ended()
         live.rouse()
         assert not any(isinstance(x, m.Answer) for x in agent.mail)
 
@@ -271,7 +271,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             for _ in range(4000):  # more than all buffers on the way
                 live.put(answer)
             async with asyncio.timeout(30):
-                await live.ended()
+                await live.wait_ended()
             assert live._behind > 0
 
 
