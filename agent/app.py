@@ -169,7 +169,7 @@ class AgentApp:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
                     self._labeller.start()
-                await stack.enter_async_context(self.listeners.open(self.api))
+                await stack.enter_async_context(self.listeners.listening(self.api))
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,

@@ -5,7 +5,7 @@ import faulthandler
 import uvloop
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.node.location import settled
+from p2pcache.agent.node.location import located
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
 from p2pcache.io.disk.syscalls import give_back_blocks_of
@@ -34,7 +34,7 @@ def run(settings: AgentSettings) -> int:
 async def _serve(settings: AgentSettings) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
-        app = AgentApp(await settled(settings))
+        app = AgentApp(await located(settings))
         on_hangup(app.reload)
         async with app.running():
             app.warms.resume()

@@ -31,7 +31,7 @@ UNLIMITED = frozenset({"/v1/member"})  # a storm of agents behind one address is
 # An answer that costs this much CPU time is kept, so that fifty people who watch a large storm cost what one does.
 DEAR_S = 0.002
 KEEP_S = 1.0
-MOST_KEPT = 64  # answers; mostly models that somebody looks at
+MOST_KEPT = 64  # answers; mostly models that a person looks at
 
 # The page runs its own script and style, and talks to this tracker only, whatever a member's name contains.
 _PAGE_HEADERS = {

@@ -91,7 +91,7 @@ class Catalog:
         record = self.known_tag(ref)
         if record is None:
             wait_s = TAG_WAIT_S if self.trouble is None else TROUBLE_WAIT_S
-            record = await self._once(("tag", *ref.tag_key), lambda: self._read_tag(ref), wait_s)
+            record = await self._shared(("tag", *ref.tag_key), lambda: self._read_tag(ref), wait_s)
         if isinstance(record, P2PCacheError):
             raise type(record)(str(record))
         return record
@@ -119,7 +119,7 @@ class Catalog:
         known = self.known_manifest(digest)
         if known is not None:
             return known
-        return await self._once(
+        return await self._shared(
             ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
         )
 
@@ -160,7 +160,7 @@ class Catalog:
         """Check whether the origin answers; `trouble` has the result."""
         if self.url:
             try:
-                await self._once(("probe",), self._probe, TAG_WAIT_S)
+                await self._shared(("probe",), self._probe, TAG_WAIT_S)
             except P2PCacheError as error:
                 self.trouble = error
 
@@ -178,7 +178,7 @@ class Catalog:
             OriginUnavailable: it took longer than `wait_s`.
             P2PCacheError: `work` failed, or there is no origin.
         """
-        return await self._once(key, lambda: work(self._get_repo()), wait_s)
+        return await self._shared(key, lambda: work(self._get_repo()), wait_s)
 
     # -- on worker threads -------------------------------------------------------------------------
 
@@ -225,10 +225,10 @@ class Catalog:
             flight = asyncio.get_running_loop().create_future()
             flight.add_done_callback(lambda f: f.cancelled() or f.exception())
             self._flights[key] = flight
-            self._tasks.spawn_contained(self._fly(key, work, flight), name=" ".join(key))
+            self._tasks.spawn_contained(self._run_flight(key, work, flight), name=" ".join(key))
         return flight
 
-    async def _once(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
+    async def _shared(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
         flight = self._flight(key, work)
         try:
             async with asyncio.timeout(wait_s):
@@ -236,7 +236,7 @@ class Catalog:
         except TimeoutError:
             raise OriginUnavailable(f"{self.url} didn't answer within {wait_s:.0f} s") from None
 
-    async def _fly(
+    async def _run_flight(
         self, key: tuple[str, ...], work: Callable[[], T], flight: "asyncio.Future[T]"
     ) -> None:
         try:

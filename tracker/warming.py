@@ -105,14 +105,14 @@ class Warming:
             if not chosen:
                 break
             limit_s = min(TOLD_S, left_s)
-            answers = await asyncio.gather(*(self._one(node, ref, limit_s) for node in chosen))
+            answers = await asyncio.gather(*(self._ask_node(node, ref, limit_s) for node in chosen))
             for node, said in zip(chosen, answers, strict=True):
                 told[node] = (node, fresh[node], said)
                 if not said.code:
                     self._tracking.warmed(node, said.digest)
         return list(told.values())
 
-    async def _one(self, node: int, ref: Ref, limit_s: float) -> m.Warmed:
+    async def _ask_node(self, node: int, ref: Ref, limit_s: float) -> m.Warmed:
         self._number += 1
         number = self._number
         future: asyncio.Future[m.Warmed] = asyncio.get_running_loop().create_future()

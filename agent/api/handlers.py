@@ -182,7 +182,7 @@ class Api:
     async def demand(self, request: web.Request) -> web.Response:
         """Note the runs that an attached loader needs, or waits for; answer how many are missing."""
         wanted = await scaffold.read_json(request, DemandRequest)
-        missing = self._loads.demand(
+        missing = self._loads.on_demand(
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
         return scaffold.json_response({"missing": missing})
@@ -244,7 +244,7 @@ class Api:
     async def manifests(self, request: web.Request) -> web.Response:
         """Begin a push; answer which blobs are missing."""
         encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
-        digest, missing = await self._pushes.begin(
+        digest, missing = await self._pushes.offer(
             encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
         )
         return scaffold.json_response(
@@ -296,7 +296,7 @@ class Api:
         ref = scaffold.wanted_ref(request)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "rm", model=str(ref)) as entry:
-            removed = await self._housekeeping.remove(ref)
+            removed = await self._housekeeping.remove_ref(ref)
             entry.fields |= removed._asdict()
         return scaffold.json_response({"removed": str(ref), **removed._asdict()})
 
@@ -304,7 +304,9 @@ class Api:
         """Remove what nothing names."""
         wanted = await scaffold.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
-            result = await self._housekeeping.prune(dry_run=wanted.dry_run, everything=wanted.all)
+            result = await self._housekeeping.prune_cache(
+                dry_run=wanted.dry_run, everything=wanted.all
+            )
             entry.fields |= {"bytes_freed": result.bytes_freed}
         return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
@@ -314,7 +316,7 @@ class Api:
         ref = Ref.parse(wanted.ref)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         entry = Entry(caller.who, "verify", model=str(ref))
-        return await stream(request, audited(entry, self._housekeeping.verify(ref)))
+        return await stream(request, audited(entry, self._housekeeping.verify_model(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Listeners:
         self.gate = Gate(key=key, client_namespaces=namespaces, limits=limits or ApiLimits())
 
     @contextlib.asynccontextmanager
-    async def open(self, api: Api) -> AsyncIterator[None]:
+    async def listening(self, api: Api) -> AsyncIterator[None]:
         """Listen for the length of the block.
 
         Raises:

@@ -34,7 +34,7 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     force_generation: bool = False
     include: list[str] = []  # patterns; without `include` and `exclude` the whole model
     exclude: list[str] = []
-    background: bool = False  # nobody waits for it: others go first
+    background: bool = False  # no client waits for it: other pulls go first
 
 
 class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class LingerRequest(msgspec.Struct, forbid_unknown_fields=True):
 class Rule(NamedTuple):
     """What a call needs."""
 
-    scope: Scope | None  # None: no right, whoever reaches the listener may ask
+    scope: Scope | None  # None: no right, every client of the listener may ask
     where: Where
     slots: Slots = ""
     cheap: bool = False  # many a second are usual

@@ -121,7 +121,7 @@ class Resolver:
         known = await asyncio.to_thread(self._store.tag_of, ref)
         if known is not None:
             return Resolved(known.digest, known.generation, stale=True)
-        raise self.nobody(f"can't resolve {ref.short}")
+        raise self.no_answer(f"can't resolve {ref.short}")
 
     async def manifest(self, digest: str) -> bytes:
         """The manifest's proved bytes.
@@ -141,7 +141,7 @@ class Resolver:
             return await self._threads.run(self.repo.get_manifest, digest)
         if trouble is not None:
             raise self._at_tracker(trouble)
-        raise self.nobody(f"can't fetch manifest blake3:{digest}")
+        raise self.no_answer(f"can't fetch manifest blake3:{digest}")
 
     async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
         data = bytearray()
@@ -163,7 +163,7 @@ class Resolver:
             return trouble
         return NotAllowed(f"tracker {self._link.url} can't read storage: {trouble}")
 
-    def nobody(self, what: str) -> P2PCacheError:
+    def no_answer(self, what: str) -> P2PCacheError:
         """The error that says why neither tracker nor origin can be asked now; `what`: what can't be done so."""
         if self.origin_error is not None:
             return self.origin_error

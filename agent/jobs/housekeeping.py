@@ -39,7 +39,7 @@ class Housekeeping:
         self._warms = warms
         self._journal = journal
 
-    async def remove(self, ref: Ref) -> Removed:
+    async def remove_ref(self, ref: Ref) -> Removed:
         """Remove a tag, and with its last tag the model.
 
         Raises:
@@ -64,7 +64,7 @@ class Housekeeping:
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return Removed(digest, freed)
 
-    async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
+    async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
         store = self._parts.store
         known = [] if dry_run else await asyncio.to_thread(store.models)
@@ -79,7 +79,7 @@ class Housekeeping:
             self._journal.record("prune", size_bytes=result.bytes_freed)
         return result
 
-    async def verify(self, ref: Ref) -> Events:
+    async def verify_model(self, ref: Ref) -> Events:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""
         began = time.monotonic()
         digest = (await local_model(self._parts.store, ref)).digest

@@ -51,7 +51,7 @@ class Loads:
             client: of the call; only it may demand.
         """
         began = time.monotonic()
-        work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
+        work = asyncio.gather(self._pulls.begin_download(ref, force=False, whole=not needed))
         waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
@@ -156,7 +156,7 @@ class Loads:
 
         download.swarm.store.on_ready = on_ready
 
-    def demand(
+    def on_demand(
         self, load_id: str, client: str, pairs: list[tuple[int, int]], *, urgent: bool
     ) -> int:
         """Note the runs that a loader needs; return how many of them aren't here yet.

@@ -68,12 +68,12 @@ class Pulls:
             background: other pulls go first.
 
         Raises:
-            P2PCacheError: as `begin`, or why the fetch failed.
+            P2PCacheError: as `begin_download`, or why the fetch failed.
         """
         began = time.monotonic()
         some = bool(include or exclude)
         turn = Turn.BACKGROUND if background else Turn.USUAL
-        begun = self.begin(ref, force=force, whole=not some, turn=turn)
+        begun = self.begin_download(ref, force=force, whole=not some, turn=turn)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
@@ -130,7 +130,7 @@ class Pulls:
         known = {"trouble": trouble} if trouble else {}
         return {"event": "progress", **download.progress(now), **known}
 
-    async def begin(
+    async def begin_download(
         self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's download; a failure goes into the history.

@@ -68,7 +68,7 @@ class Pushes:
         self._resolver = resolver
         self._journal = journal
 
-    async def begin(
+    async def offer(
         self, encoded: bytes, unproved: Callable[[Layout], set[str]]
     ) -> tuple[str, list[Missing]]:
         """Take a manifest; return its digest and the blobs that the client must send.
@@ -147,7 +147,7 @@ class Pushes:
         if repo is None:
             link, trouble = self._parts.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
-                raise self._resolver.nobody(
+                raise self._resolver.no_answer(
                     "can't push"
                 )  # so also in the first moment after a start
             if not self._parts.origin.settled.is_set():

@@ -59,14 +59,14 @@ class Warms:
         Raises:
             NoSpace: it doesn't fit.
             Conflict: too many are under way.
-            P2PCacheError: as `Pulls.begin`.
+            P2PCacheError: as `Pulls.begin_download`.
         """
         if len(self._running) + self._beginning >= MAX_WARMS:
             raise Conflict(f"{MAX_WARMS} models are being warmed here already; try again later")
         self._beginning += 1
         try:
             before = set(self._downloads.running)
-            resolved, download = await self._pulls.begin(
+            resolved, download = await self._pulls.begin_download(
                 ref, force=False, whole=True, turn=Turn.WARM
             )
             digest, had = resolved.digest, download.swarm.complete

@@ -70,7 +70,7 @@ def own_name(settings: AgentSettings) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)  # a host's name can be any bytes
 
 
-async def settled(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:
+async def located(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:
     """The settings with rack and site, read from the Node's labels where they ask for it.
 
     If the Node can't be read, or has no such label, the agent goes on without it and logs a warning.

@@ -179,7 +179,7 @@ class Connection:
         """Wait until the goodbye is said or the connection is broken."""
         await self._ended.wait()
 
-    async def read(self, take: Callable[[m.ToTracker], bool]) -> None:
+    async def read_messages(self, take: Callable[[m.ToTracker], bool]) -> None:
         """Hand messages to `take`, within the rate, until it returns False or the connection ends.
 
         Raises:

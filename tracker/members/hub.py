@@ -206,7 +206,7 @@ class MemberHub:
         node = connection.node
         try:
             self._on_message(connection, first)
-            await connection.read(lambda message: self._on_message(connection, message))
+            await connection.read_messages(lambda message: self._on_message(connection, message))
         except RemoteProtocolError as error:
             self.log.on_dropped(node, error)
             connection.close(aiohttp.WSCloseCode.POLICY_VIOLATION, str(error))

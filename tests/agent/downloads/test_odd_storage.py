@@ -48,7 +48,9 @@ async def test_the_odd_node_is_told_and_the_others_get_the_model(
             assert (await pull(bad, "m"))["event"] == "done", "peers bring what its storage lacks"
         (swarm,) = one.tracking.swarms.values() or [None]
         assert swarm is None or swarm.book.stopped is None
-    said = [r.getMessage() for r in caplog.records if r.name == "p2pcache.tracker.members.member_log"]
+    said = [
+        r.getMessage() for r in caplog.records if r.name == "p2pcache.tracker.members.member_log"
+    ]
     assert any("it says that storage has run" in text for text in said)
     assert any("the tracker reads run" in text for text in said)
 
@@ -108,7 +110,5 @@ async def test_an_odd_node_that_comes_while_another_reads_gets_the_model_from_it
             assert [end["event"] for end in ends] == ["done", "done"]
             assert any("other nodes brought it" in text for text in bad.queries.warnings())
             assert not good.queries.warnings()
-    warned = [
-        r.getMessage() for r in caplog.records if r.name == "p2pcache.agent.downloads.runner"
-    ]
+    warned = [r.getMessage() for r in caplog.records if r.name == "p2pcache.agent.downloads.runner"]
     assert len([text for text in warned if "other nodes brought it" in text]) == 1

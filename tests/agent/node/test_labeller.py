@@ -179,29 +179,29 @@ ASKING = AgentSettings(kubernetes_site_label=ZONE, kubernetes_rack_label="exampl
 
 async def test_site_and_rack_are_what_the_node_says(api: Api, account: Path) -> None:
     api.labels["example.org/rack"] = "r7"
-    found = await location.settled(ASKING, NodeLabels("node-1", api.url, account))
+    found = await location.located(ASKING, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("b", "r7")
     set_by_hand = msgspec.structs.replace(ASKING, site="fra1")
-    found = await location.settled(set_by_hand, NodeLabels("node-1", api.url, account))
+    found = await location.located(set_by_hand, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("fra1", "r7")
 
 
 async def test_a_label_that_is_not_there_is_said(
     api: Api, account: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = await location.settled(ASKING, NodeLabels("node-1", api.url, account))
+    found = await location.located(ASKING, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("b", "")
     assert "has no label example.org/rack" in caplog.text
 
 
 async def test_nobody_is_asked_where_no_label_is_named(api: Api, account: Path) -> None:
     plain = AgentSettings(rack="r1")
-    assert await location.settled(plain) is plain
+    assert await location.located(plain) is plain
     both = msgspec.structs.replace(ASKING, rack="r1", site="s1")
-    assert await location.settled(both, NodeLabels("node-1", api.url, account)) is both
+    assert await location.located(both, NodeLabels("node-1", api.url, account)) is both
     assert api.calls == []
     with pytest.raises(UsageError, match="pod only"):
-        await location.settled(ASKING)
+        await location.located(ASKING)
 
 
 async def test_an_api_server_that_fails_is_asked_again_and_does_not_stop_the_agent(
@@ -210,9 +210,9 @@ async def test_an_api_server_that_fails_is_asked_again_and_does_not_stop_the_age
     monkeypatch.setattr(location, "TRIES_S", (0.01, 0.01))
     api.failure = (500, "{}")
     node = NodeLabels("node-1", api.url, account)
-    found = await location.settled(ASKING, node)
+    found = await location.located(ASKING, node)
     assert (found.site, found.rack, len(api.calls)) == ("", "", 3)
     api.failure = (403, '{"message": "forbidden"}')
-    assert (await location.settled(ASKING, node)).site == ""
+    assert (await location.located(ASKING, node)).site == ""
     assert len(api.calls) == 4, "it won't be allowed a moment later either"
     assert caplog.text.count("rack and site are unknown") == 2

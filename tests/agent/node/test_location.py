@@ -8,7 +8,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.neighbours import placed
-from p2pcache.agent.node.location import own_name, settled
+from p2pcache.agent.node.location import located, own_name
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.protocol import label_rules
 from p2pcache.core.protocol.messages import Member
@@ -88,7 +88,7 @@ async def test_what_cannot_be_told_is_refused_before_kubernetes_is_asked() -> No
 
     wrong = AgentSettings(advertise=":7401", kubernetes_rack_label="rack")
     with pytest.raises(UsageError, match="advertise"):
-        await settled(wrong, cast("NodeLabels", Silent()))
+        await located(wrong, cast("NodeLabels", Silent()))
 
 
 @pytest.mark.parametrize("host", ["n\x1b[2J", "n\udcff"])
