@@ -250,3 +250,12 @@ async def test_metrics_speak_prometheus(tmp_path: Path, origin: Path) -> None:
     }
     assert received["origin"] == len(DATA) + 2
     assert families["p2pcache_agent_pulls"].samples[0].value == 1
+
+
+async def test_recycle_bytes_is_accepted_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with agent(tmp_path):
+        assert "recycle_bytes" not in caplog.text
+    async with agent(tmp_path, recycle_bytes=1 << 30):
+        assert "recycle_bytes does nothing any more" in caplog.text

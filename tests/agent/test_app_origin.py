@@ -1,4 +1,4 @@
-"""Storage that doesn't take our credentials is known before the first pull fails by it."""
+"""Storage that refuses our credentials is known before the first pull."""
 
 import asyncio
 import http.server

@@ -1,4 +1,4 @@
-"""What ended on a node: rows for people and counters for Prometheus, of a real agent."""
+"""The history of a real agent: rows for people and counters for Prometheus."""
 
 import asyncio
 from pathlib import Path

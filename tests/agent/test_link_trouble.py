@@ -1,4 +1,4 @@
-"""What people read when the tracker can't be joined."""
+"""The texts for people when the tracker can't be joined."""
 
 from typing import Any
 

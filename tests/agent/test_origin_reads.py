@@ -1,4 +1,4 @@
-"""Storage's connections don't outlive a pull by much."""
+"""Connections to storage close soon after the last read."""
 
 import asyncio
 import random

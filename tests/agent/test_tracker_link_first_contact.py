@@ -1,4 +1,4 @@
-"""The first second of an agent's life: the tracker isn't met yet, the origin isn't open yet."""
+"""The first second of an agent: the tracker isn't connected yet, the origin isn't open yet."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""An agent that its tracker doesn't want: the pull says so at once, and what to do."""
+"""An agent that its tracker refuses: the pull fails at once and says what to do."""
 
 import random
 import secrets

@@ -1,4 +1,4 @@
-"""What strangers send to the tracker's port."""
+"""The tracker's port against bytes of strangers."""
 
 import asyncio
 

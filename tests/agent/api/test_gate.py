@@ -1,4 +1,4 @@
-"""Callers who want more than they may have: more bytes, more calls, other paths."""
+"""The gate against clients that want more than they may have: more bytes, more calls, other paths."""
 
 import asyncio
 import contextlib

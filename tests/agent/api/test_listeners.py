@@ -1,10 +1,12 @@
-"""What strangers send to each of an agent's listeners."""
+"""Each listener of an agent against bytes of strangers, and in an orderly stop."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from p2pcache.errors import Unreachable
+from p2pcache.io.http.client import AgentClient
 from tests.agent.kit import agent
 from tests.io import strangers_kit
 
@@ -27,3 +29,14 @@ async def test_each_listener_refuses_what_strangers_send(
             return await asyncio.open_unix_connection(paths[door])
 
         await strangers_kit.check(dial, lambda: caplog.records)
+
+
+async def test_a_stopping_agent_is_one_that_cannot_be_reached(tmp_path: Path) -> None:
+    """Exit 8: the kubelet tries again, and a loader that had lost it goes on trying."""
+    async with agent(tmp_path) as app:
+        caller = AgentClient(f"unix://{app.settings.socket}")
+        app.listeners.gate.stopping.set()
+        with pytest.raises(Unreachable, match="stopping") as caught:
+            await asyncio.to_thread(list, caller.pull("team/m:v1"))
+        assert caught.value.retryable
+        assert await asyncio.to_thread(caller.models) == []

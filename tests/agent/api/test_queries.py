@@ -1,4 +1,4 @@
-"""Which nodes have a model: asked at the tracker, through an agent, and by the names of nodes."""
+"""`GET /v1/locate`: the nodes that have a model, asked at the tracker and through an agent."""
 
 import random
 from pathlib import Path

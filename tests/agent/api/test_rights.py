@@ -1,4 +1,4 @@
-"""Who may call what: every route, every scope, every door."""
+"""Rights: every route, every scope, every listener."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The table of routes says what clients rely on: the OpenAPI document and the rights don't change by accident."""
+"""The table of routes: OpenAPI and the rights stay as clients know them."""
 
 import inspect
 import json

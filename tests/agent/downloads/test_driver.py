@@ -1,4 +1,4 @@
-"""The swarm's one timer, on the loop that the daemons run on."""
+"""The one timer of a driver, on the loop that the daemons run on."""
 
 import asyncio
 from types import SimpleNamespace

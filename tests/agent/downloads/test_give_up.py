@@ -1,4 +1,4 @@
-"""What a pull says when the origin doesn't hold what was pushed: which object, and what is wrong with it."""
+"""The error of a pull when the origin doesn't hold the bytes that were pushed: it names object and fault."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One node whose own storage isn't what the others read: it is told so, and they get the model at once."""
+"""One node reads other storage than the others: it is warned, and gets the model from them at once."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.downloads.test_wrong_origin import spoil
+from tests.agent.downloads.test_give_up import spoil
 from tests.agent.kit import agent, make_model, pull, push
 from tests.tracker.kit import tracker
 

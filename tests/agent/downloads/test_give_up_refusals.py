@@ -1,4 +1,4 @@
-"""What storage says reaches who waits for it: at once where it is a refusal, meanwhile where it may pass."""
+"""Errors of storage reach waiting clients: a refusal at once, a passing trouble while they wait."""
 
 import asyncio
 import json

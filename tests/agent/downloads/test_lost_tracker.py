@@ -1,4 +1,4 @@
-"""A pull that no tracker ever heard of, with the storage healthy."""
+"""A pull that no tracker knew, with healthy storage."""
 
 import asyncio
 import dataclasses

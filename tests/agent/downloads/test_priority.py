@@ -1,4 +1,4 @@
-"""A pull in the background gives way to one that somebody waits for, and comes back."""
+"""A pull in the background waits for the pull of a waiting client, then goes on."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A storage that takes its time: whoever waits is told for whom, instead of nothing."""
+"""Slow storage: waiting clients see what they wait for."""
 
 import asyncio
 import json

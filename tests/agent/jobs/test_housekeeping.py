@@ -1,4 +1,4 @@
-"""`rm` and `prune` beside those who are at a model's files: one of the two is told, and nothing is half gone."""
+"""`rm` and `prune` while other calls use the model: one call is refused, and no model is half removed."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Loaders at an agent: what they are told while a model arrives, and what they may ask for."""
+"""Loaders at an agent: their events while a model arrives, and their demands."""
 
 import asyncio
 import json

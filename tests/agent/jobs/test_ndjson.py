@@ -1,4 +1,4 @@
-"""Clients that go away in the middle of a stream are everyday life, not an error in the log."""
+"""A client that leaves in the middle of a stream is no error in the log."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A first pull that didn't end well has a name all the same: `ls` shows it, `rm` takes it."""
+"""A first pull that failed has a name: `ls` shows it, `rm` removes it."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pulls of some of a model's files: only their bytes come, in a tree that never passes for the model."""
+"""Pulls of some files of a model: only their bytes come, and the tree never passes for the whole model."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What was pushed through an agent is in the cluster already: nobody reads the origin for it."""
+"""A pushed model is in the cluster: no node reads the origin for it."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Warming one agent: behind every pull, and what ends it."""
+"""Warms of one agent: all pulls go first; how a warm ends."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Warming as many nodes as were asked for, through a real tracker."""
+"""A warm on several nodes through a real tracker."""
 
 from pathlib import Path
 

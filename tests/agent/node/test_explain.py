@@ -1,4 +1,4 @@
-"""`GET /v1/explain` and the report in `done`: real agents, asked while they pull and afterwards."""
+"""`GET /v1/explain` and the report in `done`, of real agents during and after a pull."""
 
 import asyncio
 import random

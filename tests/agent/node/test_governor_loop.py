@@ -1,4 +1,4 @@
-"""An agent that gives way to its engine: hook, limits, what it shows."""
+"""An agent yields to its engine: the hook, the limits, the status."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The governor on the kernel's own figures: an engine's real cgroup v2, and one beside it that keeps the CPUs busy."""
+"""The governor with the kernel's own figures: an engine's real cgroup v2, beside another that keeps the CPUs busy."""
 
 import asyncio
 import contextlib

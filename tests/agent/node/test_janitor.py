@@ -1,4 +1,4 @@
-"""A cache dir that is deleted, or replaced, under a running agent: said in one line, and the end of it."""
+"""A cache dir that is deleted or replaced ends the agent with one line."""
 
 import asyncio
 import contextlib

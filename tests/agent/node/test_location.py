@@ -1,4 +1,4 @@
-"""Members by rack and site, as the scheduler is told; and what an agent may say of its own place."""
+"""The node's location: members by rack and site for the scheduler, and the names that an agent may announce."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The member handshake on the tracker's WebSocket against whoever listens in, relays or pretends."""
+"""The member handshake on the tracker's WebSocket against attackers that listen, relay or pretend."""
 
 import asyncio
 import contextlib

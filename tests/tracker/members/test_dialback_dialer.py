@@ -1,4 +1,4 @@
-"""Members are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
+"""Members are dialled back on real sockets: open ports, closed ports, and ports that never answer."""
 
 import asyncio
 import contextlib

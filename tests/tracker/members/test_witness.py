@@ -1,4 +1,4 @@
-"""What a member reads wrong the tracker reads itself."""
+"""The tracker itself reads a run that a member read wrong."""
 
 import asyncio
 import random
