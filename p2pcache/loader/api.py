@@ -15,8 +15,8 @@ from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.open_model import OpenModel
 from p2pcache.loader.plan.placement import prepare
-from p2pcache.loader.plan.plan import Filter, ParallelAxis, choose
-from p2pcache.loader.plan.report import LoadReport
+from p2pcache.loader.plan.selection import Filter, ParallelAxis, choose
+from p2pcache.loader.report import LoadReport
 from p2pcache.loader.resolve import Fetch, named, open_source
 from p2pcache.loader.source.catalog import Deadline, open_catalog
 from p2pcache.loader.stream import (

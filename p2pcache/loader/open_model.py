@@ -10,14 +10,14 @@ from types import EllipsisType
 from typing import Any, SupportsIndex, TypeGuard
 
 from p2pcache.errors import NotFound, UsageError
-from p2pcache.loader.closing import Closing
 from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.format.header import TensorInfo
+from p2pcache.loader.memory.arena import Block, fresh
 from p2pcache.loader.memory.backend import to_device
-from p2pcache.loader.memory.memory import Block, fresh
 from p2pcache.loader.memory.tensors import wrap
-from p2pcache.loader.plan.plan import Batch, Want, cut, whole
-from p2pcache.loader.plan.report import LoadReport
+from p2pcache.loader.plan.selection import Batch, Want, cut, whole
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.session import Closing
 from p2pcache.loader.source.catalog import Deadline
 from p2pcache.loader.stream import Session
 from p2pcache.loader.transfer.reading import read_host

@@ -10,8 +10,8 @@ from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient, read_token
 from p2pcache.loader.source.agent_source import SwarmSource
+from p2pcache.loader.source.base import DirectorySource, Source
 from p2pcache.loader.source.catalog import Deadline
-from p2pcache.loader.source.source import DirectorySource, Source
 
 # The operators' socket, then the one that containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")

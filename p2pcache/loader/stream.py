@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.closing import Closing
 from p2pcache.loader.format.dtypes import FRAMEWORKS, Framework, import_numpy
+from p2pcache.loader.memory.arena import Budget, HostPool
 from p2pcache.loader.memory.backend import Backend, CudaBackend, known_device
-from p2pcache.loader.memory.memory import Budget, HostPool
 from p2pcache.loader.memory.ring import Ring
 from p2pcache.loader.plan.placement import Placement
-from p2pcache.loader.plan.plan import (
+from p2pcache.loader.plan.selection import (
     ALIGN_BYTES,
     BATCH_BYTES,
     MAX_ITEMS,
@@ -25,9 +24,10 @@ from p2pcache.loader.plan.plan import (
     Want,
     batches,
 )
-from p2pcache.loader.plan.report import LoadReport
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.session import Closing
+from p2pcache.loader.source.base import Source
 from p2pcache.loader.source.catalog import Catalog, Deadline
-from p2pcache.loader.source.source import Source
 from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 

@@ -13,7 +13,7 @@ import torch
 
 from p2pcache.loader.format.dtypes import BITS, torch_dtype
 from p2pcache.loader.memory.backend import HostMemory
-from p2pcache.loader.source.source import DirectorySource, Range, SourceStats
+from p2pcache.loader.source.base import DirectorySource, Range, SourceStats
 
 POISON = 0xDB
 

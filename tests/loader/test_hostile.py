@@ -22,8 +22,8 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.loader import api
-from p2pcache.loader.source import source as source_module
-from p2pcache.loader.source.source import DirectorySource
+from p2pcache.loader.source import base as source_module
+from p2pcache.loader.source.base import DirectorySource
 from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
 MiB = 1 << 20

@@ -17,7 +17,7 @@ import p2pcache
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.loader import api
-from p2pcache.loader.plan.plan import READ_BYTES
+from p2pcache.loader.plan.selection import READ_BYTES
 from p2pcache.loader.source.agent_source import SwarmSource
 from tests.loader.loader_kit import SlowSource, Spec, reader_threads, soon, torch_bytes, write
 

@@ -5,7 +5,7 @@ the attachment only wakes us and carries what we need to the agent. Each read is
 that were withdrawn while they were read are waited for and read again.
 
 When the agent is lost, what it has proved stays readable. If it doesn't come back within
-`attach.REATTACH_S`, the rest is read from the origin and proved here (`rescue`); a load that has
+`attachment.REATTACH_S`, the rest is read from the origin and proved here (`rescue`); a load that has
 begun is never begun again.
 """
 
@@ -23,12 +23,12 @@ from p2pcache.io.blobs.blob_file import OpenFile
 from p2pcache.io.disk.disk import Disk, disk_errors
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.models.arriving_dir import Board
-from p2pcache.loader.source.attach import Attachment, Json, what_happened
+from p2pcache.loader.source.attachment import Attachment, Json, what_happened
+from p2pcache.loader.source.base import Range, SourceStats, read_all
 from p2pcache.loader.source.catalog import Deadline
+from p2pcache.loader.source.chunk_map import Buffers, Geometry
 from p2pcache.loader.source.demand import Demands
-from p2pcache.loader.source.geometry import Buffers, Geometry
 from p2pcache.loader.source.origin_fallback import Rescue
-from p2pcache.loader.source.source import Range, SourceStats, read_all
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 from p2pcache.errors import InvalidHeader, TimedOut, UsageError
 from p2pcache.loader.format.header import LENGTH_BYTES, Header, TensorInfo, header_bytes, parse
 from p2pcache.loader.format.index import find_index, likely_files, merge, parse_index, weight_files
-from p2pcache.loader.source.source import Range, Source
+from p2pcache.loader.source.base import Range, Source
 
 MAX_ALL_HEADERS_BYTES = (
     256 << 20

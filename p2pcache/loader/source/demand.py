@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from p2pcache.loader.source.source import Range
+from p2pcache.loader.source.base import Range
 
 # Bytes that nobody has waited for so long come in the swarm's own order, rarest first inside a
 # window: if every loader asked for its next tensor at once, all nodes of a storm would want the

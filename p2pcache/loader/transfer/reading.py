@@ -6,8 +6,8 @@ from typing import Any
 
 from p2pcache.loader.memory.backend import Backend, HostMemory
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.plan import ALIGN_BYTES, GAP_BYTES, Part, Read
-from p2pcache.loader.source.source import Source
+from p2pcache.loader.plan.selection import ALIGN_BYTES, GAP_BYTES, Part, Read
+from p2pcache.loader.source.base import Source
 from p2pcache.loader.transfer.sinks import Target
 
 _scratch = threading.local()  # where the bytes between wanted ones go

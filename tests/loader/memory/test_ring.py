@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.errors import NoSpace, P2PCacheError
+from p2pcache.loader.memory.arena import Budget
 from p2pcache.loader.memory.backend import HostMemory
-from p2pcache.loader.memory.memory import Budget
 from p2pcache.loader.memory.ring import Ring
 from p2pcache.loader.plan.placement import prepare
-from p2pcache.loader.plan.plan import batches, choose
+from p2pcache.loader.plan.selection import batches, choose
+from p2pcache.loader.source.base import DirectorySource
 from p2pcache.loader.source.catalog import Deadline, open_catalog
-from p2pcache.loader.source.source import DirectorySource
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
     PADDING_BYTES,

@@ -16,9 +16,9 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.source import attach, demand
+from p2pcache.loader.source import attachment, demand
 from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.source import Range
+from p2pcache.loader.source.base import Range
 from tests.agent.kit import push
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
 
@@ -240,7 +240,7 @@ def test_an_agent_that_stays_away_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_S", 0.5)
     monkeypatch.setenv("P2PCACHE_ORIGIN", model[0].as_uri())
     found = kill_after(daemon, 3)
     notes = found.pop("notes")
@@ -255,7 +255,7 @@ def test_an_agent_that_stays_away_is_done_without(
 def test_without_an_origin_the_error_says_what_to_do(
     daemon: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_ALONE_S", 0.5)
     with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
         kill_after(daemon, 3)
 
@@ -263,7 +263,7 @@ def test_without_an_origin_the_error_says_what_to_do(
 def test_an_agent_that_dies_before_it_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_ALONE_S", 0.5)
     path = tmp_path / "a.sock"
 
     def die(server: socket.socket) -> None:
@@ -296,7 +296,7 @@ def test_an_origin_that_lies_is_not_believed(
     for blob in (false / "p2pcache/v1/blobs").iterdir():
         blob.chmod(0o644)
         blob.write_bytes(bytes(blob.stat().st_size))
-    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_S", 0.5)
     monkeypatch.setenv("P2PCACHE_ORIGIN", false.as_uri())
     with pytest.raises(OriginChanged):
         kill_after(daemon, 3)

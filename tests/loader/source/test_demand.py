@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from p2pcache.loader.source.base import Range
 from p2pcache.loader.source.demand import AHEAD_RUNS, PATIENCE_S, Demands
-from p2pcache.loader.source.source import Range
 
 
 def demands(have: set[int], *, neighbours: int | None) -> Demands:

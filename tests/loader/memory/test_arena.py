@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.memory.memory import SMALL_BYTES, SPARE_BYTES, Arena, Block, Budget, HostPool
+from p2pcache.loader.memory.arena import SMALL_BYTES, SPARE_BYTES, Arena, Block, Budget, HostPool
 
 PAGE = mmap.PAGESIZE
 MiB = 1 << 20

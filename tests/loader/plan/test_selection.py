@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import BITS
 from p2pcache.loader.format.header import TensorInfo
-from p2pcache.loader.plan.plan import (
+from p2pcache.loader.plan.selection import (
     ALIGN_BYTES,
     GAP_BYTES,
     MAX_ITEMS,

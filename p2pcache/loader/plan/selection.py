@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.format.dtypes import BITS
 from p2pcache.loader.format.header import TensorInfo
-from p2pcache.loader.source.source import Range
+from p2pcache.loader.source.base import Range
 
 MiB = 1 << 20
 READ_BYTES = 8 * MiB  # a preadv of 8 MiB measured best; smaller ones pay more for each call

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2pcache.core.units import counted, format_bytes, format_duration
-from p2pcache.loader.plan.plan import shown
-from p2pcache.loader.source.source import SourceStats
+from p2pcache.loader.plan.selection import shown
+from p2pcache.loader.source.base import SourceStats
 
 log = logging.getLogger("p2pcache.loader")
 _SHOWN = 3  # names in a message

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.source.attach import _pairs
-from p2pcache.loader.source.geometry import Buffers, Geometry
+from p2pcache.loader.source.attachment import _pairs
+from p2pcache.loader.source.chunk_map import Buffers, Geometry
 from tests.io.models.store_kit import Model
 
 SIZE = 5000
