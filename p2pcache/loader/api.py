@@ -17,11 +17,10 @@ from p2pcache.loader.open_model import OpenModel
 from p2pcache.loader.plan.placement import prepare
 from p2pcache.loader.plan.selection import Filter, ParallelAxis, choose
 from p2pcache.loader.report import LoadReport
-from p2pcache.loader.resolve import Fetch, named, open_source
-from p2pcache.loader.source.catalog import Deadline, open_catalog
+from p2pcache.loader.resolve import Fetch
+from p2pcache.loader.session import open_session
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
-    Session,
     TensorStream,
     Tuning,
     check_framework,
@@ -72,7 +71,7 @@ def safe_open(
     device = check_framework(framework, device)
     if device != "cpu":
         cuda_device(device)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     return OpenModel(session, framework, device, timeout_s)
 
 
@@ -118,7 +117,7 @@ def iter_tensors(
     device = check_framework(framework, device)
     limit_bytes = _limit(memory_limit, HOST_LIMIT if device == "cpu" else DEVICE_LIMIT)
     axes = _axes(stage, parallel)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     try:
         return start(
             session,
@@ -210,7 +209,7 @@ def load_into(
     """
     limit_bytes = _limit(memory_limit, HOST_LIMIT)
     axes = _axes(stage, parallel)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     try:
         wants = choose(list(session.catalog.tensors.values()), filter, axes)
         plan = prepare(module_or_dict, wants, strict=strict)
@@ -224,20 +223,6 @@ def load_into(
         for _ in stream:
             pass
     return stream.report
-
-
-def _open(
-    ref_or_dir: PathLike, agent: str | None, fetch: Fetch, timeout_s: float | None
-) -> Session:
-    if fetch not in ("all", "needed"):
-        raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
-    deadline = Deadline(timeout_s, named(ref_or_dir))
-    source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
-    try:
-        return Session(source, open_catalog(source, deadline), deadline)
-    except BaseException:
-        source.close()
-        raise
 
 
 def _limit(told: int | str | None, default: str) -> int:

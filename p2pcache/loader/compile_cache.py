@@ -33,8 +33,7 @@ from p2pcache.io.files.push_upload import Sending, indexed
 from p2pcache.io.files.stable_copy import steady_copy
 from p2pcache.io.host import compile_target
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.resolve import Here, connect
-from p2pcache.loader.snapshot import fetched
+from p2pcache.loader.resolve import Here, connect, fetched
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from p2pcache.loader.format.header import TensorInfo
 from p2pcache.loader.memory.arena import Block, fresh
 from p2pcache.loader.memory.backend import to_device
 from p2pcache.loader.memory.tensors import wrap
-from p2pcache.loader.plan.selection import Batch, Want, cut, whole
+from p2pcache.loader.plan.batches import Batch
+from p2pcache.loader.plan.selection import Want, cut, whole
 from p2pcache.loader.report import LoadReport
-from p2pcache.loader.session import Closing
-from p2pcache.loader.source.catalog import Deadline
-from p2pcache.loader.stream import Session
+from p2pcache.loader.session import Closing, Session
+from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.transfer.reading import read_host
 
 _WAIT_S = 1.0

@@ -6,10 +6,13 @@ from typing import Any
 
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.plan.selection import batches, choose
+from p2pcache.loader.plan.batches import batches
+from p2pcache.loader.plan.selection import choose
 from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.base import DirectorySource, Range, Source
-from p2pcache.loader.source.catalog import Deadline, open_catalog
+from p2pcache.loader.source.base import Range, Source
+from p2pcache.loader.source.catalog import open_catalog
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
 
 _LOOK_S = 0.25  # progress is told so often
 

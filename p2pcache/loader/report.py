@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2pcache.core.units import counted, format_bytes, format_duration
-from p2pcache.loader.plan.selection import shown
+from p2pcache.loader.format.header import shown
 from p2pcache.loader.source.base import SourceStats
 
 log = logging.getLogger("p2pcache.loader")

@@ -1,17 +1,20 @@
 """What a caller names, a directory or a ref, becomes a source."""
 
+import contextlib
 import os
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from p2pcache.errors import NotFound, Unreachable, UsageError
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient, read_token
 from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.base import DirectorySource, Source
-from p2pcache.loader.source.catalog import Deadline
+from p2pcache.loader.source.base import Source
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
 
 # The operators' socket, then the one that containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
@@ -131,3 +134,62 @@ def connect(agent: str | None) -> Here:
 def _default_agent() -> str:
     usable = [path for path in DEFAULT_SOCKETS if os.access(path, os.W_OK)]
     return f"unix://{(usable or DEFAULT_SOCKETS)[0]}"
+
+
+def snapshot(
+    ref: str,
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    agent: str | None = None,
+) -> Path:
+    """Let the node's agent fetch a model and name its directory, as `p2pcache pull` does.
+
+    Args:
+        ref: the model.
+        include: patterns of files, or one, such as "*.json"; none: all.
+        exclude: patterns of files to leave out, or one, such as "*.safetensors".
+        agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
+
+    Returns:
+        A directory that is complete, read-only and never changes.
+
+    Raises:
+        NotFound: no such model, no such files, or the directory isn't visible here.
+        P2PCacheError: the agent's own error.
+    """
+    return brought(ref, include=include, exclude=exclude, agent=agent)[0]
+
+
+def brought(
+    ref: str,
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    agent: str | None = None,
+) -> tuple[Path, Ref]:
+    """As `snapshot`, with the ref by its digest: a tag may move before it is asked for again."""
+    wanted = Ref.parse(named(ref))
+    # the letters of a pattern are patterns, too, and a "*" among them would be the whole model
+    include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
+    path, digest = fetched(connect(agent), wanted, include=include, exclude=exclude)
+    return path, wanted._replace(digest=digest)
+
+
+def fetched(
+    here: Here, wanted: Ref, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """Through a given agent: the directory, and the digest of its model."""
+    events = here.client.pull(str(wanted), include=include, exclude=exclude)
+    with contextlib.closing(events):
+        done = next((event for event in events if event["event"] == "done"), None)
+    relative = PurePosixPath(str(done.get("path", ""))) if done else None
+    if done is None or relative is None or relative.is_absolute() or ".." in relative.parts:
+        raise P2PCacheError(f"{wanted}: the agent named no directory; update agent and library")
+    path = (here.models_dir or Path(str(done.get("models_dir", "")))) / relative
+    if not path.is_dir():
+        raise NotFound(
+            f"{path} isn't visible here: mount the agent's models directory, and set "
+            "P2PCACHE_MODELS_DIR to where it is"
+        )
+    return path, str(done["digest"])

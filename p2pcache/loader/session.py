@@ -1,11 +1,17 @@
 """What holds files and threads lets go of them at the end of a `with`, and when it is forgotten."""
 
+import os
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex
 
 from p2pcache.errors import UsageError
+from p2pcache.loader.resolve import Fetch, named, open_source
+from p2pcache.loader.source.base import Source
+from p2pcache.loader.source.catalog import Catalog, open_catalog
+from p2pcache.loader.source.deadline import Deadline
 
 
 class Closing(ABC):
@@ -37,3 +43,38 @@ class Closing(ABC):
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ failed
             self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A model that is open: its source, its table, the caller's time limit."""
+
+    source: Source
+    catalog: Catalog
+    deadline: Deadline
+
+
+def open_session(
+    ref_or_dir: str | os.PathLike[str], agent: str | None, fetch: Fetch, timeout_s: float | None
+) -> Session:
+    """Open a model and read its headers.
+
+    Args:
+        ref_or_dir: a directory, a file, or a ref.
+        agent: unix:///PATH or http://HOST:PORT; None: as the settings say.
+        fetch: "all": the whole model comes to this node; "needed": only what this load reads.
+        timeout_s: the time limit of the whole load, in seconds; None: no limit.
+
+    Raises:
+        UsageError: `fetch` is another word; no name; a time limit that is no number.
+        NotFound, InvalidHeader, TimedOut, Unreachable: the model can't be opened.
+    """
+    if fetch not in ("all", "needed"):
+        raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
+    deadline = Deadline(timeout_s, named(ref_or_dir))
+    source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
+    try:
+        return Session(source, open_catalog(source, deadline), deadline)
+    except BaseException:
+        source.close()
+        raise

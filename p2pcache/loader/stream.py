@@ -11,23 +11,21 @@ from typing import Any, Self
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import FRAMEWORKS, Framework, import_numpy
-from p2pcache.loader.memory.arena import Budget, HostPool
 from p2pcache.loader.memory.backend import Backend, CudaBackend, known_device
+from p2pcache.loader.memory.host_pool import Budget, HostPool
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.placement import Placement
-from p2pcache.loader.plan.selection import (
+from p2pcache.loader.plan.batches import (
     ALIGN_BYTES,
     BATCH_BYTES,
     MAX_ITEMS,
     READ_BYTES,
     Batch,
-    Want,
     batches,
 )
+from p2pcache.loader.plan.placement import Placement
+from p2pcache.loader.plan.selection import Want
 from p2pcache.loader.report import LoadReport
-from p2pcache.loader.session import Closing
-from p2pcache.loader.source.base import Source
-from p2pcache.loader.source.catalog import Catalog, Deadline
+from p2pcache.loader.session import Closing, Session
 from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
@@ -50,15 +48,6 @@ class Tuning:
     def readers(self, most: int) -> int:
         """How many threads; two fill a small machine's memory."""
         return self.threads or min(most, max(2, os.cpu_count() or 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A model that is open: its source, its table, the caller's time limit."""
-
-    source: Source
-    catalog: Catalog
-    deadline: Deadline
 
 
 class TensorStream(Closing):

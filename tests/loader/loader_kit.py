@@ -13,7 +13,8 @@ import torch
 
 from p2pcache.loader.format.dtypes import BITS, torch_dtype
 from p2pcache.loader.memory.backend import HostMemory
-from p2pcache.loader.source.base import DirectorySource, Range, SourceStats
+from p2pcache.loader.source.base import Range, SourceStats
+from p2pcache.loader.source.directory import DirectorySource
 
 POISON = 0xDB
 

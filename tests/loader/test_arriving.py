@@ -8,7 +8,7 @@ import torch
 
 import p2pcache
 from p2pcache.errors import OriginUnavailable, TimedOut
-from p2pcache.loader import api
+from p2pcache.loader import session
 from tests.loader.loader_kit import (
     SlowSource,
     Spec,
@@ -33,7 +33,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowSource:
     def instead(*_: object, **__: object) -> SlowSource:
         return found
 
-    monkeypatch.setattr(api, "open_source", instead)
+    monkeypatch.setattr(session, "open_source", instead)
     return found
 
 
@@ -87,7 +87,7 @@ def test_headers_are_asked_for_beside_the_index(
         write(tmp_path / name, [Spec(f"t{number}", "U8", (8,))])
     write_index(tmp_path, {"t0": shards[0], "t1": shards[1]})
     source = SlowSource(tmp_path)
-    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
+    monkeypatch.setattr(session, "open_source", lambda *_, **__: source)
 
     def later() -> None:
         for name, size in source.files():

@@ -21,9 +21,9 @@ from p2pcache.errors import (
     TimedOut,
     UsageError,
 )
-from p2pcache.loader import api
-from p2pcache.loader.source import base as source_module
-from p2pcache.loader.source.base import DirectorySource
+from p2pcache.loader import session
+from p2pcache.loader.source import directory
+from p2pcache.loader.source.directory import DirectorySource
 from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
 MiB = 1 << 20
@@ -229,7 +229,7 @@ def stuck(
     model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[StuckSource]:
     source = StuckSource(model[0])
-    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
+    monkeypatch.setattr(session, "open_source", lambda *_, **__: source)
     yield source
     source.over.set()
 
@@ -279,7 +279,7 @@ def test_more_shards_than_a_process_may_open(
     body: dict[str, bytes] = {}
     for i in range(12):
         body |= write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))], seed=i)
-    monkeypatch.setattr(source_module, "OPEN_FILES", 3)
+    monkeypatch.setattr(directory, "OPEN_FILES", 3)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with p2pcache.safe_open(tmp_path) as opened:
         for name in [*body, *body]:
@@ -296,7 +296,7 @@ def test_a_shard_that_is_replaced_in_the_middle(
     """The header was another file's: its offsets mean nothing here."""
     for i in range(4):
         write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))])
-    monkeypatch.setattr(source_module, "OPEN_FILES", 1)
+    monkeypatch.setattr(directory, "OPEN_FILES", 1)
     with p2pcache.safe_open(tmp_path) as opened:
         write(tmp_path / "new", [Spec("t0", "U8", (3000,))], seed=9)
         (tmp_path / "new").rename(tmp_path / "m-0.safetensors")

@@ -16,8 +16,8 @@ import torch
 import p2pcache
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
-from p2pcache.loader import api
-from p2pcache.loader.plan.selection import READ_BYTES
+from p2pcache.loader import session
+from p2pcache.loader.plan.batches import READ_BYTES
 from p2pcache.loader.source.agent_source import SwarmSource
 from tests.loader.loader_kit import SlowSource, Spec, reader_threads, soon, torch_bytes, write
 
@@ -36,7 +36,7 @@ def late(model: tuple[Path, Body], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """A model of which only the header is there."""
     source = SlowSource(model[0])
     source.arrive("m.safetensors", 0, 2000)
-    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
+    monkeypatch.setattr(session, "open_source", lambda *_, **__: source)
     yield source
     source.fail(P2PCacheError("over"))
 

@@ -47,6 +47,12 @@ class Header:
     data_start: int
 
 
+def shown(name: object) -> str:
+    """A tensor's name for a message of one line: names are untrusted, keys of a dict may be anything."""
+    text = name if isinstance(name, str) and name.isprintable() else repr(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def header_bytes(first_bytes: bytes, size_bytes: int, path: str) -> int:
     """Length of the JSON that the file's first 8 bytes announce.
 

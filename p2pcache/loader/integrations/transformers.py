@@ -8,8 +8,7 @@ from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.open_model import Index, TensorSlice
-from p2pcache.loader.resolve import existing
-from p2pcache.loader.snapshot import brought
+from p2pcache.loader.resolve import brought, existing
 
 
 class LazyTensor:

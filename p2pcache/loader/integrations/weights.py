@@ -17,7 +17,8 @@ from p2pcache.ids import Ref
 from p2pcache.loader.api import HOST_LIMIT, iter_tensors
 from p2pcache.loader.resolve import open_source
 from p2pcache.loader.source.base import Range
-from p2pcache.loader.source.catalog import Deadline, fetch
+from p2pcache.loader.source.catalog import fetch
+from p2pcache.loader.source.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import Framework, torch_dtype
+from p2pcache.loader.format.header import shown
 from p2pcache.loader.memory.tensors import flat_bytes, framework_of, writable_bytes
-from p2pcache.loader.plan.selection import Want, shown
+from p2pcache.loader.plan.selection import Want
 from p2pcache.loader.report import left_over
 
 

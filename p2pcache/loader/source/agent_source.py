@@ -24,10 +24,11 @@ from p2pcache.io.disk.disk import Disk, disk_errors
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.models.arriving_dir import Board
 from p2pcache.loader.source.attachment import Attachment, Json, what_happened
-from p2pcache.loader.source.base import Range, SourceStats, read_all
-from p2pcache.loader.source.catalog import Deadline
+from p2pcache.loader.source.base import Range, SourceStats
 from p2pcache.loader.source.chunk_map import Buffers, Geometry
+from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.demand import Demands
+from p2pcache.loader.source.directory import read_all
 from p2pcache.loader.source.origin_fallback import Rescue
 
 log = logging.getLogger(__name__)

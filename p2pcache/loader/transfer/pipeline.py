@@ -17,10 +17,10 @@ from typing import Any
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.loader.memory.backend import Backend
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.selection import READ_BYTES, Batch, Read
+from p2pcache.loader.plan.batches import READ_BYTES, Batch, Read
 from p2pcache.loader.report import Waits
 from p2pcache.loader.source.base import Range, Source
-from p2pcache.loader.source.catalog import Deadline
+from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.transfer.reading import read_host, read_staged
 from p2pcache.loader.transfer.sinks import Sink, Target
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from p2pcache.loader.memory.backend import Backend, HostMemory
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.selection import ALIGN_BYTES, GAP_BYTES, Part, Read
+from p2pcache.loader.plan.batches import ALIGN_BYTES, GAP_BYTES, Part, Read
 from p2pcache.loader.source.base import Source
 from p2pcache.loader.transfer.sinks import Target
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from p2pcache.loader.format.dtypes import Framework
-from p2pcache.loader.memory.arena import Block, Budget, HostPool
+from p2pcache.loader.memory.arena import Block
 from p2pcache.loader.memory.backend import Backend
+from p2pcache.loader.memory.host_pool import Budget, HostPool
 from p2pcache.loader.memory.tensors import wrap
+from p2pcache.loader.plan.batches import Batch
 from p2pcache.loader.plan.placement import Placement
-from p2pcache.loader.plan.selection import Batch
 
 Stop = Callable[[], bool]
 

@@ -76,8 +76,8 @@ def run(engine: str, places: tuple[Path, Path, str]) -> dict[str, str]:
         pytest.skip("p2pcache is installed without its entry points: pip install -e . again")
     whole, small, agent = places
     done = subprocess.run(
-        [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine,
-         str(whole), str(small), REF, agent],
+        [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine, str(whole), str(small),
+         REF, agent],
         cwd=ROOT, capture_output=True, text=True, timeout=80,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.memory.arena import SMALL_BYTES, SPARE_BYTES, Arena, Block, Budget, HostPool
+from p2pcache.loader.memory.arena import SMALL_BYTES, Arena, Block
+from p2pcache.loader.memory.host_pool import SPARE_BYTES, Budget, HostPool
 
 PAGE = mmap.PAGESIZE
 MiB = 1 << 20

@@ -9,21 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.errors import NoSpace, P2PCacheError
-from p2pcache.loader.memory.arena import Budget
 from p2pcache.loader.memory.backend import HostMemory
+from p2pcache.loader.memory.host_pool import Budget
 from p2pcache.loader.memory.ring import Ring
+from p2pcache.loader.plan.batches import batches
 from p2pcache.loader.plan.placement import prepare
-from p2pcache.loader.plan.selection import batches, choose
-from p2pcache.loader.source.base import DirectorySource
-from p2pcache.loader.source.catalog import Deadline, open_catalog
-from p2pcache.loader.stream import (
-    MIN_LIMIT_BYTES,
-    PADDING_BYTES,
-    Session,
-    TensorStream,
-    Tuning,
-    stage,
-)
+from p2pcache.loader.plan.selection import choose
+from p2pcache.loader.session import Session
+from p2pcache.loader.source.catalog import open_catalog
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
+from p2pcache.loader.stream import MIN_LIMIT_BYTES, PADDING_BYTES, TensorStream, Tuning, stage
 from p2pcache.loader.transfer.pipeline import Pipeline
 from p2pcache.loader.transfer.sinks import DeviceSink
 from tests.loader.loader_kit import (

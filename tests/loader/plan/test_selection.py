@@ -10,19 +10,15 @@ from hypothesis import strategies as st
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import BITS
 from p2pcache.loader.format.header import TensorInfo
-from p2pcache.loader.plan.selection import (
+from p2pcache.loader.plan.batches import (
     ALIGN_BYTES,
     GAP_BYTES,
     MAX_ITEMS,
     MAX_PARTS,
     Batch,
-    ParallelAxis,
-    Want,
     batches,
-    choose,
-    cut,
-    whole,
 )
+from p2pcache.loader.plan.selection import ParallelAxis, Want, choose, cut, whole
 
 
 def info(
