@@ -33,7 +33,7 @@ from p2pcache.io.files.push_upload import Sending, indexed
 from p2pcache.io.files.stable_copy import steady_copy
 from p2pcache.io.host import compile_target
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.resolve import Here, connect, fetched
+from p2pcache.loader.resolve import NodeAgent, connect, pull_directory
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def find(
     fields: Mapping[str, str] | None = None,
     extra: Mapping[str, str] | None = None,
     namespace: str = "",
-    here: Here | None = None,
+    here: NodeAgent | None = None,
 ) -> Cache:
     """The compile cache of a model for an engine on this machine; whether there is one is another question.
 
@@ -89,7 +89,7 @@ def find(
         raise UsageError(
             f"a compile cache's key has no field {unknown[0]!r}; it has {', '.join(cc.FIELDS)}, and extras"
         )
-    values = {**_found_here(engine, said), "engine": engine, **said}
+    values = {**_detected_fields(engine, said), "engine": engine, **said}
     if "model" not in said:
         client = (here or connect(None)).client
         values["model"] = ref.digest or str(client.model(str(ref)).get("digest", ""))
@@ -107,7 +107,7 @@ def restore(
     fields: Mapping[str, str] | None = None,
     extra: Mapping[str, str] | None = None,
     namespace: str = "",
-    here: Here | None = None,
+    here: NodeAgent | None = None,
 ) -> Result:
     """Put the compile cache for this machine where the engine will look for it.
 
@@ -129,23 +129,23 @@ def restore(
         IntegrityError: it says of itself that it is for another key.
         UsageError: the directory holds something else; and what `find` raises.
     """
-    began, here, target = time.monotonic(), here or connect(None), _at(directory)
+    began, here, target = time.monotonic(), here or connect(None), _absolute(directory)
     ref, key = find(
         model, engine=engine, fields=fields, extra=extra, namespace=namespace, here=here
     )
     cc.permit(here.compile_cache_namespaces, ref, "client")
-    if _holds(target) == key:
+    if _restored_key(target) == key:
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
     _refuse_filled(target, key)
-    if not _stored(here.client, ref):
+    if not _is_stored(here.client, ref):
         raise NotFound(
             f"nobody has saved {ref.short}, the compile cache for this key, yet; "
             "'p2pcache compile-cache save' does it after the engine's first start"
         )
-    tree, _ = fetched(here, ref)
-    note = _note_of(tree, ref, key)
-    with _turn(target):
-        fresh = _holds(target) != key  # else somebody else was quicker
+    tree, _ = pull_directory(here, ref)
+    note = _read_note(tree, ref, key)
+    with _exclusive(target):
+        fresh = _restored_key(target) != key  # else somebody else was quicker
         if fresh:
             materialise(tree, target, finish=lambda root: _make_private(root, note.mtimes))
     files = [path for path in tree.rglob("*") if path.is_file()]
@@ -165,7 +165,7 @@ def save(
     namespace: str = "",
     replace: bool = False,
     patience_s: float = PATIENCE_S,
-    here: Here | None = None,
+    here: NodeAgent | None = None,
 ) -> Result:
     """Store what an engine compiled, for all nodes that have the same key. The first one to do it wins.
 
@@ -186,19 +186,19 @@ def save(
         TimedOut: the engine went on writing.
         UsageError: something in it that isn't a file; and what `find` raises.
     """
-    began, here, source = time.monotonic(), here or connect(None), _at(directory)
+    began, here, source = time.monotonic(), here or connect(None), _absolute(directory)
     ref, key = find(
         model, engine=engine, fields=fields, extra=extra, namespace=namespace, here=here
     )
     cc.permit(here.compile_cache_namespaces, ref, "client")
-    if not replace and _stored(here.client, ref):
+    if not replace and _is_stored(here.client, ref):
         return Result(ref, False, 0, 0, time.monotonic() - began)  # noqa: FBT003 - the field has a name
     beside = source.parent if os.access(source.parent, os.W_OK) else None
     with disk_errors(str(beside or "the temporary directory")):
         staging = tempfile.TemporaryDirectory(prefix=f".{source.name}.saving-", dir=beside)
     with staging as name:
         folder = Path(name)
-        mtimes = steady_copy(source, folder, skip=_passing, patience_s=patience_s)
+        mtimes = steady_copy(source, folder, skip=_is_skipped, patience_s=patience_s)
         with disk_errors(name):
             (folder / cc.NOTE).write_bytes(cc.encode_note(key, mtimes))
         try:
@@ -209,13 +209,13 @@ def save(
     return Result(ref, True, len(mtimes), size, time.monotonic() - began)  # noqa: FBT003
 
 
-def _at(directory: str | os.PathLike[str]) -> Path:
+def _absolute(directory: str | os.PathLike[str]) -> Path:
     if not os.fspath(directory):  # a variable that isn't set; as a path it's the working directory
         raise UsageError("the cache's directory has no name; say where the engine keeps its cache")
     return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
 
 
-def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
+def _detected_fields(engine: str, said: Mapping[str, str]) -> dict[str, str]:
     """The fields that nobody said."""
     found = {
         "engine_version": compile_target.version_of(engine), "torch": compile_target.version_of("torch"),
@@ -235,7 +235,7 @@ def _found_here(engine: str, said: Mapping[str, str]) -> dict[str, str]:
     return found | {"device": device, "capability": capability, "driver": driver}
 
 
-def _stored(client: AgentClient, ref: Ref) -> bool:
+def _is_stored(client: AgentClient, ref: Ref) -> bool:
     try:
         client.model(ref.short)
     except NotFound:
@@ -243,7 +243,7 @@ def _stored(client: AgentClient, ref: Ref) -> bool:
     return True
 
 
-def _note_of(tree: Path, ref: Ref, key: cc.Key) -> cc.Note:
+def _read_note(tree: Path, ref: Ref, key: cc.Key) -> cc.Note:
     """What a cache says of itself, if it is for this key."""
     try:
         with disk_errors(str(tree)), (tree / cc.NOTE).open("rb") as file:
@@ -260,7 +260,7 @@ def _note_of(tree: Path, ref: Ref, key: cc.Key) -> cc.Note:
     return note
 
 
-def _holds(target: Path) -> cc.Key | None:
+def _restored_key(target: Path) -> cc.Key | None:
     """The key of the cache that was restored to a directory of ours; None: there is none, or half of one."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UsageError(f"{target} exists and is not a directory; choose another one")
@@ -284,7 +284,7 @@ def _refuse_filled(target: Path, key: cc.Key) -> None:
     """Say so before gigabytes are fetched. What somebody restores meanwhile is no hindrance."""
     with disk_errors(str(target)):
         entries = list(target.iterdir()) if target.is_dir() else []
-    if entries and not marked(target, entries) and _holds(target) != key:
+    if entries and not marked(target, entries) and _restored_key(target) != key:
         raise UsageError(
             f"{target} holds something else (another cache, perhaps of another version); choose another "
             "directory or remove it first"
@@ -292,7 +292,7 @@ def _refuse_filled(target: Path, key: cc.Key) -> None:
 
 
 @contextlib.contextmanager
-def _turn(target: Path) -> Iterator[None]:
+def _exclusive(target: Path) -> Iterator[None]:
     """One process at a time fills a directory, which is ours alone from here on."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with disk_errors(str(target)):
@@ -320,7 +320,7 @@ def _make_private(root: int, mtimes: Mapping[str, int]) -> None:
                 os.utime(name, ns=(saved, saved), dir_fd=fd)
 
 
-def _passing(name: str) -> bool:
+def _is_skipped(name: str) -> bool:
     return name == cc.NOTE or name.endswith(_NOT_SAVED)
 
 

@@ -1,4 +1,4 @@
-"""What holds files and threads lets go of them at the end of a `with`, and when it is forgotten."""
+"""An open model, and the ways in which a user closes what holds it."""
 
 import os
 from abc import ABC, abstractmethod
@@ -8,21 +8,21 @@ from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.resolve import Fetch, named, open_source
+from p2pcache.loader.resolve import Fetch, model_name, open_source
 from p2pcache.loader.source.base import Source
 from p2pcache.loader.source.catalog import Catalog, open_catalog
 from p2pcache.loader.source.deadline import Deadline
 
 
-class Closing(ABC):
-    """`close` ends it: called once or many times, or by nobody."""
+class Closeable(ABC):
+    """An object with files and threads. It closes at the end of a `with`, or when it is collected."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go. More than once does no harm."""
+        """Close files and stop threads. More than once does no harm."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Files and threads don't travel.
+        """Refuse to be pickled or copied, since files and threads can't be.
 
         Raises:
             UsageError: always.
@@ -41,13 +41,13 @@ class Closing(ABC):
         self.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # __init__ failed
+        with suppress(AttributeError):  # `__init__` failed
             self.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A model that is open: its source, its table, the caller's time limit."""
+    """An open model: its source, its table of tensors, the caller's time limit."""
 
     source: Source
     catalog: Catalog
@@ -71,7 +71,7 @@ def open_session(
     """
     if fetch not in ("all", "needed"):
         raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
-    deadline = Deadline(timeout_s, named(ref_or_dir))
+    deadline = Deadline(timeout_s, model_name(ref_or_dir))
     source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
     try:
         return Session(source, open_catalog(source, deadline), deadline)

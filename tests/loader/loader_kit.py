@@ -120,7 +120,7 @@ class SlowSource(DirectorySource):
         assert self.available(path, start, start + sum(map(len, into))), "read before it arrived"
         super().read(path, start, into)
 
-    def want(self, ranges: Sequence[Range]) -> None:
+    def on_planned(self, ranges: Sequence[Range]) -> None:
         self.wanted += ranges
 
     def demand(self, path: str, start: int, end: int) -> None:

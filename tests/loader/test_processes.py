@@ -18,7 +18,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.loader import session
 from p2pcache.loader.plan.batches import READ_BYTES
-from p2pcache.loader.source.agent_source import SwarmSource
+from p2pcache.loader.source.agent_source import AgentSource
 from tests.loader.loader_kit import SlowSource, Spec, reader_threads, soon, torch_bytes, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -88,7 +88,7 @@ def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Bod
 
 
 def test_a_fork_that_meets_a_held_lock_drops_what_arrives() -> None:
-    source = SwarmSource(Ref.parse("team/m:v1"), None, "", needed=False)
+    source = AgentSource(Ref.parse("team/m:v1"), None, "", needed=False)
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:

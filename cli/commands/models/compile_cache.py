@@ -154,18 +154,18 @@ def save(
 @contextmanager
 def _here(loaded: Loaded) -> Iterator[Any]:
     """The agent, or one of our own while the block lasts; and what is trusted."""
-    from p2pcache.loader.resolve import Here
+    from p2pcache.loader.resolve import NodeAgent
 
     settings = loaded.settings
     client = find_agent(loaded)
     if client is not None:
         models = Path(settings.models_dir) if settings.models_dir else None
-        yield Here(client, models, settings.origin, settings.compile_cache_namespaces)
+        yield NodeAgent(client, models, settings.origin, settings.compile_cache_namespaces)
         return
     from p2pcache.cli.standalone.embedded import agent_alone
 
     with agent_alone(loaded) as own:
-        yield Here(own, None, settings.origin, settings.compile_cache_namespaces)
+        yield NodeAgent(own, None, settings.origin, settings.compile_cache_namespaces)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -166,11 +166,11 @@ def _bring(
 ) -> None:
     """`--tensors`: chunks into the agent's cache."""
     client = need_agent(loaded)
-    from p2pcache.loader.prefetch import bring
+    from p2pcache.loader.prefetch import prefetch_tensors
 
     base = loaded.settings.models_dir
     reporter = make_reporter(f"pulling tensors of {ref}", as_json=as_json, quiet=quiet)
-    events = bring(client, ref, tensors, models_dir=Path(base) if base else None)
+    events = prefetch_tensors(client, ref, tensors, models_dir=Path(base) if base else None)
     done = follow(events, reporter)
     size = format_bytes(done["bytes"])
     reporter.done(done, (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.integrations.weights import EngineSettings, find, stream
+from p2pcache.loader.integrations.weights import EngineSettings, find_weights, stream_weights
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def around(
         UsageError: the weights can't be streamed.
         P2PCacheError: as `iter_tensors`.
     """
-    where = find(source.model_or_path, settings)
+    where = find_weights(source.model_or_path, settings)
     odd = _unusual(loader, source, where)
     if where is None or (odd and isinstance(where, Path)):
         return original(loader, source, **others)
@@ -97,12 +97,12 @@ def around(
     draft = loader.load_config.draft_model_idx
     if draft is not None:
         found: Iterable[tuple[str, Any]] = loader._filter_mtp_weights(  # noqa: SLF001
-            stream(where, settings), source.prefix, draft
+            stream_weights(where, settings), source.prefix, draft
         )
         return found
     if loader.counter_before_loading_weights == 0.0:
         loader.counter_before_loading_weights = time.perf_counter()
-    return stream(where, settings, prefix=source.prefix)
+    return stream_weights(where, settings, prefix=source.prefix)
 
 
 def _unusual(loader: Any, source: Any, where: object) -> str:

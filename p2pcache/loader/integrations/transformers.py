@@ -8,7 +8,7 @@ from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.open_model import Index, TensorSlice
-from p2pcache.loader.resolve import brought, existing
+from p2pcache.loader.resolve import existing_path, pull_pinned
 
 
 class LazyTensor:
@@ -77,9 +77,9 @@ def from_pretrained(
         raise UsageError(
             f"{auto_class!r} is no class of transformers; give AutoModelForCausalLM or the like"
         )
-    folder, weights = existing(ref_or_dir), ref_or_dir
+    folder, weights = existing_path(ref_or_dir), ref_or_dir
     if folder is None:
-        folder, pinned = brought(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
+        folder, pinned = pull_pinned(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
     from transformers import AutoConfig, GenerationConfig
 

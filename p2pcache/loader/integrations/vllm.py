@@ -16,7 +16,12 @@ from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.api import safe_open
-from p2pcache.loader.integrations.weights import EngineSettings, borrow_handlers, find, stream
+from p2pcache.loader.integrations.weights import (
+    EngineSettings,
+    borrow_handlers,
+    find_weights,
+    stream_weights,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +51,13 @@ def make_loader() -> type[Any]:
         from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     except ImportError:
         return plain_loader(BaseModelLoader)
-    if fits(DefaultModelLoader):
+    if is_known_loader(DefaultModelLoader):
         return full_loader(DefaultModelLoader)
     log.warning("vLLM's DefaultModelLoader has changed; no expert filter, all weights are read")
     return plain_loader(BaseModelLoader)
 
 
-def fits(default_loader: type[Any]) -> bool:
+def is_known_loader(default_loader: type[Any]) -> bool:
     """Whether the method that we replace is the one that we know."""
     method = getattr(default_loader, "_get_weights_iterator", None)
     source = getattr(default_loader, "Source", None)
@@ -64,7 +69,7 @@ def fits(default_loader: type[Any]) -> bool:
     )
 
 
-def split(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
+def split_extra_config(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
     """The extra config as ours and vLLM's.
 
     Raises:
@@ -86,7 +91,7 @@ def full_loader(base: type[Any]) -> type[Any]:
         counter_before_loading_weights: float  # seconds; vLLM's line about the time reads it
 
         def __init__(self, load_config: Any) -> None:
-            self._p2pcache, theirs = split(load_config.model_loader_extra_config)
+            self._p2pcache, theirs = split_extra_config(load_config.model_loader_extra_config)
             super().__init__(
                 dataclasses.replace(
                     load_config, load_format="auto", model_loader_extra_config=theirs
@@ -95,20 +100,20 @@ def full_loader(base: type[Any]) -> type[Any]:
 
         def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
             """As vLLM's own, once it is known whether the weights have an lm_head."""
-            where = find(model_config.model, self._p2pcache)
+            where = find_weights(model_config.model, self._p2pcache)
             if isinstance(where, str):
-                untie(model_config, where, self._p2pcache)
+                untie_embeddings(model_config, where, self._p2pcache)
             return super().load_model(
                 vllm_config=vllm_config, model_config=model_config, prefix=prefix
             )
 
         def download_model(self, model_config: Any) -> None:
             """Nothing to bring beforehand where weights come from the node."""
-            if find(model_config.model, self._p2pcache) is None:
+            if find_weights(model_config.model, self._p2pcache) is None:
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
-            where = find(source.model_or_path, self._p2pcache)
+            where = find_weights(source.model_or_path, self._p2pcache)
             odd = _unusual(source, self.load_config, where)
             if where is None or (odd and not isinstance(where, str)):
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
@@ -120,7 +125,7 @@ def full_loader(base: type[Any]) -> type[Any]:
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
             skip = _skip(source, getattr(self, "local_expert_ids", None))
-            return stream(where, self._p2pcache, skip=skip, prefix=source.prefix)
+            return stream_weights(where, self._p2pcache, skip=skip, prefix=source.prefix)
 
     return P2PCacheModelLoader
 
@@ -133,7 +138,7 @@ def plain_loader(base: type[Any]) -> type[Any]:
 
         def __init__(self, load_config: Any) -> None:
             super().__init__(load_config)
-            self._p2pcache, _ = split(load_config.model_loader_extra_config)
+            self._p2pcache, _ = split_extra_config(load_config.model_loader_extra_config)
 
         def download_model(self, model_config: Any) -> None:
             """Nothing to bring beforehand."""
@@ -145,17 +150,17 @@ def plain_loader(base: type[Any]) -> type[Any]:
                 NotFound: the model is neither a directory with weights nor one with a ref.
                 P2PCacheError: as `iter_tensors`.
             """
-            where = find(model_config.model, self._p2pcache)
+            where = find_weights(model_config.model, self._p2pcache)
             if where is None:
                 raise NotFound(
                     f'{model_config.model}: no safetensors there, and no "ref" in {_EXTRA}'
                 )
-            model.load_weights(stream(where, self._p2pcache))
+            model.load_weights(stream_weights(where, self._p2pcache))
 
     return P2PCacheModelLoader
 
 
-def untie(model_config: Any, ref: str, settings: EngineSettings) -> None:
+def untie_embeddings(model_config: Any, ref: str, settings: EngineSettings) -> None:
     """Don't believe `tie_word_embeddings` where the weights have an lm_head of their own.
 
     vLLM decides so itself, but from the directory's headers, and here it has none. It compares the

@@ -71,7 +71,7 @@ class EngineSettings:
         return cls(**told)
 
 
-def find(model: str, settings: EngineSettings) -> str | Path | None:
+def find_weights(model: str, settings: EngineSettings) -> str | Path | None:
     """Where the weights of an engine's model come from.
 
     Args:
@@ -95,10 +95,10 @@ def find(model: str, settings: EngineSettings) -> str | Path | None:
         return None
     if any(next(folder.glob(pattern), None) is not None for pattern in WEIGHTS):
         return None
-    return pinned(folder, settings)
+    return pin_ref(folder, settings)
 
 
-def pinned(folder: Path, settings: EngineSettings) -> str | Path:
+def pin_ref(folder: Path, settings: EngineSettings) -> str | Path:
     """The settings' ref with its digest, once the directory is known to be of the same model.
 
     Raises:
@@ -124,7 +124,7 @@ def pinned(folder: Path, settings: EngineSettings) -> str | Path:
     return str(Ref.parse(settings.ref)._replace(digest=digest)) if digest else settings.ref
 
 
-def stream(
+def stream_weights(
     where: str | Path,
     settings: EngineSettings,
     *,

@@ -1,9 +1,7 @@
-"""Host memory of a load: bounded, reused when a tensor dies, never while somebody can see it.
+"""Host memory that is given out, taken back and given out again.
 
-Fresh memory costs more than the reads themselves: the first touch of a page takes longer than
-filling it. So a load has one arena, gives out its lowest free bytes, and gets them back when the
-last view of them dies. A consumer that copies and drops stays on few pages; one that keeps what
-it gets uses the arena up and then has memory of its own.
+The first touch of a fresh page takes longer than reading into it. So a load has one arena, gives
+out its lowest free bytes first, and gets them back when their last view dies.
 """
 
 import ctypes
@@ -14,7 +12,7 @@ from typing import Any
 
 from p2pcache.errors import NoSpace
 
-SMALL_BYTES = 256 << 10  # below it memory comes from the ordinary allocator, which reuses by itself
+SMALL_BYTES = 256 << 10  # smaller blocks come from Python's allocator, which reuses memory itself
 PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.11's mmap lacks the name
 
@@ -30,33 +28,53 @@ class Block:
         memory: mmap.mmap | bytearray,
         span: tuple[int, int] | None = None,
     ) -> None:
+        """Take a part of some memory.
+
+        Args:
+            nbytes: size of the block.
+            memory: what it lies in.
+            span: (start, length) in the memory of an arena, in bytes; None: it begins at 0.
+        """
         self.nbytes = nbytes
         self.memory = memory
-        self.span = span  # (start, length) in the arena, where it is of one
+        self.span = span
         self.owner: Any = (ctypes.c_ubyte * nbytes).from_buffer(memory, span[0] if span else 0)
         self.view = memoryview(self.owner).cast("B")
 
 
 def fresh(nbytes: int) -> Block:
-    """Memory that goes back to the system when its last view dies."""
+    """Allocate a block outside of any arena; the system gets it back when its last view dies.
+
+    Raises:
+        NoSpace: the system gives no memory.
+    """
     return Block(nbytes, bytearray(nbytes) if nbytes < SMALL_BYTES else _anonymous(nbytes))
 
 
 class Arena:
-    """One mapping, given out lowest bytes first. One thread takes; any thread gives back."""
+    """One mapping, given out lowest bytes first. One thread takes; any thread gives back.
+
+    A span is (start, length) in bytes, both multiples of the page size.
+    """
 
     def __init__(self, nbytes: int) -> None:
+        """Map memory.
+
+        Args:
+            nbytes: a multiple of the page size.
+
+        Raises:
+            NoSpace: the system gives no memory.
+        """
         self.memory = _anonymous(nbytes)
         self._holes = [(0, nbytes)]  # free spans by their start, never adjacent
-        self._returned: deque[tuple[int, int]] = (
-            deque()
-        )  # finalizers run anywhere: no lock for them
-        self._touched = bytearray(nbytes // PAGE)  # of each page, whether the system gave memory
-        self._spare_pages = 0  # free and touched
+        self._returned: deque[tuple[int, int]] = deque()  # by finalizers, which can't take a lock
+        self._touched = bytearray(nbytes // PAGE)  # 1 for each page that has memory
+        self._spare_pages = 0  # free pages that have memory
         self._closed = False
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
-        """The lowest free span of so many bytes, rounded up to pages; None if there is none."""
+        """The lowest free span of `nbytes`, rounded up to pages; None if there is none."""
         self._collect()
         length = -(-nbytes // PAGE) * PAGE
         for i, (start, free) in enumerate(self._holes):
@@ -69,7 +87,7 @@ class Arena:
         return None
 
     def trim(self, spare_bytes: int) -> None:
-        """Of the free pages that have memory keep so much; the highest go back to the system."""
+        """Give free pages back to the system, the highest first, until `spare_bytes` of them have memory."""
         self._collect()
         surplus = self._spare_pages - spare_bytes // PAGE
         for start, length in reversed(self._holes):
@@ -77,33 +95,33 @@ class Arena:
             while surplus > 0 and (last := self._touched.rfind(1, first, end)) >= 0:
                 end = max(first, last + 1 - surplus)
                 gone = self._touched.count(1, end, last + 1)
-                self._let_go((end * PAGE, (last + 1 - end) * PAGE))
+                self._free_pages((end * PAGE, (last + 1 - end) * PAGE))
                 self._touched[end : last + 1] = bytes(last + 1 - end)
                 self._spare_pages -= gone
                 surplus -= gone
 
     def give_back(self, span: tuple[int, int]) -> None:
-        """Nobody looks at these bytes any more."""
+        """Take back a span of which no view is left."""
         if self._closed:
-            self._let_go(span)
+            self._free_pages(span)
         else:
             self._returned.append(span)
 
     def close(self) -> None:
-        """Nothing is taken any more: free pages go back to the system, others when they are given back."""
+        """Give all free pages back to the system now, and others as soon as they are given back."""
         self._closed = True
         self._collect()
         for span in self._holes:
-            self._let_go(span)
+            self._free_pages(span)
 
     def _collect(self) -> None:
         while self._returned:
-            self._fill(self._returned.popleft())
+            self._add_hole(self._returned.popleft())
 
-    def _let_go(self, span: tuple[int, int]) -> None:
+    def _free_pages(self, span: tuple[int, int]) -> None:
         self.memory.madvise(mmap.MADV_DONTNEED, *span)
 
-    def _fill(self, span: tuple[int, int]) -> None:
+    def _add_hole(self, span: tuple[int, int]) -> None:
         self._spare_pages += span[1] // PAGE
         holes: list[tuple[int, int]] = []
         for start, length in sorted([*self._holes, span]):
@@ -115,12 +133,12 @@ class Arena:
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:
-    """Memory that is there once it's touched.
+    """Map memory that takes pages when it is touched.
 
     Raises:
         NoSpace: the system gives none.
     """
-    # not reserved: an arena is larger than what is touched of it, at times than the machine's memory
+    # Not reserved: an arena is larger than its touched part, and may be larger than the machine's memory.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     try:
         return mmap.mmap(-1, nbytes, flags)

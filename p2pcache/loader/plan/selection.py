@@ -1,7 +1,7 @@
-"""What to read for a load: which tensors, which part of each, in which pieces. Pure.
+"""Which tensors of a model a load brings, and which part of each.
 
-A load is cut into batches: one large tensor, or small neighbours together. A batch is what is
-waited for, held in memory and handed out as one; it's read in reads of a few megabytes.
+The shares of a parallel group are those of Megatron-LM (Shoeybi and others 2019): equal slices for
+tensor parallelism, consecutive layers for pipeline parallelism, whole experts for expert parallelism.
 """
 
 import fnmatch
@@ -27,11 +27,11 @@ _OUTPUT = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.")
 class ParallelAxis:
     """This process is `rank` of `size` along one way of splitting a model.
 
-    "tensor": of the tensors whose names match, only the rank's equal part along `dim`.
-    "pipeline": only the layers of the stage, even shares in order; what comes before the layers
-    goes to the first stage, what comes after them to the last (with the embedding, where the
-    model has no output layer of its own).
-    "expert": of tensors named `...experts.N...` only the rank's share of the numbers.
+    "tensor": of each tensor whose name matches, the rank's equal slice along `dim`.
+    "pipeline": the layers of the stage, in even consecutive shares. Tensors before the layers belong
+    to the first stage, tensors after them to the last. A model without an output layer uses its
+    embedding for that, so the last stage gets it, too.
+    "expert": of tensors named `...experts.N...` the rank's share of the numbers N.
     """
 
     kind: Literal["tensor", "pipeline", "expert"]
@@ -43,7 +43,7 @@ class ParallelAxis:
     def __post_init__(self) -> None:
         if self.kind not in ("tensor", "pipeline", "expert"):
             raise UsageError(f"kind {self.kind!r}: expected tensor, pipeline or expert")
-        numbers: tuple[Any, ...] = (self.rank, self.size, self.dim)  # whatever somebody wrote
+        numbers: tuple[Any, ...] = (self.rank, self.size, self.dim)  # callers aren't type-checked
         if not all(isinstance(number, SupportsIndex) for number in numbers):
             raise UsageError(f"{self}: rank, size and dim are whole numbers")
         if not isinstance(self.names, str):
@@ -52,32 +52,38 @@ class ParallelAxis:
             raise UsageError(f"rank {self.rank} of {self.size}: expected 0 <= rank < size")
 
 
-class Want(NamedTuple):
-    """A tensor or a slice of it: `pieces` pieces of `length` bytes, `stride` apart in the file."""
+class LoadItem(NamedTuple):
+    """A tensor, or a slice of it, that a load brings. In the file it is one or more equal segments."""
 
     info: TensorInfo
-    shape: tuple[int, ...]
-    start: int
-    length: int
-    stride: int
-    pieces: int
+    shape: tuple[int, ...]  # of the slice, in elements
+    start: int  # byte offset of the first segment in the file
+    length: int  # of each segment, in bytes
+    stride: int  # bytes from the start of one segment to the start of the next
+    segments: int  # how many
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.pieces * self.length
+        return self.segments * self.length
 
 
-def whole(info: TensorInfo) -> Want:
+def whole_tensor(info: TensorInfo) -> LoadItem:
     """All of a tensor."""
-    return Want(info, info.shape, info.start, info.nbytes, 0, 1)
+    return LoadItem(info, info.shape, info.start, info.nbytes, 0, 1)
 
 
-def cut(info: TensorInfo, dim: int, start: int, stop: int) -> Want:
-    """The slice [start, stop) along one dimension; both inside the shape.
+def cut_tensor(info: TensorInfo, dim: int, start: int, stop: int) -> LoadItem:
+    """The slice [start, stop) of a tensor along one dimension.
+
+    Args:
+        info: the tensor.
+        dim: the dimension; negative ones count from the last.
+        start: index of the first element, inside the shape.
+        stop: index after the last element, inside the shape.
 
     Raises:
-        UsageError: no such dimension, or elements smaller than a byte that begin inside one.
+        UsageError: no such dimension; or an element smaller than a byte would begin inside a byte.
     """
     if not -len(info.shape) <= dim < len(info.shape):
         raise UsageError(
@@ -96,28 +102,28 @@ def cut(info: TensorInfo, dim: int, start: int, stop: int) -> Want:
     low, high, stride = (edge // 8 for edge in edges)
     shape = (*info.shape[:dim], stop - start, *info.shape[dim + 1 :])
     if outer == 1 or high - low == stride:
-        return Want(info, shape, info.start + low, (high - low) * outer, 0, 1)
+        return LoadItem(info, shape, info.start + low, (high - low) * outer, 0, 1)
     if outer == 0 or low == high:
-        return Want(info, shape, info.start, 0, 0, 1)
-    return Want(info, shape, info.start + low, high - low, stride, outer)
+        return LoadItem(info, shape, info.start, 0, 0, 1)
+    return LoadItem(info, shape, info.start + low, high - low, stride, outer)
 
 
-def choose(
+def select_tensors(
     tensors: Sequence[TensorInfo],
     names: Filter | None = None,
     axes: Sequence[ParallelAxis] = (),
-) -> list[Want]:
-    """The tensors (or parts) that a load is to bring, in the given order.
+) -> list[LoadItem]:
+    """The tensors, or slices of them, that a load brings, in the given order.
 
     Args:
         tensors: all of the model.
         names: a glob, several (any may match), or a function of the name; None takes all.
-        axes: what this process is in a parallel group. Of two "tensor" axes that match a name the
+        axes: this process' places in parallel groups. Of two "tensor" axes that match a name the
             first counts.
 
     Raises:
-        NotFound: globs that no tensor of the model matches: a slip, which a function may know better.
-        UsageError: a dimension that `size` doesn't divide.
+        NotFound: globs match no tensor of the model. (A function that matches none is no error.)
+        UsageError: `size` doesn't divide a dimension.
     """
     kept = _matching(tensors, names)
     for axis in axes:
@@ -126,7 +132,7 @@ def choose(
         elif axis.kind == "expert":
             kept = _experts(kept, tensors, axis)
     cuts = [axis for axis in axes if axis.kind == "tensor"]
-    return [_part_of(info, cuts) for info in kept]
+    return [_item_of(info, cuts) for info in kept]
 
 
 def _globs(names: str | Iterable[str]) -> list[str]:
@@ -146,14 +152,14 @@ def _matching(tensors: Sequence[TensorInfo], names: Filter | None) -> list[Tenso
     pattern = re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
     found = [info for info in tensors if pattern.match(info.name)]
     if globs and not found:
-        told = ", ".join(shown(glob) or "''" for glob in globs)
+        listed = ", ".join(shown(glob) or "''" for glob in globs)
         raise NotFound(
-            f"none of the {len(tensors)} tensors matches {told}; globs are for whole names, such as '*.mlp.*'"
+            f"none of the {len(tensors)} tensors matches {listed}; globs are for whole names, such as '*.mlp.*'"
         )
     return found
 
 
-def _part_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> Want:
+def _item_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> LoadItem:
     for axis in cuts:
         if not fnmatch.fnmatchcase(info.name, axis.names):
             continue
@@ -168,12 +174,12 @@ def _part_of(info: TensorInfo, cuts: Sequence[ParallelAxis]) -> Want:
                 f"{shown(info.name)}: {axis.size} ranks can't share {info.shape[axis.dim]} rows of "
                 f"dimension {axis.dim} evenly; cut it by hand with safe_open(...).get_slice"
             )
-        return cut(info, axis.dim, axis.rank * share, (axis.rank + 1) * share)
-    return whole(info)
+        return cut_tensor(info, axis.dim, axis.rank * share, (axis.rank + 1) * share)
+    return whole_tensor(info)
 
 
 def _share(number: int, total: int, size: int) -> int:
-    """The rank that `number` of `total` belongs to, in even consecutive shares."""
+    """The rank to which `number` of `total` belongs, in even consecutive shares."""
     return number * size // total
 
 

@@ -1,8 +1,8 @@
-"""Where a load's bytes come from: the seam between the loader and a directory or a swarm.
+"""Where a load's bytes come from: the contract between the loader and a directory or an agent.
 
-A source knows files and which of their bytes are proved and readable; it never hands out others.
-The loader reads by `Source.read`, from several threads: a source whose bytes still move (an agent
-that died, a chunk that failed a later check) must be able to look again before a read counts.
+A source knows files, and which of their bytes are proved and readable. It hands out no others. The
+loader reads by `Source.read`, from several threads, never from files by itself: bytes can be
+withdrawn during a read (a chunk failed a later check), and then the source reads again.
 """
 
 from collections.abc import Sequence
@@ -20,68 +20,72 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class SourceStats:
-    """Where the bytes of this load came from, as far as the source knows when asked."""
+    """Where the bytes of a load came from, as far as the source knows when it is asked."""
 
     bytes_peers: int = 0
     bytes_origin: int = 0
     bytes_disk: int = 0  # lay on this node when the load began
-    verified_chunks: int = 0  # proved with BLAKE3, by whoever wrote them here
-    digest: str = ""  # the model's identity; a plain directory has none
-    notes: list[str] = field(default_factory=list)  # such as "agent lost, went on by itself"
+    verified_chunks: int = 0  # proved with BLAKE3, by the agent or by this process
+    digest: str = ""  # the model's identity (hex); "" for a plain directory
+    notes: list[str] = field(default_factory=list)  # such as "attached again to an agent ..."
 
 
 class Source(Protocol):
     """One model for one load. All methods may be called from any thread until `close`.
 
-    Errors are of our own tree; an error of `wait` or `read` ends the load.
+    Errors are those of `p2pcache.errors`. An error of `wait` or `read` ends the load.
     """
 
     @property
     def name(self) -> str:
-        """What messages call it: the ref or the directory."""
+        """The ref or the directory, for messages."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is available now; once true it stays true."""
+        """Whether every byte is available. Once true it stays true."""
         ...
 
     def files(self) -> list[tuple[str, int]]:
-        """(relative path with '/', size in bytes) of each file, also of those that still arrive."""
+        """(relative path with '/', size in bytes) of each file of the model, available or not."""
         ...
 
     def available(self, path: str, start: int, end: int) -> bool:
-        """Whether all bytes of [start, end) are proved and readable. Cheap: asked in loops."""
+        """Whether all bytes of [start, end) are proved and readable. Cheap: it is called in loops."""
         ...
 
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
-        """Fill the buffers, one after the other, with the available bytes from `start` on, proved ones only.
+        """Fill the buffers, one after the other, with proved bytes.
 
-        It waits and reads again where the bytes were withdrawn meanwhile, and finds them where an agent that
-        died has left them.
+        Bytes that are withdrawn during the read are waited for and read again.
+
+        Args:
+            path: the file.
+            start: byte offset of the first byte.
+            into: the buffers; the bytes for them must be available.
 
         Raises:
             IntegrityError: the file is shorter than it was, or another one.
-            P2PCacheError: they can't be had any more.
+            P2PCacheError: the bytes can't be had any more, or the load was stopped.
         """
         ...
 
-    def want(self, ranges: Sequence[Range]) -> None:
-        """Called once the headers are read: all that this load will need, in its order.
+    def on_planned(self, ranges: Sequence[Range]) -> None:
+        """Learn which ranges the load will read, in its order; called once, after the headers are read.
 
-        With `fetch="needed"` nothing else is fetched.
+        With `fetch="needed"` the agent fetches nothing else.
         """
         ...
 
     def demand(self, path: str, start: int, end: int) -> None:
-        """Somebody waits for these bytes now: let them come first. Returns at once."""
+        """Let these bytes come first, since the caller waits for them. Returns at once."""
         ...
 
     def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
-        """Block until at least one of the ranges is available, raising demand for the first ones.
+        """Block until at least one of the ranges is available, and demand the first ones meanwhile.
 
         Args:
-            ranges: what could be read next, the most welcome first.
+            ranges: what could be read next, the most urgent first.
             timeout_s: how long to block at most.
 
         Returns:
@@ -93,13 +97,13 @@ class Source(Protocol):
         ...
 
     def stop(self) -> None:
-        """The load is over: a `read` or `wait` that blocks ends with an error. Before `close`, at any time."""
+        """End the load: a `read` or `wait` that blocks ends with an error. May be called at any time."""
         ...
 
     def stats(self) -> SourceStats:
-        """Bytes by their origin; may be asked at any time, also after `close`."""
+        """Figures so far; may be called at any time, also after `close`."""
         ...
 
     def close(self) -> None:
-        """Let go of descriptors and of the interest in the model. More than once does no harm."""
+        """Close descriptors and detach from the agent. More than once does no harm."""
         ...

@@ -1,4 +1,4 @@
-"""How long a caller waits for a load."""
+"""The time limit that a caller gives a load."""
 
 import math
 import numbers
@@ -9,19 +9,28 @@ from p2pcache.errors import TimedOut, UsageError
 
 
 class Deadline:
-    """The caller's own time limit."""
+    """A caller's time limit, on the monotonic clock."""
 
     def __init__(self, timeout_s: float | None, model: str) -> None:
+        """Begin now.
+
+        Args:
+            timeout_s: seconds; None: no limit.
+            model: its name, for messages.
+
+        Raises:
+            UsageError: `timeout_s` is no number.
+        """
         self._model = model
         self._timeout_s = timeout_s
-        told: Any = timeout_s  # whatever somebody wrote
-        number = isinstance(told, numbers.Real) and not math.isnan(told)
+        given: Any = timeout_s  # callers aren't type-checked
+        number = isinstance(given, numbers.Real) and not math.isnan(given)
         if timeout_s is not None and not number:
             raise UsageError(f"timeout_s {timeout_s!r}: expected seconds, or None for no limit")
         self._ends = None if timeout_s is None else time.monotonic() + timeout_s
 
     def check(self) -> None:
-        """Nothing, while there is time.
+        """Raise an error once the time is up.
 
         Raises:
             TimedOut: the time is up.
@@ -33,7 +42,7 @@ class Deadline:
             )
 
     def slice_s(self, most_s: float) -> float:
-        """How long to block now."""
+        """Seconds to block now: `most_s`, or the time that is left if that is less."""
         if self._ends is None:
             return most_s
         return max(0.0, min(most_s, self._ends - time.monotonic()))

@@ -1,4 +1,4 @@
-"""A model whose files all lie in a directory."""
+"""A model whose files all lie in a directory, as a source."""
 
 import os
 import threading
@@ -11,20 +11,20 @@ from p2pcache.io.blobs.blob_file import OPEN_FILES, OpenFile
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.loader.source.base import Range, SourceStats
 
-MAX_FILES = 100_000  # as many as a manifest may list
+MAX_FILES = 100_000  # of one directory; a manifest may list no more
 
 
 class DirectorySource:
-    """A directory (or one file) whose bytes all lie there: a pulled model, a Hugging Face snapshot."""
+    """Implements `Source` for a complete directory, or one file: a pulled model, a Hugging Face snapshot."""
 
     complete = True
 
     def __init__(self, path: Path, name: str = "") -> None:
-        """List the files; links to files are followed, links to directories are not.
+        """List the files. Links to files are followed, links to directories are not.
 
         Args:
             path: the directory or file.
-            name: by which its user knows it, such as a ref; else the path.
+            name: for messages, such as a ref; "": the path.
 
         Raises:
             NotFound: there is no such directory or file.
@@ -35,7 +35,7 @@ class DirectorySource:
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
         self._open: dict[str, OpenFile] = {}
-        self._inodes: dict[str, tuple[int, int]] = {}  # of all that were opened
+        self._inodes: dict[str, tuple[int, int]] = {}  # (device, inode) of each file ever opened
         self._read_bytes = 0
         self._lock = threading.Lock()
         with disk_errors(str(path)):
@@ -65,9 +65,10 @@ class DirectorySource:
         return list(self._sizes.items())
 
     def _file(self, path: str) -> OpenFile:
-        """One of the files, open: for as long as it's held, and a while longer for the next read.
+        """Open a file, or find it open. It stays open while the caller holds it, and usually for the next read.
 
-        A model may have more shards than a process may open files. No lock: a fork may happen at any time.
+        A model may have more shards than a process may open files, so the oldest are dropped. There is
+        no lock, since the process may fork at any time.
         """
         file = self._open.get(path)
         if file is not None:
@@ -87,34 +88,34 @@ class DirectorySource:
         return file
 
     def available(self, path: str, start: int, end: int) -> bool:
-        """See `Source.available`: always, inside the file."""
+        """See `Source.available`: true for each range inside a file."""
         return 0 <= start <= end <= self._sizes.get(path, -1)
 
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """See `Source.read`."""
-        file = self._file(path)  # held: the descriptor stays open
+        file = self._file(path)  # while it is held the descriptor stays open
         read_all(file.fd, start, into, str(self._paths[path]))
         with self._lock:
             self._read_bytes += sum(map(len, into))
 
-    def want(self, ranges: Sequence[Range]) -> None:
-        """See `Source.want`: nothing to do, all is there."""
+    def on_planned(self, ranges: Sequence[Range]) -> None:
+        """See `Source.on_planned`: nothing to do."""
 
     def demand(self, path: str, start: int, end: int) -> None:
-        """See `Source.demand`: nothing to do, all is there."""
+        """See `Source.demand`: nothing to do."""
 
     def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
         """See `Source.wait`: returns at once, unless a range lies outside its file."""
-        there = [i for i, r in enumerate(ranges) if self.available(*r)]
-        if not there and ranges:
+        found = [i for i, r in enumerate(ranges) if self.available(*r)]
+        if not found and ranges:
             time.sleep(timeout_s)
-        return there
+        return found
 
     def stop(self) -> None:
         """See `Source.stop`: nothing blocks."""
 
     def stats(self) -> SourceStats:
-        """See `Source.stats`: what was read, all of it from disk."""
+        """See `Source.stats`: the bytes that were read, all of them from disk."""
         return SourceStats(bytes_disk=self._read_bytes)
 
     def close(self) -> None:
@@ -123,16 +124,22 @@ class DirectorySource:
 
 
 def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None:
-    """Fill the buffers from consecutive bytes of an open file; `preadv` may bring less than it's asked for.
+    """Fill the buffers from consecutive bytes of an open file.
+
+    Args:
+        fd: the open file.
+        start: byte offset in the file.
+        into: the buffers, filled one after the other.
+        what: the file's name, for messages.
 
     Raises:
-        IntegrityError: the file ends before that; `what` names it.
+        IntegrityError: the file ends too early.
         P2PCacheError: the disk refused.
     """
     left = list(into)
     with disk_errors(what):
         while left:
-            got = os.preadv(fd, left, start)
+            got = os.preadv(fd, left, start)  # perhaps fewer bytes than were asked for
             if got == 0 and any(left):
                 raise IntegrityError(
                     f"{what} ends at byte {start}, too early; pull the model again"

@@ -20,7 +20,7 @@ import pytest
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.loader.integrations import sglang
-from p2pcache.loader.integrations.weights import EngineSettings, find
+from p2pcache.loader.integrations.weights import EngineSettings, find_weights
 from tests.agent.kit import push
 from tests.loader.integrations.engine_shells import ENGINES
 from tests.loader.loader_kit import Spec, write, write_index
@@ -163,20 +163,22 @@ def test_settings_that_can_not_be(told: dict[str, Any]) -> None:
 
 
 def test_where_weights_are(tmp_path: Path) -> None:
-    assert find("org/model", EngineSettings("a/b:c")) is None  # a hub's name: the engine's business
-    assert find(str(tmp_path), EngineSettings()) is None  # no weights, no ref
+    assert (
+        find_weights("org/model", EngineSettings("a/b:c")) is None
+    )  # a hub's name: the engine's business
+    assert find_weights(str(tmp_path), EngineSettings()) is None  # no weights, no ref
     (tmp_path / "model.safetensors").touch()
-    assert find(str(tmp_path), EngineSettings("a/b:c")) == tmp_path
+    assert find_weights(str(tmp_path), EngineSettings("a/b:c")) == tmp_path
 
 
 def test_an_adapter_is_not_filled_with_the_models_weights(tmp_path: Path) -> None:
     """Engines ask the same loader for LoRA adapters and drafts; these may be .bin files."""
     settings = EngineSettings("a/b:c", agent=f"unix://{tmp_path}/nobody.sock")
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert find(str(tmp_path), settings) is None
+    assert find_weights(str(tmp_path), settings) is None
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").touch()
-    assert find(str(tmp_path), settings) is None
+    assert find_weights(str(tmp_path), settings) is None
     (tmp_path / "pytorch_model.bin").unlink()
     with pytest.raises(Unreachable):  # now it is a model without weights: the ref is asked
-        find(str(tmp_path), settings)
+        find_weights(str(tmp_path), settings)

@@ -165,7 +165,7 @@ def test_pages_that_lie_free_count_too(limit_mib: int) -> None:
 
     most, held = read_ahead(), None
     while ready:
-        pool.turn()
+        pool.on_next_batch()
         block = ready.popleft()
         pool.hand_over(block)
         most = max(most, read_ahead())
@@ -185,7 +185,7 @@ def test_who_keeps_everything_is_not_waited_for() -> None:
         assert block is not None
         pool.hand_over(block)
         kept.append(block.owner)
-        pool.turn()
+        pool.on_next_batch()
     assert pool.budget.acquire(MiB, lambda: True)
 
 

@@ -13,13 +13,19 @@ from p2pcache.loader.memory.backend import HostMemory
 from p2pcache.loader.memory.host_pool import Budget
 from p2pcache.loader.memory.ring import Ring
 from p2pcache.loader.plan.batches import batches
-from p2pcache.loader.plan.placement import prepare
-from p2pcache.loader.plan.selection import choose
+from p2pcache.loader.plan.placement import Transfer, plan_placement
+from p2pcache.loader.plan.selection import select_tensors
 from p2pcache.loader.session import Session
 from p2pcache.loader.source.catalog import open_catalog
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
-from p2pcache.loader.stream import MIN_LIMIT_BYTES, PADDING_BYTES, TensorStream, Tuning, stage
+from p2pcache.loader.stream import (
+    MIN_LIMIT_BYTES,
+    PADDING_BYTES,
+    TensorStream,
+    Tuning,
+    make_staging,
+)
 from p2pcache.loader.transfer.pipeline import Pipeline
 from p2pcache.loader.transfer.sinks import DeviceSink
 from tests.loader.loader_kit import (
@@ -50,7 +56,7 @@ def test_a_slot_comes_again_only_after_its_copy() -> None:
     slot.view[:] = b"A" * 16
     buffer = backend.alloc_device(16)
     backend.copy(slot, 0, 16, buffer, 0)
-    ring.copying(slot, backend.record())
+    ring.on_copying(slot, backend.record())
     again = ring.acquire(never)
     assert again is not None
     again.view[:] = b"B" * 16
@@ -92,7 +98,7 @@ def copied(backend: FakeAsyncBackend, ring: Ring) -> FakeEvent:
     assert slot is not None
     backend.copy(slot, 0, 16, backend.alloc_device(16), 0)
     event = backend.record()
-    ring.copying(slot, event)
+    ring.on_copying(slot, event)
     return event
 
 
@@ -138,17 +144,17 @@ def run(
     folder: Path, slots: int, slot_bytes: int, threads: int, budget: int
 ) -> dict[str, torch.Tensor]:
     backend = FakeAsyncBackend()
-    staging, tuning = stage(
+    staging, tuning = make_staging(
         backend,
         slots * slot_bytes,
         Tuning(threads=threads, read_bytes=slot_bytes, ring_slots=slots),
     )
     source = DirectorySource(folder)
     deadline = Deadline(30, "m")
-    wants = choose(list(open_catalog(source, deadline).tensors.values()))
+    items = select_tensors(list(open_catalog(source, deadline).tensors.values()))
     pipeline = Pipeline(
         source,
-        batches(wants, 1 << 18),
+        batches(items, 1 << 18),
         DeviceSink(backend, Budget(budget)),
         deadline,
         threads=threads,
@@ -204,8 +210,8 @@ def test_a_read_that_fails_ends_the_load_and_frees_the_slot(tmp_path: Path) -> N
     with (tmp_path / "m.safetensors").open("r+b") as file:
         file.truncate(500_000)
     backend = FakeAsyncBackend()
-    staging, tuning = stage(backend, 4 << 20, Tuning(threads=2))
-    plan = batches(choose(list(catalog.tensors.values())), 1 << 18)
+    staging, tuning = make_staging(backend, 4 << 20, Tuning(threads=2))
+    plan = batches(select_tensors(list(catalog.tensors.values())), 1 << 18)
     sink = DeviceSink(backend, Budget(1 << 30))
     pipeline = Pipeline(source, plan, sink, Deadline(None, "m"), threads=2, staging=staging,
                         read_bytes=tuning.read_bytes)  # fmt: skip
@@ -235,10 +241,10 @@ def test_a_device_that_fails_ends_the_load_and_all_is_let_go(tmp_path: Path, goo
     """Also at the last event, after every tensor was handed out: what lies there isn't right."""
     write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (200_000,)) for i in range(4)])
     session = open_session(tmp_path)
-    staging, tuning = stage(FailingBackend(good), 1 << 20, Tuning(threads=1, ring_slots=1))
+    staging, tuning = make_staging(FailingBackend(good), 1 << 20, Tuning(threads=1, ring_slots=1))
     budget = Budget(1 << 20)
     sink = DeviceSink(staging.backend, budget)
-    plan = batches(choose(list(session.catalog.tensors.values())), 1 << 18)
+    plan = batches(select_tensors(list(session.catalog.tensors.values())), 1 << 18)
     pipeline = Pipeline(session.source, plan, sink, session.deadline, threads=1, staging=staging,
                         read_bytes=tuning.read_bytes)  # fmt: skip
     stream = TensorStream(session, pipeline, budget)
@@ -252,7 +258,7 @@ def test_a_device_that_fails_ends_the_load_and_all_is_let_go(tmp_path: Path, goo
 @pytest.mark.parametrize("limit", [1 << 20, 10_000_000, 1 << 30])
 @pytest.mark.parametrize("read_bytes", [2 << 20, 8 << 20, 16 << 20])
 def test_slots_are_powers_of_two_because_torch_pins_such(limit: int, read_bytes: int) -> None:
-    staging, tuning = stage(FakeAsyncBackend(), limit, Tuning(read_bytes=read_bytes))
+    staging, tuning = make_staging(FakeAsyncBackend(), limit, Tuning(read_bytes=read_bytes))
     assert staging.ring.slot_bytes.bit_count() == 1
     assert staging.ring.nbytes <= limit
     assert tuning.read_bytes + PADDING_BYTES == staging.ring.slot_bytes
@@ -272,7 +278,9 @@ def test_one_ring_serves_one_device(tmp_path: Path) -> None:
         for name, device in zip("abc", ["cuda:1", "cuda:0", "cuda:1"], strict=True)
     }
     session = open_session(tmp_path)
-    placement = prepare(targets, choose(list(session.catalog.tensors.values())), strict=True)
+    placement = plan_placement(
+        targets, select_tensors(list(session.catalog.tensors.values())), strict=True
+    )
     session.source.close()
     assert set(placement.buffers) == {"a", "c"}
-    assert placement.kind("b") == 2  # by host memory
+    assert placement.transfer("b") is Transfer.CONVERTED  # through host memory

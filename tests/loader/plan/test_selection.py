@@ -18,7 +18,13 @@ from p2pcache.loader.plan.batches import (
     Batch,
     batches,
 )
-from p2pcache.loader.plan.selection import ParallelAxis, Want, choose, cut, whole
+from p2pcache.loader.plan.selection import (
+    LoadItem,
+    ParallelAxis,
+    cut_tensor,
+    select_tensors,
+    whole_tensor,
+)
 
 
 def info(
@@ -34,17 +40,20 @@ def table(names: list[str]) -> list[TensorInfo]:
     return [info(name, start=8 * i) for i, name in enumerate(names)]
 
 
-def names(wants: list[Want]) -> list[str]:
-    return [want.info.name for want in wants]
+def names(items: list[LoadItem]) -> list[str]:
+    return [item.info.name for item in items]
 
 
 def test_a_filter_is_a_glob_several_or_a_function() -> None:
     tensors = table(["model.layers.0.w", "model.layers.1.w", "lm_head.weight"])
-    assert names(choose(tensors, "*.layers.*")) == ["model.layers.0.w", "model.layers.1.w"]
-    assert names(choose(tensors, ["*.1.*", "lm_head.*"])) == ["model.layers.1.w", "lm_head.weight"]
-    assert names(choose(tensors, lambda name: name.endswith("0.w"))) == ["model.layers.0.w"]
-    assert names(choose(tensors, [])) == []
-    assert len(choose(tensors)) == 3
+    assert names(select_tensors(tensors, "*.layers.*")) == ["model.layers.0.w", "model.layers.1.w"]
+    assert names(select_tensors(tensors, ["*.1.*", "lm_head.*"])) == [
+        "model.layers.1.w",
+        "lm_head.weight",
+    ]
+    assert names(select_tensors(tensors, lambda name: name.endswith("0.w"))) == ["model.layers.0.w"]
+    assert names(select_tensors(tensors, [])) == []
+    assert len(select_tensors(tensors)) == 3
 
 
 def model(layers: int, *, tied: bool = False) -> list[TensorInfo]:
@@ -54,7 +63,7 @@ def model(layers: int, *, tied: bool = False) -> list[TensorInfo]:
 
 
 def stage(tensors: list[TensorInfo], i: int, n: int) -> list[str]:
-    return names(choose(tensors, axes=[ParallelAxis("pipeline", i, n)]))
+    return names(select_tensors(tensors, axes=[ParallelAxis("pipeline", i, n)]))
 
 
 @given(st.integers(1, 40), st.integers(1, 10))
@@ -62,7 +71,7 @@ def test_stages_share_the_layers_evenly_and_in_order(layers: int, stages: int) -
     tensors = model(layers)
     parts = [stage(tensors, i, stages) for i in range(stages)]
     if stages > 1:
-        assert list(itertools.chain(*parts)) == names(choose(tensors))
+        assert list(itertools.chain(*parts)) == names(select_tensors(tensors))
     counts = [sum(".q." in name for name in part) for part in parts]
     assert max(counts) - min(counts) <= 1
     assert "model.embed_tokens.weight" in parts[0]
@@ -78,7 +87,7 @@ def test_a_tied_model_has_its_embedding_at_both_ends() -> None:
 
 def test_experts_are_shared_and_the_rest_is_everybodys() -> None:
     tensors = table([f"layers.0.mlp.experts.{i}.w" for i in range(8)] + ["layers.0.gate"])
-    mine = names(choose(tensors, axes=[ParallelAxis("expert", 1, 4)]))
+    mine = names(select_tensors(tensors, axes=[ParallelAxis("expert", 1, 4)]))
     assert mine == ["layers.0.mlp.experts.2.w", "layers.0.mlp.experts.3.w", "layers.0.gate"]
 
 
@@ -89,9 +98,9 @@ def test_axes_and_filters_combine() -> None:
         ParallelAxis("expert", 1, 2),
         ParallelAxis("tensor", 3, 4, names="*.w"),
     ]
-    (want,) = choose(tensors, "*.w", axes)
-    assert want.shape == (2, 4)
-    assert want.start == 100 + 6 * 4
+    (item,) = select_tensors(tensors, "*.w", axes)
+    assert item.shape == (2, 4)
+    assert item.start == 100 + 6 * 4
 
 
 def test_the_first_matching_axis_counts() -> None:
@@ -99,7 +108,7 @@ def test_the_first_matching_axis_counts() -> None:
         ParallelAxis("tensor", 0, 2, dim=1, names="*o_proj*"),
         ParallelAxis("tensor", 0, 2, dim=0, names="*_proj*"),
     ]
-    o, q, norm = choose(
+    o, q, norm = select_tensors(
         [info("o_proj", (4, 4)), info("q_proj", (4, 4)), info("norm", (3,))], axes=axes
     )
     assert (o.shape, q.shape, norm.shape) == ((4, 2), (2, 4), (3,))
@@ -115,7 +124,7 @@ def test_the_first_matching_axis_counts() -> None:
 )
 def test_what_cannot_be_shared_is_said(axis: ParallelAxis, shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError):
-        choose([info("w", shape)], axes=[axis])
+        select_tensors([info("w", shape)], axes=[axis])
 
 
 def test_bad_axes() -> None:
@@ -128,28 +137,30 @@ def test_bad_axes() -> None:
 
 
 def test_half_bytes_cannot_be_cut() -> None:
-    assert cut(info("a", (4, 2), dtype="F4"), 0, 1, 2).nbytes == 1
+    assert cut_tensor(info("a", (4, 2), dtype="F4"), 0, 1, 2).nbytes == 1
     with pytest.raises(UsageError, match="inside a byte"):
-        cut(info("a", (2, 4), dtype="F4"), 1, 1, 3)
+        cut_tensor(info("a", (2, 4), dtype="F4"), 1, 1, 3)
 
 
 def test_small_neighbours_travel_together_and_large_ones_alone() -> None:
-    found = batches([whole(info(str(i), (n,))) for i, n in enumerate([10, 10, 500, 300, 600])], 600)
-    assert [[w.info.name for w in batch.wants] for batch in found] == [
+    found = batches(
+        [whole_tensor(info(str(i), (n,))) for i, n in enumerate([10, 10, 500, 300, 600])], 600
+    )
+    assert [[w.info.name for w in batch.items] for batch in found] == [
         ["0", "1"],
         ["2"],
         ["3"],
         ["4"],
     ]
     assert found[0].offsets == [0, ALIGN_BYTES]
-    two_files = batches([whole(info("a", path="1")), whole(info("b", path="2"))])
+    two_files = batches([whole_tensor(info("a", path="1")), whole_tensor(info("b", path="2"))])
     assert len(two_files) == 2
 
 
 def perform(batch: Batch, data: bytes, read_bytes: int) -> list[bytes]:
     """Do what the reads say; check each call's own rules on the way."""
-    found = [bytearray(want.nbytes) for want in batch.wants]
-    written = [bytearray(want.nbytes) for want in batch.wants]
+    found = [bytearray(item.nbytes) for item in batch.items]
+    written = [bytearray(item.nbytes) for item in batch.items]
     for read in batch.reads(read_bytes):
         assert 0 < len(read.parts) <= MAX_PARTS
         assert sum(part.length for part in read.parts) <= read_bytes
@@ -171,49 +182,49 @@ def perform(batch: Batch, data: bytes, read_bytes: int) -> list[bytes]:
 
 
 @st.composite
-def tensors_and_slices(draw: st.DrawFn) -> tuple[list[Want], int]:
+def tensors_and_slices(draw: st.DrawFn) -> tuple[list[LoadItem], int]:
     position = draw(st.integers(0, 100))
-    wants = []
+    items = []
     count: int = draw(st.integers(1, 8))
     for i in range(count):
         position += draw(st.sampled_from([0, 0, 1, 1000, GAP_BYTES, GAP_BYTES + 1]))
         shape: tuple[int, ...] = tuple(draw(st.lists(st.integers(0, 9), max_size=4)))
         tensor = info(str(i), shape, position, draw(st.sampled_from(["U8", "F32", "BF16"])))
         position = tensor.end
-        want = whole(tensor)
+        item = whole_tensor(tensor)
         sliced: bool = draw(st.booleans())
         if shape and sliced:
             dim = draw(st.integers(0, len(shape) - 1))
             start = draw(st.integers(0, shape[dim]))
-            want = cut(tensor, dim, start, draw(st.integers(start, shape[dim])))
-        wants.append(want)
-    return wants, position
+            item = cut_tensor(tensor, dim, start, draw(st.integers(start, shape[dim])))
+        items.append(item)
+    return items, position
 
 
 @given(tensors_and_slices(), st.integers(1, 3000), st.integers(1, 100_000))
 def test_every_wanted_byte_comes_once(
-    case: tuple[list[Want], int], batch_bytes: int, read_bytes: int
+    case: tuple[list[LoadItem], int], batch_bytes: int, read_bytes: int
 ) -> None:
-    wants, size = case
+    items, size = case
     data = bytes(i * 7 % 251 for i in range(size))
     seen = []
-    for batch in batches(wants, batch_bytes):
-        for want, got in zip(batch.wants, perform(batch, data, read_bytes), strict=True):
+    for batch in batches(items, batch_bytes):
+        for item, got in zip(batch.items, perform(batch, data, read_bytes), strict=True):
             expected = b"".join(
-                data[want.start + i * want.stride :][: want.length] for i in range(want.pieces)
+                data[item.start + i * item.stride :][: item.length] for i in range(item.segments)
             )
             assert got == expected
             bytes_per = (
-                want.info.nbytes // max(1, _count(want.info.shape)) if want.info.nbytes else 0
+                item.info.nbytes // max(1, _count(item.info.shape)) if item.info.nbytes else 0
             )
-            assert want.nbytes == _count(want.shape) * bytes_per or want.nbytes == 0
-            seen.append(want)
+            assert item.nbytes == _count(item.shape) * bytes_per or item.nbytes == 0
+            seen.append(item)
         for read in batch.reads(read_bytes):  # nothing is read that wasn't waited for
             end = read.start + sum(part.length for part in read.parts)
             covered = [r for r in batch.ranges() if r.start < end and read.start < r.end]
             for part in _real_parts(read.start, read.parts):
                 assert any(r.start <= part[0] and part[1] <= r.end for r in covered)
-    assert seen == wants
+    assert seen == items
 
 
 def _real_parts(start: int, parts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
@@ -235,22 +246,22 @@ def _count(shape: tuple[int, ...]) -> int:
 def test_a_rank_reads_its_share_of_the_rows_only() -> None:
     tensor = info("w", (1024, 4096), dtype="BF16")
     for rank in range(4):
-        (want,) = choose([tensor], axes=[ParallelAxis("tensor", rank, 4)])
-        (batch,) = batches([want])
+        (item,) = select_tensors([tensor], axes=[ParallelAxis("tensor", rank, 4)])
+        (batch,) = batches([item])
         read = sum(part.length for r in batch.reads() for part in r.parts)
         assert read == tensor.nbytes // 4
 
 
 def test_wide_gaps_are_not_read() -> None:
     tensor = info("experts", (8, 4, 1 << 20))
-    want = cut(tensor, 1, 1, 2)
-    (batch,) = batches([want])
-    assert sum(part.length for r in batch.reads() for part in r.parts) == want.nbytes == 8 << 20
+    item = cut_tensor(tensor, 1, 1, 2)
+    (batch,) = batches([item])
+    assert sum(part.length for r in batch.reads() for part in r.parts) == item.nbytes == 8 << 20
     assert len(batch.ranges()) == 8
 
 
 def test_neighbouring_tensors_wait_as_one_range() -> None:
-    (batch,) = batches([whole(t) for t in table(["a", "b", "c"])])
+    (batch,) = batches([whole_tensor(t) for t in table(["a", "b", "c"])])
     assert [tuple(r) for r in batch.ranges()] == [("f", 0, 24)]
     (read,) = batch.reads()
     assert len(read.parts) == 3

@@ -17,7 +17,8 @@ from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.source import attachment, demand
-from p2pcache.loader.source.agent_source import SwarmSource
+from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.arriving_files import ArrivingFiles
 from p2pcache.loader.source.base import Range
 from tests.agent.kit import push
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
@@ -162,7 +163,7 @@ def test_no_such_model_and_no_such_agent(agent: str, tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_visible_is_named(agent: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="P2PCACHE_MODELS_DIR"):
-        SwarmSource.attach(
+        AgentSource.attach(
             AgentClient(agent), Ref.parse(REF), needed=False, models_dir=tmp_path / "elsewhere"
         )
 
@@ -255,7 +256,7 @@ def test_an_agent_that_stays_away_is_done_without(
 def test_without_an_origin_the_error_says_what_to_do(
     daemon: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachment, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_WITHOUT_ORIGIN_S", 0.5)
     with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
         kill_after(daemon, 3)
 
@@ -263,7 +264,7 @@ def test_without_an_origin_the_error_says_what_to_do(
 def test_an_agent_that_dies_before_it_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(attachment, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_WITHOUT_ORIGIN_S", 0.5)
     path = tmp_path / "a.sock"
 
     def die(server: socket.socket) -> None:
@@ -305,14 +306,14 @@ def test_an_origin_that_lies_is_not_believed(
 def test_bytes_withdrawn_while_they_are_read_are_read_again(
     agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
     wanted = Range("model-0.safetensors", 0, 100_000)
     while not source.wait([wanted], 1.0):
         pass
     good = bytearray(100_000)
     source.read(wanted.path, 0, [memoryview(good)])
     reads = []
-    board = source._board
+    board = source._files.board
     assert board is not None
 
     def withdrawals(_self: object) -> int:
@@ -331,8 +332,8 @@ def test_bytes_withdrawn_while_they_are_read_are_read_again(
 def test_a_read_that_waits_for_withdrawn_bytes_ends_with_the_load(
     agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SwarmSource, "_read_once", lambda *_: False)
-    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    monkeypatch.setattr(ArrivingFiles, "read", lambda *_: False)
+    source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
     monkeypatch.setattr(source, "available", lambda *_: False)
     errors: list[BaseException] = []
 

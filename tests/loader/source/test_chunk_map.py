@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.source.attachment import _pairs
-from p2pcache.loader.source.chunk_map import Buffers, Geometry
+from p2pcache.loader.source.attachment import _run_ranges
+from p2pcache.loader.source.chunk_map import BufferCursor, ChunkMap
 from tests.io.models.store_kit import Model
 
 SIZE = 5000
@@ -17,19 +17,19 @@ MODEL = Model({"a": bytes(range(250)) * 20, "b": bytes(range(249, -1, -1)) * 8},
 def test_pieces_are_the_range_in_order(one: int, other: int) -> None:
     start, end = sorted((one, other))
     number = MODEL.layout.blob_of_file["a"]
-    pieces = Geometry(MODEL.layout).pieces(number, start, end)
+    parts = ChunkMap(MODEL.layout).parts(number, start, end)
     joined = b"".join(
-        MODEL.chunk(p.chunk)[p.offset : p.offset + p.length] for p in pieces
+        MODEL.chunk(p.chunk)[p.offset : p.offset + p.length] for p in parts
     )  # fmt: skip
     assert joined == MODEL.files["a"][start:end]
-    runs = Geometry(MODEL.layout).runs(number, start, end)
-    assert list(runs) == sorted({p.run for p in pieces})
+    runs = ChunkMap(MODEL.layout).runs(number, start, end)
+    assert list(runs) == sorted({p.run for p in parts})
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.data())
 def test_buffers_are_filled_in_order(sizes: list[int], data: st.DataObject) -> None:
     memory = [bytearray(size) for size in sizes]
-    buffers = Buffers([memoryview(m) for m in memory])
+    buffers = BufferCursor([memoryview(m) for m in memory])
     left, value = sum(sizes), 0
     while left:
         take = data.draw(st.integers(1, left))
@@ -44,8 +44,8 @@ def test_buffers_are_filled_in_order(sizes: list[int], data: st.DataObject) -> N
 
 
 @given(st.sets(st.integers(0, 200)))
-def test_sets_as_pairs(runs: set[int]) -> None:
+def test_sets_as_run_ranges(runs: set[int]) -> None:
     bits = sum(1 << run for run in runs)
-    pairs = list(_pairs(bits))
+    pairs = list(_run_ranges(bits))
     assert {run for start, end in pairs for run in range(start, end)} == runs
     assert all(a[1] < b[0] for a, b in itertools.pairwise(pairs))
