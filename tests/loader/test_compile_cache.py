@@ -232,7 +232,7 @@ def test_somebody_else_is_done_just_then(
             assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
         return found
 
-    monkeypatch.setattr(compile_cache, "_holds", slow_look)
+    monkeypatch.setattr(compile_cache, "_restored_key", slow_look)
     assert not compile_cache.restore("team/m:v1", target, **HOW, here=here).done
     assert content(target) == content(folder / "cache")
 

@@ -131,15 +131,19 @@ def stream_weights(
     skip: Callable[[str], bool] | None = None,
     prefix: str = "",
 ) -> Iterator[tuple[str, Any]]:
-    """(name, tensor) in the order in which bytes come; tensors are on the host and own their memory.
+    """Iterate over (name, tensor) in the order in which bytes arrive.
 
-    On the host, since each tensor-parallel rank cuts its part out before it copies to its GPU.
+    Tensors own their memory. They are on the host, since each tensor-parallel rank cuts its part out
+    before it copies that to its GPU.
 
     Args:
-        where: from `find`.
+        where: from `find_weights`.
         settings: the operator's.
-        skip: names that are not to be read.
-        prefix: put before each name.
+        skip: true for names that aren't read; None: all are.
+        prefix: goes before each name.
+
+    Raises:
+        P2PCacheError: as `iter_tensors`.
     """
     with iter_tensors(
         where,
