@@ -16,7 +16,6 @@ from tests.loader.loader_kit import (
     soon,
     torch_bytes,
     write,
-    write_index,
 )
 
 MiB = 1 << 20
@@ -77,28 +76,6 @@ def test_headers_are_waited_for_first(source: SlowSource) -> None:
         assert len(p2pcache.load("a/b")) == 5
     thread.join()
     assert [tuple(r) for r in source.waits[0]] == [(FILE, 0, 8)]
-
-
-def test_headers_are_asked_for_beside_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards = ["m-1.safetensors", "m-2.safetensors"]
-    for number, name in enumerate(shards):
-        write(tmp_path / name, [Spec(f"t{number}", "U8", (8,))])
-    write_index(tmp_path, {"t0": shards[0], "t1": shards[1]})
-    source = SlowSource(tmp_path)
-    monkeypatch.setattr(session, "open_source", lambda *_, **__: source)
-
-    def later() -> None:
-        for name, size in source.files():
-            source.arrive(name, 0, size)
-
-    thread = threading.Timer(0.1, later)
-    thread.start()
-    with soon():
-        assert len(p2pcache.load("a/b")) == 2
-    thread.join()
-    assert [r.path for r in source.waits[0]] == ["model.safetensors.index.json", *shards]
 
 
 def test_only_what_is_wanted_is_waited_for(source: SlowSource) -> None:

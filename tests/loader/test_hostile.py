@@ -9,20 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import p2pcache
 from p2pcache.errors import (
-    IntegrityError,
     InvalidHeader,
     P2PCacheError,
     TimedOut,
     UsageError,
 )
 from p2pcache.loader import session
-from p2pcache.loader.source import directory
 from p2pcache.loader.source.directory import DirectorySource
 from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write, write_raw
 
@@ -69,24 +66,6 @@ def test_messages_stay_one_line_whatever_a_tensor_is_called(tmp_path: Path) -> N
         assert str(caught.value).isprintable()
 
 
-def test_headers_of_absurd_size_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("p2pcache.loader.source.catalog.MAX_ALL_HEADERS_BYTES", 150)
-    for i in range(3):
-        write(tmp_path / f"{i}.safetensors", [Spec(f"t{i}", "U8", (1,))])
-    with pytest.raises(InvalidHeader, match="claim"):
-        p2pcache.load(tmp_path)
-
-
-def test_what_is_no_file_is_not_read(model: tuple[Path, dict[str, bytes]]) -> None:
-    folder, body = model
-    os.mkfifo(folder / "pipe.safetensors")
-    (folder / "zero.safetensors").symlink_to("/dev/zero")
-    (folder / "loop.safetensors").symlink_to("loop.safetensors")
-    assert p2pcache.load(folder).keys() == body.keys()
-
-
 @pytest.mark.parametrize("limit", ["900GiB", 1 << 70])
 def test_a_limit_beyond_the_machine(model: tuple[Path, dict[str, bytes]], limit: int | str) -> None:
     folder, body = model
@@ -119,38 +98,6 @@ def test_the_host_by_any_name(model: tuple[Path, dict[str, bytes]]) -> None:
     for device in names:
         found = p2pcache.load(model[0], device=device, filter="t1")
         assert torch_bytes(found["t1"]) == model[1]["t1"]
-
-
-def test_a_default_device_is_not_ours(tmp_path: Path) -> None:
-    write(tmp_path / "m.safetensors", [Spec("empty", "F16", (0, 3)), Spec("some", "U8", (3,))])
-    device: Any = torch.device("meta")
-    with device:
-        found = p2pcache.load(tmp_path)
-    assert {tensor.device.type for tensor in found.values()} == {"cpu"}
-
-
-def test_a_ref_too_long_for_a_path() -> None:
-    with pytest.raises(P2PCacheError):
-        p2pcache.load("a" * 5000)
-
-
-def test_targets_that_cannot_be_written(model: tuple[Path, dict[str, bytes]]) -> None:
-    array = np.zeros(MiB, np.uint8)
-    array.flags.writeable = False
-    for target in (array, torch.zeros(1, dtype=torch.uint8).expand(MiB)):
-        with pytest.raises(UsageError, match="t3"):
-            p2pcache.load_into({"t3": target}, model[0], filter="t3")
-
-
-def test_a_target_of_one_element_with_a_stride(tmp_path: Path) -> None:
-    body = write(tmp_path / "m.safetensors", [Spec("one", "BF16", (1,))])
-    room = torch.zeros(2, dtype=torch.bfloat16)
-    target = room[::2]
-    assert target.is_contiguous()  # torch says so
-    assert target.stride() == (2,)
-    p2pcache.load_into({"one": target}, tmp_path)
-    assert torch_bytes(room)[:2] == body["one"]
-    assert torch_bytes(room)[2:] == b"\0\0"
 
 
 def test_a_closed_model_says_so(model: tuple[Path, dict[str, bytes]]) -> None:
@@ -271,34 +218,3 @@ def test_an_agent_that_never_answers_is_under_the_time_limit(tmp_path: Path) -> 
         silent.listen()
         with soon(), pytest.raises(TimedOut):
             p2pcache.load("team/m:v1", agent=f"unix://{tmp_path}/a.sock", timeout_s=0.3)
-
-
-def test_more_shards_than_a_process_may_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body: dict[str, bytes] = {}
-    for i in range(12):
-        body |= write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))], seed=i)
-    monkeypatch.setattr(directory, "OPEN_FILES", 3)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    with p2pcache.safe_open(tmp_path) as opened:
-        for name in [*body, *body]:
-            assert torch_bytes(opened.get_tensor(name)) == body[name]
-        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
-        found = {name: torch_bytes(t) for name, t in p2pcache.iter_tensors(tmp_path)}
-    assert found == body
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
-
-
-def test_a_shard_that_is_replaced_in_the_middle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The header was another file's: its offsets mean nothing here."""
-    for i in range(4):
-        write(tmp_path / f"m-{i}.safetensors", [Spec(f"t{i}", "U8", (3000,))])
-    monkeypatch.setattr(directory, "OPEN_FILES", 1)
-    with p2pcache.safe_open(tmp_path) as opened:
-        write(tmp_path / "new", [Spec("t0", "U8", (3000,))], seed=9)
-        (tmp_path / "new").rename(tmp_path / "m-0.safetensors")
-        with pytest.raises(IntegrityError, match="replaced"):
-            opened.get_tensor("t0")

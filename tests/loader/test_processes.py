@@ -1,14 +1,11 @@
 """Loads beside forks, threads and pickles: what a DataLoader, a watchdog or a pool does to them."""
 
-import copy
 import os
-import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -158,14 +155,3 @@ def test_a_load_is_closed_while_somebody_waits_for_it(late: SlowSource) -> None:
         thread.join()
     assert "closed" in str(errors[0])
     assert reader_threads() == []
-
-
-@pytest.mark.parametrize("travel", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_is_open_does_not_travel(
-    model: tuple[Path, Body], travel: Callable[[Any], object]
-) -> None:
-    opened, stream = p2pcache.safe_open(model[0]), p2pcache.iter_tensors(model[0])
-    with opened, stream:
-        for held in (opened, stream):
-            with pytest.raises(UsageError, match="pickled"):
-                travel(held)

@@ -23,7 +23,7 @@ from p2pcache.errors import NotFound, TimedOut, UsageError
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.integrations import transformers as integration
 from tests.agent.kit import push
-from tests.loader.source.test_agent_source import agent_settings
+from tests.loader.source.agent_kit import agent_settings
 
 REF = "team/tiny:v1"
 PROMPT = torch.arange(12).reshape(1, 12)

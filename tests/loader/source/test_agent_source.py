@@ -12,7 +12,6 @@ import pytest
 import p2pcache
 from loadtest.kit.cluster import Agent, clean_environ, free_ports
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
@@ -21,46 +20,26 @@ from p2pcache.loader.source.agent_source import AgentSource
 from p2pcache.loader.source.arriving_files import ArrivingFiles
 from p2pcache.loader.source.base import Range
 from tests.agent.kit import push
-from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
-
-REF = "team/m:v1"
-LAYERS = 24
-RATE = 4_000_000  # bytes/s of the origin: the model takes about 3 s
+from tests.loader.loader_kit import Spec, torch_bytes, write
+from tests.loader.source.agent_kit import (
+    LAYERS,
+    RATE,
+    REF,
+    agent_settings,
+    make_origin,
+    origin_bytes,
+)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """Two shards, 12 MB, tensors of 512 KiB, and an origin that has it."""
-    root = tmp_path_factory.mktemp("swarm")
-    (root / "model").mkdir()
-    bodies: dict[str, bytes] = {}
-    weight_map: dict[str, str] = {}
-    for shard in range(2):
-        names = [f"layers.{shard * LAYERS // 2 + i}.w" for i in range(LAYERS // 2)]
-        specs = [Spec(name, "BF16", (512, 512)) for name in names]
-        bodies |= write(root / f"model/model-{shard}.safetensors", specs, seed=100 * shard)
-        weight_map |= dict.fromkeys(names, f"model-{shard}.safetensors")
-    write_index(root / "model", weight_map)
-    push(root / "origin", root / "model", REF)
-    return root / "origin", bodies
-
-
-def agent_settings(tmp: Path, origin: Path, **more: Any) -> AgentSettings:
-    settings: dict[str, Any] = {
-        "listen": "127.0.0.1:0", "cache_dir": str(tmp / "cache"), "socket": str(tmp / "a.sock"),
-        "origin": origin.as_uri(), "min_free_bytes": 0, "shutdown_s": 1.0, "origin_bytes_per_s": RATE,
-    }  # fmt: skip
-    return AgentSettings(**{**settings, **more})
+    return make_origin(tmp_path_factory.mktemp("swarm"))
 
 
 @pytest.fixture
 def agent(tmp_path: Path, model: tuple[Path, dict[str, bytes]]) -> Iterator[str]:
     with run_embedded(agent_settings(tmp_path, model[0])) as socket:
         yield f"unix://{socket}"
-
-
-def origin_bytes(agent: str) -> int:
-    return int(AgentClient(agent).status()["bytes"]["origin"])
 
 
 def test_tensors_come_while_the_model_arrives(

@@ -1,11 +1,8 @@
 """Byte ranges of a file in chunks and runs."""
 
-import itertools
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.loader.source.attachment import _run_ranges
 from p2pcache.loader.source.chunk_map import BufferCursor, ChunkMap
 from tests.io.models.store_kit import Model
 
@@ -41,11 +38,3 @@ def test_buffers_are_filled_in_order(sizes: list[int], data: st.DataObject) -> N
                 value += 1
         left -= take
     assert b"".join(memory) == bytes(i % 251 for i in range(sum(sizes)))
-
-
-@given(st.sets(st.integers(0, 200)))
-def test_sets_as_run_ranges(runs: set[int]) -> None:
-    bits = sum(1 << run for run in runs)
-    pairs = list(_run_ranges(bits))
-    assert {run for start, end in pairs for run in range(start, end)} == runs
-    assert all(a[1] < b[0] for a, b in itertools.pairwise(pairs))
