@@ -1,4 +1,4 @@
-"""Models for the loader's tests: written byte by byte, so that they can also be wrong or odd."""
+"""Models for the loader's tests, written byte by byte so that they can be wrong or odd."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ class Spec(NamedTuple):
 
 
 def payload(spec: Spec, seed: int = 0) -> bytes:
-    """Its bytes, the same each time; a bool is 0 or 1, as in any real file."""
+    """The tensor's bytes, equal in each call; a bool is 0 or 1."""
     generator = torch.Generator().manual_seed(hash((spec.nbytes, seed)) & 0xFFFF)
     top = 2 if spec.dtype == "BOOL" else 256
     data = torch.randint(0, top, (spec.nbytes,), dtype=torch.uint8, generator=generator)
@@ -40,7 +40,7 @@ def payload(spec: Spec, seed: int = 0) -> bytes:
 
 
 def write(path: Path, specs: Sequence[Spec], *, pad: int = 0, seed: int = 0) -> dict[str, bytes]:
-    """One file, in the order of `specs`, its header padded with `pad` blanks: offsets become odd."""
+    """Write a file with tensors in the order of `specs`; `pad` blanks after the header make offsets odd."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt", "file": path.name}}
     body: dict[str, bytes] = {}
     position = 0
@@ -61,20 +61,20 @@ def write(path: Path, specs: Sequence[Spec], *, pad: int = 0, seed: int = 0) -> 
 def write_raw(
     path: Path, header: str | bytes, data: bytes = b"", length: int | None = None
 ) -> Path:
-    """A file with any header at all."""
+    """Write a file with the given header, right or wrong."""
     text = header.encode() if isinstance(header, str) else header
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path
 
 
 def write_index(folder: Path, weight_map: dict[str, str]) -> None:
-    """The usual index file."""
+    """Write an index under the usual name."""
     text = json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map})
     (folder / "model.safetensors.index.json").write_text(text)
 
 
 def torch_bytes(tensor: torch.Tensor) -> bytes:
-    """What lies in memory."""
+    """The bytes of a tensor's memory."""
     flat = tensor.detach().cpu().contiguous()
     return bytes(flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy())
 
@@ -142,14 +142,14 @@ class SlowSource(DirectorySource):
 
 @contextmanager
 def soon(seconds: float = 60.0) -> Iterator[None]:
-    """The block must end in time."""
+    """Fail unless the block ends in time."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds
 
 
 def reader_threads() -> list[str]:
-    """Those that are left; one that was told to end needs a moment for it."""
+    """Names of the loader's threads that still run after a while."""
     deadline = time.monotonic() + 30
     while True:
         names = [t.name for t in threading.enumerate() if t.name.startswith("p2pcache")]

@@ -123,7 +123,7 @@ def test_bad_arguments(folder: Path, arguments: dict[str, object]) -> None:
     assert reader_threads() == []
 
 
-def test_what_is_not_there(folder: Path) -> None:
+def test_missing_paths_tensors_and_wrong_refs(folder: Path) -> None:
     with pytest.raises(NotFound):
         p2pcache.load(folder / "absent")
     with pytest.raises(NotFound):

@@ -121,7 +121,7 @@ def test_another_key_is_another_cache(stored: tuple[Path, NodeAgent], tmp_path: 
     assert not (tmp_path / "c").exists()
 
 
-def test_nothing_else_is_written_over(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
+def test_other_content_is_not_overwritten(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     _, here = stored
     target = tmp_path / "c"
     target.mkdir()
@@ -138,7 +138,7 @@ def test_nothing_else_is_written_over(stored: tuple[Path, NodeAgent], tmp_path: 
         compile_cache.restore("team/m:v1", tmp_path / "link", **HOW, here=here)
 
 
-def test_a_directory_that_others_may_write_to_is_not_believed(
+def test_a_directory_that_others_can_write_to_is_not_trusted(
     stored: tuple[Path, NodeAgent], tmp_path: Path
 ) -> None:
     """The right note in it, put there by anybody."""
@@ -157,7 +157,7 @@ def test_a_directory_that_others_may_write_to_is_not_believed(
             compile_cache.restore("team/m:v1", target, **HOW, here=here)
 
 
-def test_half_of_a_restore_is_done_again(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
+def test_an_interrupted_restore_is_repeated(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     """In place, as on a mount: killed after the note was moved up."""
     folder, here = stored
     target = tmp_path / "c"
@@ -173,10 +173,10 @@ def test_half_of_a_restore_is_done_again(stored: tuple[Path, NodeAgent], tmp_pat
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
 
 
-def test_a_restore_that_fails_in_the_middle_leaves_nothing(
+def test_a_failed_restore_leaves_nothing(
     stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place: the note is moved up first, and without the rest it would be a lie."""
+    """In place the note is moved up first; without the other files it would be wrong."""
     _, here = stored
     target = tmp_path / "c"
     target.mkdir()
@@ -198,7 +198,7 @@ def test_a_restore_that_fails_in_the_middle_leaves_nothing(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_many_at_once(
+def test_of_many_restores_at_once_one_fills_the_directory(
     stored: tuple[Path, NodeAgent], tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = stored
@@ -216,10 +216,10 @@ def test_many_at_once(
     assert names(tmp_path) == ["c"]
 
 
-def test_somebody_else_is_done_just_then(
+def test_another_restore_that_ends_meanwhile_is_accepted(
     stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not there yet at the first look, complete at the second: that is no other content."""
+    """The cache is missing at the first check and complete at the second."""
     folder, here = stored
     target = tmp_path / "c"
     look = compile_cache._restored_key
@@ -237,7 +237,9 @@ def test_somebody_else_is_done_just_then(
     assert content(target) == content(folder / "cache")
 
 
-def test_untrusted_namespaces(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
+def test_untrusted_namespaces_are_refused_by_client_and_agent(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
+) -> None:
     folder, here = stored
     for trusted in ("", "other"):
         nobody = here._replace(compile_cache_namespaces=trusted)
@@ -262,9 +264,7 @@ def test_untrusted_namespaces(stored: tuple[Path, NodeAgent], tmp_path: Path) ->
     assert not (tmp_path / "c").exists()
 
 
-def test_a_digest_does_not_say_whose_programs_they_are(
-    stored: tuple[Path, NodeAgent], tmp_path: Path
-) -> None:
+def test_a_ref_with_a_digest_is_refused(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     """`trusted/x@blake3:..` may be what somebody pushed elsewhere."""
     folder, here = stored
     evil = make_cache(tmp_path / "evil")
@@ -279,7 +279,9 @@ def test_a_digest_does_not_say_whose_programs_they_are(
         list(here.client.pull("evil/m-cc:x"))
 
 
-def test_what_it_says_of_itself_must_match(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
+def test_the_note_in_a_cache_must_have_the_same_key(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
+) -> None:
     _, here = stored
     extra = {"forged": "yes"}
     wanted = compile_cache.find("team/m:v1", **HOW, extra=extra, here=here)
@@ -298,7 +300,7 @@ def test_what_it_says_of_itself_must_match(stored: tuple[Path, NodeAgent], tmp_p
     assert not (tmp_path / "c").exists()
 
 
-def test_replace(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
+def test_replace_stores_a_cache_again(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     _, here = stored
     how = {**HOW, "extra": {"replaced": "yes"}, "here": here}
     source = make_cache(tmp_path / "a")
@@ -311,7 +313,7 @@ def test_replace(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "b"], "nothing is left beside"
 
 
-def test_an_engine_that_is_not_here(stored: tuple[Path, NodeAgent]) -> None:
+def test_a_missing_engine_and_unknown_fields_are_refused(stored: tuple[Path, NodeAgent]) -> None:
     _, here = stored
     with pytest.raises(UsageError, match="--field engine_version=VERSION"):
         compile_cache.find("team/m:v1", engine="no-such-engine", here=here)
@@ -321,7 +323,7 @@ def test_an_engine_that_is_not_here(stored: tuple[Path, NodeAgent]) -> None:
         compile_cache.find("team/m:v1", **HOW, extra="x", here=here)  # type: ignore[arg-type]
 
 
-def test_a_directory_that_nobody_named(
+def test_an_empty_directory_name_is_refused(
     stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--dir "$VLLM_CACHE_ROOT"` where that isn't set: not the working directory, all of which was stored."""

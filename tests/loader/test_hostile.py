@@ -1,4 +1,4 @@
-"""Strange models, strange arguments, strange moments: an error of ours or the right bytes, nothing left behind."""
+"""Damaged models, odd arguments, interrupts: one of our errors or the right bytes, nothing left behind."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
 @pytest.mark.parametrize("shape", ["[0,2305843009213693952,2305843009213693952]",
                                    "[2305843009213693952,2305843009213693952,0]"])  # fmt: skip
 @pytest.mark.parametrize("framework", ["pt", "np", "raw"])
-def test_an_empty_tensor_of_a_shape_beyond_counting(
+def test_an_empty_tensor_with_a_shape_beyond_64_bits_is_refused(
     tmp_path: Path, shape: str, framework: Any
 ) -> None:
     path = write_raw(
@@ -44,7 +44,7 @@ def test_an_empty_tensor_of_a_shape_beyond_counting(
         p2pcache.load(path, framework=framework)
 
 
-def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_a_tensor_name_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
     entry = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
     path = write_raw(tmp_path / "m.safetensors", f'{{"\\ud800":{entry}}}', b"x")
     with pytest.raises(InvalidHeader, match="Unicode"):
@@ -67,7 +67,9 @@ def test_messages_stay_one_line_whatever_a_tensor_is_called(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("limit", ["900GiB", 1 << 70])
-def test_a_limit_beyond_the_machine(model: tuple[Path, dict[str, bytes]], limit: int | str) -> None:
+def test_a_memory_limit_beyond_the_machines_memory(
+    model: tuple[Path, dict[str, bytes]], limit: int | str
+) -> None:
     folder, body = model
     found = p2pcache.load(folder, memory_limit=limit)
     assert {name: torch_bytes(t) for name, t in found.items()} == body
@@ -79,7 +81,7 @@ def test_a_limit_beyond_the_machine(model: tuple[Path, dict[str, bytes]], limit:
     {"memory_limit": []}, {"memory_limit": float("nan")}, {"stage": (1,)}, {"stage": "ab"},
     {"device": "nonsense"}, {"device": None}, {"device": "meta"},
 ])  # fmt: skip
-def test_arguments_that_cannot_be(
+def test_impossible_arguments_are_refused(
     model: tuple[Path, dict[str, bytes]], arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError):
@@ -93,14 +95,14 @@ def test_an_open_model_refuses_a_device_at_once(model: tuple[Path, dict[str, byt
             p2pcache.safe_open(model[0], device=device)
 
 
-def test_the_host_by_any_name(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_cpu_has_several_names(model: tuple[Path, dict[str, bytes]]) -> None:
     names: list[Any] = ["cpu:0", torch.device("cpu")]
     for device in names:
         found = p2pcache.load(model[0], device=device, filter="t1")
         assert torch_bytes(found["t1"]) == model[1]["t1"]
 
 
-def test_a_closed_model_says_so(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_a_closed_model_refuses_reads(model: tuple[Path, dict[str, bytes]]) -> None:
     opened = p2pcache.safe_open(model[0])
     part = opened.get_slice("t1")
     opened.close()
@@ -125,7 +127,7 @@ def test_an_open_model_that_is_dropped_leaves_no_descriptor(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_in_the_middle(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_a_fork_during_a_load_can_drop_it(model: tuple[Path, dict[str, bytes]]) -> None:
     folder, body = model
     stream = p2pcache.iter_tensors(folder, memory_limit="2MiB")
     found = dict([next(stream)])
@@ -181,19 +183,19 @@ def stuck(
     source.over.set()
 
 
-def test_a_read_that_is_stuck_does_not_hold_up_a_close(stuck: StuckSource) -> None:
+def test_a_stuck_read_does_not_delay_close(stuck: StuckSource) -> None:
     stream = p2pcache.iter_tensors("m")
     with soon():
         stream.close()
     assert reader_threads() == []
 
 
-def test_a_read_that_is_stuck_is_under_the_time_limit(stuck: StuckSource) -> None:
+def test_the_time_limit_covers_a_stuck_read(stuck: StuckSource) -> None:
     with soon(), pytest.raises(TimedOut):
         p2pcache.load("m", timeout_s=0.2)
 
 
-def test_an_open_model_can_be_closed_while_somebody_waits(stuck: StuckSource) -> None:
+def test_an_open_model_can_be_closed_during_a_read(stuck: StuckSource) -> None:
     opened = p2pcache.safe_open("m")
     errors: list[BaseException] = []
 
@@ -212,7 +214,7 @@ def test_an_open_model_can_be_closed_while_somebody_waits(stuck: StuckSource) ->
     assert len(errors) == 1
 
 
-def test_an_agent_that_never_answers_is_under_the_time_limit(tmp_path: Path) -> None:
+def test_the_time_limit_covers_an_agent_that_never_answers(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "a.sock"))
         silent.listen()

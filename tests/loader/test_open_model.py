@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_open_model_says_at_its_end_what_was_read(
+def test_an_open_model_logs_its_line_when_it_is_closed(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "p2pcache.loader")
@@ -57,7 +57,7 @@ def test_an_open_model_says_at_its_end_what_was_read(
         (torch.tensor([1]),),
     ],
 )
-def test_bad_indices(folder: Path, index: tuple[object, ...]) -> None:
+def test_wrong_indices_are_refused(folder: Path, index: tuple[object, ...]) -> None:
     with p2pcache.safe_open(folder) as model, pytest.raises(UsageError):
         model.get_slice("layers.0.w")[index]  # type: ignore[index]
 
@@ -92,7 +92,7 @@ def small(tmp_path: Path) -> Path:
      (slice(None), slice(2, 9, 4)), (slice(1, 7), slice(None, None, 5)), (3, slice(0, 8, 2)),
      (slice(np.int64(1), np.int64(3)), 2), slice(5, 2), slice(-3, None), (..., 1)],
 )  # fmt: skip
-def test_slices_are_those_of_safetensors(small: Path, index: Any) -> None:
+def test_slices_equal_those_of_safetensors(small: Path, index: Any) -> None:
     with (
         p2pcache.safe_open(small) as ours,
         safetensors.safe_open(small / "m.safetensors", "pt") as theirs,
@@ -104,6 +104,6 @@ def test_slices_are_those_of_safetensors(small: Path, index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [slice(0, 4, 0), slice("a", "b"), slice(0.5, 2)])
-def test_slices_that_are_none(small: Path, index: Any) -> None:
+def test_wrong_slices_are_refused(small: Path, index: Any) -> None:
     with p2pcache.safe_open(small) as model, pytest.raises(UsageError, match="slice"):
         model.get_slice("w")[index]

@@ -1,4 +1,4 @@
-"""Loads beside forks, threads and pickles: what a DataLoader, a watchdog or a pool does to them."""
+"""Loads beside forks and threads, such as those of a DataLoader or a watchdog."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def late(model: tuple[Path, Body], monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def in_a_fork(work: Callable[[], bool]) -> bool:
-    """Whether a child says so; a hang is a no."""
+    """Whether `work` returns true in a forked child; false if it hangs."""
     child = os.fork()
     if child == 0:
         signal.alarm(45)
@@ -50,7 +50,7 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_an_open_directory_goes_on_in_a_fork(model: tuple[Path, Body]) -> None:
+def test_an_open_directory_is_usable_in_a_fork(model: tuple[Path, Body]) -> None:
     folder, body = model
     with p2pcache.safe_open(folder) as opened:
         opened.get_tensor("big")  # by threads, which a child hasn't
@@ -64,8 +64,8 @@ def test_an_open_directory_goes_on_in_a_fork(model: tuple[Path, Body]) -> None:
         assert torch_bytes(opened.get_tensor("big")) == body["big"]
 
 
-def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Body]) -> None:
-    """Locks and the count of calls are the parent's; the child may drop what it has."""
+def test_a_fork_during_a_read_may_only_close(late: SlowSource, model: tuple[Path, Body]) -> None:
+    """Held locks and the count of calls are the parent's; the child may close its copy."""
     opened = p2pcache.safe_open("m")
     reader = threading.Thread(target=lambda: opened.get_tensor("t1"))
     reader.start()
@@ -84,7 +84,7 @@ def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Bod
     opened.close()
 
 
-def test_a_fork_that_meets_a_held_lock_drops_what_arrives() -> None:
+def test_a_fork_that_inherits_a_held_lock_can_close() -> None:
     source = AgentSource(Ref.parse("team/m:v1"), None, "", needed=False)
     held, over = threading.Event(), threading.Event()
 
@@ -135,8 +135,8 @@ def test_threads_share_an_iterator(model: tuple[Path, Body]) -> None:
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
-def test_a_load_is_closed_while_somebody_waits_for_it(late: SlowSource) -> None:
-    """A watchdog's close is an error for who waits: an end would look like a whole model."""
+def test_closing_a_load_is_an_error_for_its_consumer(late: SlowSource) -> None:
+    """A watchdog's close is an error for the consumer, since an end would look like a whole model."""
     stream = p2pcache.iter_tensors("m")
     errors: list[BaseException] = []
 

@@ -30,12 +30,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "kind"), [("modells/llama", Unreachable), ("meta-llama/Llama-3.1-8B", UsageError)]
 )
-def test_a_slip_in_a_directory_s_name(tmp_path: Path, name: str, kind: type[Exception]) -> None:
+def test_the_error_of_a_ref_mentions_directories(
+    tmp_path: Path, name: str, kind: type[Exception]
+) -> None:
     with pytest.raises(kind, match=re.escape(f"nor is there a directory '{name}'")):
         p2pcache.load(name, agent=f"unix://{tmp_path}/none.sock")
 
 
-def test_a_name_that_nobody_filled_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as os.environ.get("MODEL", ""): it isn't the working directory."""
     monkeypatch.chdir(folder)
     with pytest.raises(UsageError, match="empty"):
@@ -45,23 +47,23 @@ def test_a_name_that_nobody_filled_in(folder: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", [None, 5, b"team/m:v1", []])
 @pytest.mark.parametrize("call", [p2pcache.load, p2pcache.safe_open, p2pcache.snapshot])
-def test_a_name_of_another_kind(call: Any, name: Any) -> None:
+def test_a_name_of_a_wrong_type_is_refused(call: Any, name: Any) -> None:
     with pytest.raises(UsageError, match=f"the model's name can't be a {type(name).__name__}"):
         call(name)
 
 
-def test_a_directory_has_no_snapshot(folder: Path) -> None:
+def test_snapshot_takes_refs_only(folder: Path) -> None:
     with pytest.raises(UsageError, match="not a model ref"):
         p2pcache.snapshot(folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("agent", [5, b"unix:///a.sock", "foo", "http://127.0.0.1:99999"])
-def test_an_agent_of_another_kind(agent: Any) -> None:
+def test_a_wrong_agent_address_is_refused(agent: Any) -> None:
     with pytest.raises(UsageError, match="not an agent address"):
         p2pcache.load("team/m:v1", agent=agent)
 
 
-def test_a_file_of_another_format(tmp_path: Path) -> None:
+def test_a_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"PK")
     with pytest.raises(NotFound, match=r"model\.bin: is no \.safetensors file"):
         p2pcache.load(tmp_path / "model.bin")

@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> tuple[Path, Body]:
 
 
 @pytest.mark.parametrize("travel", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_is_open_does_not_travel(
+def test_open_models_and_loads_can_not_be_pickled(
     model: tuple[Path, Body], travel: Callable[[Any], object]
 ) -> None:
     opened, stream = p2pcache.safe_open(model[0]), p2pcache.iter_tensors(model[0])

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_one_line_says_what_happened(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_logs_one_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "p2pcache.loader")
     with p2pcache.iter_tensors(folder) as stream:
         list(stream)
@@ -55,7 +55,7 @@ def test_one_line_says_what_happened(folder: Path, caplog: pytest.LogCaptureFixt
     assert stream.report.seconds > 0
 
 
-def test_the_memory_limit_holds_while_the_consumer_dawdles(tmp_path: Path) -> None:
+def test_the_memory_limit_holds_while_the_consumer_is_slow(tmp_path: Path) -> None:
     specs = [Spec(f"t{i}", "U8", (1 << 20,)) for i in range(20)]
     body = write(tmp_path / "m.safetensors", specs)
     with p2pcache.iter_tensors(tmp_path, memory_limit="9MiB") as stream:
@@ -65,7 +65,7 @@ def test_the_memory_limit_holds_while_the_consumer_dawdles(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_small_tensors_travel_together_only_below_the_limit(tmp_path: Path, *, owned: bool) -> None:
+def test_small_tensors_share_a_batch_only_below_the_limit(tmp_path: Path, *, owned: bool) -> None:
     write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (600 << 10,)) for i in range(12)])
     with p2pcache.iter_tensors(tmp_path, memory_limit="2MiB", owned=owned) as stream:
         assert sum(1 for _ in stream) == 12
@@ -74,7 +74,7 @@ def test_small_tensors_travel_together_only_below_the_limit(tmp_path: Path, *, o
     assert p2pcache.load_into(into, tmp_path, memory_limit="2MiB").memory_peak_bytes <= 2 << 20
 
 
-def test_a_tensor_larger_than_the_limit_comes_alone(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_the_limit_is_loaded_alone(tmp_path: Path) -> None:
     specs = [Spec("a", "U8", (100,)), Spec("big", "U8", (5 << 20,)), Spec("b", "U8", (100,))]
     body = write(tmp_path / "m.safetensors", specs)
     with p2pcache.iter_tensors(tmp_path, memory_limit="1MiB") as stream:
@@ -91,7 +91,7 @@ def test_memory_of_dropped_tensors_is_used_again(tmp_path: Path) -> None:
     assert len(addresses) <= 6
 
 
-def test_tensors_outlive_everything(tmp_path: Path) -> None:
+def test_tensors_outlive_stream_and_file(tmp_path: Path) -> None:
     body = write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (1 << 20,)) for i in range(8)])
     with p2pcache.iter_tensors(tmp_path, memory_limit="2MiB") as stream:
         first, second = next(stream), next(stream)
@@ -112,7 +112,7 @@ def test_an_abandoned_stream_leaves_no_thread(folder: Path) -> None:
     assert reader_threads() == []
 
 
-def test_a_file_that_shrinks_midway(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_during_a_load_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     write(path, [Spec(f"t{i}", "U8", (1 << 20,)) for i in range(20)])
     stream = p2pcache.iter_tensors(tmp_path, memory_limit="1MiB")

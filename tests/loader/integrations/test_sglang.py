@@ -7,7 +7,7 @@ from p2pcache.loader.integrations import sglang
 from p2pcache.loader.integrations.weights import EngineSettings
 
 
-def test_sglang_is_off_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglangs_plugin_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for told in ("", "0"):
         monkeypatch.setenv(sglang.SWITCH, told)
         sglang.register()  # SGLang isn't here, and isn't asked for

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 
-def test_without_the_engine_a_plugin_is_only_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_vllm_the_plugin_logs_a_line(caplog: pytest.LogCaptureFixture) -> None:
     from p2pcache.loader.integrations import vllm
 
     with caplog.at_level(logging.WARNING, "p2pcache"):

@@ -23,12 +23,12 @@ def test_the_pages_name_the_limit_that_holds(page: str) -> None:
     [{"rev": "x"}, {"ref": 3}, {"ref": "../x"}, {"memory_limit": 1.5}, {"memory_limit": "lots"},
      {"timeout_s": -1}, {"timeout_s": True}, {"agent": None}],
 )  # fmt: skip
-def test_settings_that_can_not_be(told: dict[str, Any]) -> None:
+def test_wrong_settings_are_refused(told: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         EngineSettings.parse(told, "here")
 
 
-def test_where_weights_are(tmp_path: Path) -> None:
+def test_weights_come_from_the_directory_if_it_has_safetensors(tmp_path: Path) -> None:
     assert (
         find_weights("org/model", EngineSettings("a/b:c")) is None
     )  # a hub's name: the engine's business

@@ -12,7 +12,7 @@ POISON = 0xDB
 
 
 class FakeBuffer:
-    """Device memory: reading it before its copies are done is an error."""
+    """Device memory; it is an error to read it before its copies are done."""
 
     def __init__(self, nbytes: int) -> None:
         self.data = bytearray(b"\xee" * nbytes)
@@ -20,7 +20,7 @@ class FakeBuffer:
 
 
 class FakeEvent:
-    """Comes when its copies are made, which is when somebody waits for it."""
+    """An event whose copies are made when somebody waits for it."""
 
     def __init__(self) -> None:
         self.copies: list[tuple[HostMemory, int, int, FakeBuffer, int]] = []

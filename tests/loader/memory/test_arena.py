@@ -30,7 +30,7 @@ def test_spans_never_overlap_and_all_come_back(steps: list[int]) -> None:
     assert arena.take(1) is None
 
 
-def test_free_pages_are_given_up_from_the_top() -> None:
+def test_trim_frees_the_highest_pages_first() -> None:
     arena = Arena(16 * PAGE)
     first, second, third = (arena.take(4 * PAGE) for _ in range(3))
     for span in (first, second, third):

@@ -127,7 +127,7 @@ def test_all_bytes_come_and_all_copies_are_waited_for(
         )
 
 
-def test_every_dtype_that_torch_has(cuda: Cuda, tmp_path: Path) -> None:
+def test_every_dtype_of_torch_reaches_the_device(cuda: Cuda, tmp_path: Path) -> None:
     known = [dtype for dtype in sorted(BITS) if not dtype.startswith("F6")]
     specs = [
         Spec(f"{dtype} {shape}", dtype, shape) for dtype in known for shape in [(3, 8), (0, 8)]
@@ -138,7 +138,7 @@ def test_every_dtype_that_torch_has(cuda: Cuda, tmp_path: Path) -> None:
     assert [found[spec.name].dtype for spec in specs] == [torch_dtype(spec.dtype) for spec in specs]
 
 
-def test_a_callers_default_device_is_not_the_rings(cuda: Cuda, tmp_path: Path) -> None:
+def test_the_ring_ignores_the_callers_default_device(cuda: Cuda, tmp_path: Path) -> None:
     """`with torch.device("cuda")` around a load, as engines have it: only memory of the host can be pinned."""
     body = write(tmp_path / "m.safetensors", SPECS)
     with torch.device("meta"):
@@ -157,7 +157,7 @@ def test_a_buffer_is_safe_before_its_first_copy(cuda: Cuda) -> None:
     assert cuda.said[0][:2] == ("on", "home")
 
 
-def test_a_consumer_with_a_stream_of_its_own(cuda: Cuda) -> None:
+def test_the_stream_of_the_consumer_waits_for_copies(cuda: Cuda) -> None:
     backend = CudaBackend("cuda")
     buffer, slot = backend.alloc_device(64), backend.alloc_host(64)
     backend.copy(slot, 0, 64, buffer, 0)
@@ -168,7 +168,7 @@ def test_a_consumer_with_a_stream_of_its_own(cuda: Cuda) -> None:
     assert cuda.said == [("wait_event", "mine", "copy1"), ("record_stream", "mine")]
 
 
-def test_errors_of_the_device_are_ours(
+def test_errors_of_the_device_are_translated(
     cuda: Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "m.safetensors", SPECS)

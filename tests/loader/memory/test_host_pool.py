@@ -1,4 +1,4 @@
-"""Host memory of a load: bounded by its limit, taken back when a tensor dies, never while somebody sees it."""
+"""Host memory of a load: bounded by its limit, reused when a tensor dies, never earlier."""
 
 import gc
 import mmap
@@ -22,7 +22,7 @@ def never() -> bool:
     return False
 
 
-def test_who_drops_stays_on_few_pages() -> None:
+def test_dropped_blocks_reuse_the_same_pages() -> None:
     pool = HostPool(8 * MiB, 1 << 30)
     starts = set()
     for _ in range(50):
@@ -35,7 +35,7 @@ def test_who_drops_stays_on_few_pages() -> None:
     assert starts == {0}
 
 
-def test_who_keeps_gets_memory_of_its_own() -> None:
+def test_kept_blocks_keep_their_bytes() -> None:
     pool = HostPool(2 * MiB, 1 << 30)
     kept = []
     for value in range(6):
@@ -76,7 +76,7 @@ def test_one_kept_tensor_does_not_keep_the_arena() -> None:
     assert bytes(kept) == b"\7" * (4 * MiB)
 
 
-def test_lent_memory_comes_back_when_told() -> None:
+def test_a_recycled_block_is_given_out_again() -> None:
     pool = HostPool(MiB, 1 << 30)
     first = pool.alloc(MiB, never)
     assert first is not None
@@ -94,7 +94,7 @@ def test_blocks_of_every_size_are_writable(nbytes: int) -> None:
     block.view[:] = b"x" * nbytes
 
 
-def test_the_budget_blocks_and_lets_go() -> None:
+def test_the_budget_blocks_until_bytes_are_released() -> None:
     budget = Budget(10)
     assert budget.acquire(100, never)  # alone, whatever its size
     stop = threading.Event()
@@ -112,7 +112,7 @@ def test_the_budget_blocks_and_lets_go() -> None:
 
 
 def test_tensors_beyond_the_limit_use_the_same_pages_again() -> None:
-    """The second and third lie where the first ones lay: first touches are what costs."""
+    """Later blocks lie where the first two lay, since first touches of pages cost time."""
     pool = HostPool(MiB, 1 << 30, 8 * MiB)
     spans = []
     held = None
@@ -129,8 +129,8 @@ def test_tensors_beyond_the_limit_use_the_same_pages_again() -> None:
 
 
 @pytest.mark.parametrize("limit_mib", [24, 64, 100])
-def test_pages_that_lie_free_count_too(limit_mib: int) -> None:
-    """Holes that are too small for the next tensor keep their pages: 91 MiB were held at 24 MiB so."""
+def test_free_pages_with_memory_count_towards_the_limit(limit_mib: int) -> None:
+    """Holes that are too small for the next tensor keep their pages, which must be trimmed."""
     dice, limit, largest = random.Random(5), limit_mib * MiB, 24 * MiB
     pool = HostPool(limit, 1 << 40, largest)
     sizes = deque(dice.randrange(SMALL_BYTES, largest) for _ in range(120))
@@ -157,8 +157,8 @@ def test_pages_that_lie_free_count_too(limit_mib: int) -> None:
     assert most < limit + SPARE_BYTES + 4 * MiB
 
 
-def test_who_keeps_everything_is_not_waited_for() -> None:
-    """What he has counts until he asks for more, not until he drops it."""
+def test_blocks_that_the_consumer_keeps_do_not_count() -> None:
+    """They count until the consumer asks for more, not until it drops them."""
     pool = HostPool(MiB, 1 << 30)
     kept = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The ring and the device path, on a device whose copies happen as late as they may."""
+"""The ring, on a device whose copies happen as late as they may."""
 
 import threading
 
@@ -15,7 +15,7 @@ def never() -> bool:
     return False
 
 
-def test_a_slot_comes_again_only_after_its_copy() -> None:
+def test_a_slot_is_reused_only_after_its_copy() -> None:
     backend = FakeAsyncBackend()
     ring = Ring(backend, 1, 16)
     slot = ring.acquire(never)
@@ -31,7 +31,7 @@ def test_a_slot_comes_again_only_after_its_copy() -> None:
 
 
 def test_the_fake_catches_a_ring_that_does_not_wait() -> None:
-    """The opponent must be able to win, or the other tests mean nothing."""
+    """The fake device must be able to find a fault, or the other tests mean nothing."""
     backend = FakeAsyncBackend()
     slot, buffer = backend.alloc_host(4), backend.alloc_device(4)
     slot.view[:] = b"AAAA"
@@ -45,7 +45,7 @@ def test_the_fake_catches_a_ring_that_does_not_wait() -> None:
 
 
 class CountingBackend(FakeAsyncBackend):
-    """Says how many slots it made, and makes no more than so many."""
+    """Counts the slots that it makes, and makes `most` at most."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class CountingBackend(FakeAsyncBackend):
 
 
 def copied(backend: FakeAsyncBackend, ring: Ring) -> FakeEvent:
-    """One turn of a slot; its copy runs on."""
+    """Copy from one slot; the copy is left running."""
     slot = ring.acquire(never)
     assert slot is not None
     backend.copy(slot, 0, 16, backend.alloc_device(16), 0)
@@ -69,7 +69,7 @@ def copied(backend: FakeAsyncBackend, ring: Ring) -> FakeEvent:
     return event
 
 
-def test_slots_are_made_when_copies_are_behind_only() -> None:
+def test_slots_are_made_only_when_copies_lag() -> None:
     backend = CountingBackend(9)
     ring = Ring(backend, 3, 16)
     for _ in range(5):
@@ -90,7 +90,7 @@ def test_a_ring_goes_on_with_the_slots_that_could_be_made() -> None:
         Ring(CountingBackend(0), 8, 16)
 
 
-def test_an_empty_ring_waits_and_can_be_stopped() -> None:
+def test_acquire_waits_for_a_slot_and_can_be_stopped() -> None:
     ring = Ring(FakeAsyncBackend(), 1, 16)
     slot = ring.acquire(never)
     assert slot is not None

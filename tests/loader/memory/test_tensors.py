@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return tmp_path, write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (MiB,)) for i in range(16)])  # fmt: skip
 
 
-def test_targets_that_cannot_be_written(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_read_only_targets_are_refused(model: tuple[Path, dict[str, bytes]]) -> None:
     array = np.zeros(MiB, np.uint8)
     array.flags.writeable = False
     for target in (array, torch.zeros(1, dtype=torch.uint8).expand(MiB)):
@@ -40,7 +40,7 @@ def test_a_target_of_one_element_with_a_stride(tmp_path: Path) -> None:
     assert torch_bytes(room)[2:] == b"\0\0"
 
 
-def test_a_default_device_is_not_ours(tmp_path: Path) -> None:
+def test_loads_ignore_the_callers_default_device(tmp_path: Path) -> None:
     write(tmp_path / "m.safetensors", [Spec("empty", "F16", (0, 3)), Spec("some", "U8", (3,))])
     device: Any = torch.device("meta")
     with device:

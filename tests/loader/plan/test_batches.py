@@ -23,7 +23,7 @@ from p2pcache.loader.plan.selection import (
 from tests.loader.plan.plan_kit import info, table
 
 
-def test_small_neighbours_travel_together_and_large_ones_alone() -> None:
+def test_small_neighbours_share_a_batch_and_large_tensors_do_not() -> None:
     found = batches(
         [whole_tensor(info(str(i), (n,))) for i, n in enumerate([10, 10, 500, 300, 600])], 600
     )

@@ -18,13 +18,13 @@ from tests.loader.loader_kit import Spec, torch_bytes, write
 
 
 def on(device: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that says that it lies on a GPU."""
+    """A tensor that claims to be on a GPU."""
     kind = type("Placed", (torch.Tensor,), {"device": property(lambda _: torch.device(device))})
     return tensor.as_subclass(kind)
 
 
 def test_one_ring_serves_one_device(tmp_path: Path) -> None:
-    """A copy to another one would run on that device's own stream, and outlive our event."""
+    """A copy to a second device would run on that device's stream, where our event doesn't wait for it."""
     write(tmp_path / "m.safetensors", [Spec(name, "F32", (5,)) for name in "abc"])
     targets = {
         name: on(device, torch.zeros(5))
@@ -71,7 +71,7 @@ def test_load_into_a_module_with_tied_weights(tmp_path: Path) -> None:
     assert model.embed.weight.requires_grad
 
 
-def test_load_into_converts_what_it_must(tmp_path: Path) -> None:
+def test_load_into_converts_other_dtypes_and_strides(tmp_path: Path) -> None:
     specs = [Spec("a", "BF16", (8, 6)), Spec("b", "I32", (8, 6)), Spec("c", "I64", (8, 6))]
     write(tmp_path / "m.safetensors", specs)
     expected = p2pcache.load(tmp_path)

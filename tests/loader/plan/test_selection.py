@@ -1,4 +1,4 @@
-"""Plans: every wanted byte once, to its place; never more than a read may span."""
+"""Which tensors a load brings: filters, and the shares of parallel groups."""
 
 import itertools
 
@@ -55,14 +55,14 @@ def test_stages_share_the_layers_evenly_and_in_order(layers: int, stages: int) -
     assert "lm_head.weight" in parts[-1]
 
 
-def test_a_tied_model_has_its_embedding_at_both_ends() -> None:
+def test_first_and_last_stage_have_the_embedding_of_a_tied_model() -> None:
     tensors = model(4, tied=True)
     assert "model.embed_tokens.weight" in stage(tensors, 0, 2)
     assert "model.embed_tokens.weight" in stage(tensors, 1, 2)
     assert "model.embed_tokens.weight" not in stage(tensors, 1, 3)
 
 
-def test_experts_are_shared_and_the_rest_is_everybodys() -> None:
+def test_experts_are_shared_and_each_rank_has_the_other_tensors() -> None:
     tensors = table([f"layers.0.mlp.experts.{i}.w" for i in range(8)] + ["layers.0.gate"])
     mine = names(select_tensors(tensors, axes=[ParallelAxis("expert", 1, 4)]))
     assert mine == ["layers.0.mlp.experts.2.w", "layers.0.mlp.experts.3.w", "layers.0.gate"]
@@ -99,12 +99,14 @@ def test_the_first_matching_axis_counts() -> None:
         (ParallelAxis("tensor", 0, 2), ()),
     ],
 )
-def test_what_cannot_be_shared_is_said(axis: ParallelAxis, shape: tuple[int, ...]) -> None:
+def test_a_dimension_that_can_not_be_shared_is_named(
+    axis: ParallelAxis, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(UsageError):
         select_tensors([info("w", shape)], axes=[axis])
 
 
-def test_bad_axes() -> None:
+def test_wrong_axes_are_refused() -> None:
     with pytest.raises(UsageError):
         ParallelAxis("tensor", 2, 2)
     with pytest.raises(UsageError):

@@ -110,9 +110,7 @@ def test_only_a_rank_s_rows_are_fetched(tmp_path: Path) -> None:
     assert fetched <= 1.3 * sum(share.values())  # and the chunks at the edges, and the header's
 
 
-def test_what_somebody_waits_for_comes_first(
-    agent: str, model: tuple[Path, dict[str, bytes]]
-) -> None:
+def test_demanded_bytes_come_first(agent: str, model: tuple[Path, dict[str, bytes]]) -> None:
     _, bodies = model
     with p2pcache.safe_open(REF, agent=agent) as opened:
         last = f"layers.{LAYERS - 1}.w"
@@ -120,7 +118,7 @@ def test_what_somebody_waits_for_comes_first(
         assert origin_bytes(agent) < 0.8 * sum(map(len, bodies.values()))
 
 
-def test_a_node_by_itself_fetches_first_what_a_load_needs(
+def test_without_neighbours_a_load_demands_its_tensors(
     agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demand, "PATIENCE_S", 60.0)  # it isn't what helps
@@ -133,14 +131,14 @@ def test_a_node_by_itself_fetches_first_what_a_load_needs(
     assert taken < 0.8 * sum(map(len, bodies.values()))  # in file order it would be all of it
 
 
-def test_no_such_model_and_no_such_agent(agent: str, tmp_path: Path) -> None:
+def test_a_missing_model_and_a_missing_agent(agent: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         p2pcache.load("team/none:v1", agent=agent)
     with pytest.raises(Unreachable):
         p2pcache.load(REF, agent=f"unix://{tmp_path}/nobody.sock")
 
 
-def test_a_directory_that_is_not_visible_is_named(agent: str, tmp_path: Path) -> None:
+def test_an_invisible_models_directory_is_named(agent: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="P2PCACHE_MODELS_DIR"):
         AgentSource.attach(
             AgentClient(agent), Ref.parse(REF), needed=False, models_dir=tmp_path / "elsewhere"
@@ -179,7 +177,7 @@ def kill_after(agent: Agent, tensors: int, again: bool = False) -> dict[str, Any
     return found
 
 
-def test_an_agent_that_comes_back_is_used_again(
+def test_a_load_attaches_again_to_an_agent_that_comes_back(
     daemon: Agent, model: tuple[Path, dict[str, bytes]]
 ) -> None:
     found = kill_after(daemon, 3, again=True)
@@ -189,7 +187,7 @@ def test_an_agent_that_comes_back_is_used_again(
 
 
 @pytest.mark.slow
-def test_an_agent_that_comes_back_hears_again_what_is_waited_for(
+def test_demands_are_repeated_to_an_agent_that_comes_back(
     tmp_path: Path, model: tuple[Path, dict[str, bytes]]
 ) -> None:
     _, bodies = model
@@ -214,7 +212,7 @@ def test_an_agent_that_comes_back_hears_again_what_is_waited_for(
         agent.stop()
 
 
-def test_an_agent_that_stays_away_is_done_without(
+def test_an_agent_that_stays_away_is_replaced_by_the_origin(
     daemon: Agent,
     model: tuple[Path, dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
@@ -240,7 +238,7 @@ def test_without_an_origin_the_error_says_what_to_do(
         kill_after(daemon, 3)
 
 
-def test_an_agent_that_dies_before_it_has_answered(
+def test_an_agent_that_dies_before_its_answer_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(attachment, "REATTACH_WITHOUT_ORIGIN_S", 0.5)
@@ -263,7 +261,7 @@ def test_an_agent_that_dies_before_it_has_answered(
     assert "; trying again for 0.5 s" in caplog.text  # else a minute of silence
 
 
-def test_an_origin_that_lies_is_not_believed(
+def test_wrong_bytes_of_the_origin_end_the_load(
     daemon: Agent,
     model: tuple[Path, dict[str, bytes]],
     tmp_path: Path,
@@ -282,7 +280,7 @@ def test_an_origin_that_lies_is_not_believed(
         kill_after(daemon, 3)
 
 
-def test_bytes_withdrawn_while_they_are_read_are_read_again(
+def test_bytes_withdrawn_during_a_read_are_read_again(
     agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)

@@ -9,7 +9,7 @@ from p2pcache.loader.source.attachment import _run_ranges
 
 
 @given(st.sets(st.integers(0, 200)))
-def test_sets_as_run_ranges(runs: set[int]) -> None:
+def test_run_ranges_are_the_set_in_order(runs: set[int]) -> None:
     bits = sum(1 << run for run in runs)
     pairs = list(_run_ranges(bits))
     assert {run for start, end in pairs for run in range(start, end)} == runs

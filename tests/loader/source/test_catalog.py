@@ -19,7 +19,7 @@ from tests.loader.loader_kit import (
 )
 
 
-def test_headers_of_absurd_size_are_not_read(
+def test_headers_that_claim_too_much_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("p2pcache.loader.source.catalog.MAX_ALL_HEADERS_BYTES", 150)

@@ -11,7 +11,7 @@ MODEL = Model({"a": bytes(range(250)) * 20, "b": bytes(range(249, -1, -1)) * 8},
 
 
 @given(st.integers(0, SIZE), st.integers(0, SIZE))
-def test_pieces_are_the_range_in_order(one: int, other: int) -> None:
+def test_parts_are_the_range_in_order(one: int, other: int) -> None:
     start, end = sorted((one, other))
     number = MODEL.layout.blob_of_file["a"]
     parts = ChunkMap(MODEL.layout).parts(number, start, end)

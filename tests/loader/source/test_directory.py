@@ -20,7 +20,9 @@ def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return tmp_path, write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (MiB,)) for i in range(16)])  # fmt: skip
 
 
-def test_what_is_no_file_is_not_read(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_pipes_devices_and_dangling_links_are_not_listed(
+    model: tuple[Path, dict[str, bytes]],
+) -> None:
     folder, body = model
     os.mkfifo(folder / "pipe.safetensors")
     (folder / "zero.safetensors").symlink_to("/dev/zero")
@@ -28,7 +30,7 @@ def test_what_is_no_file_is_not_read(model: tuple[Path, dict[str, bytes]]) -> No
     assert p2pcache.load(folder).keys() == body.keys()
 
 
-def test_more_shards_than_a_process_may_open(
+def test_a_model_may_have_more_shards_than_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body: dict[str, bytes] = {}
@@ -45,7 +47,7 @@ def test_more_shards_than_a_process_may_open(
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-def test_a_shard_that_is_replaced_in_the_middle(
+def test_a_shard_replaced_during_a_load_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header was another file's: its offsets mean nothing here."""

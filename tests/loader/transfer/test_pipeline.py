@@ -99,7 +99,7 @@ def test_any_sizes_through_any_ring(
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
-def test_a_read_that_fails_ends_the_load_and_frees_the_slot(tmp_path: Path) -> None:
+def test_a_failed_read_ends_the_load_and_frees_the_slot(tmp_path: Path) -> None:
     write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (300_000,)) for i in range(4)])
     source = DirectorySource(tmp_path)
     catalog = open_catalog(source, Deadline(None, "m"))
@@ -133,7 +133,7 @@ class FailingBackend(FakeAsyncBackend):
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])
-def test_a_device_that_fails_ends_the_load_and_all_is_let_go(tmp_path: Path, good: int) -> None:
+def test_a_failed_device_ends_the_load_and_releases_everything(tmp_path: Path, good: int) -> None:
     """Also at the last event, after every tensor was handed out: what lies there isn't right."""
     write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (200_000,)) for i in range(4)])
     session = open_session(tmp_path)
