@@ -211,9 +211,8 @@ def save(
 
 
 def _absolute(directory: str | os.PathLike[str]) -> Path:
-    if not os.fspath(
-        directory
-    ):  # an unset variable, perhaps; as a path it is the working directory
+    # An empty name comes from an unset variable; as a path it would be the working directory.
+    if not os.fspath(directory):
         raise UsageError("the cache's directory has no name; say where the engine keeps its cache")
     return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
 
@@ -312,9 +311,8 @@ def _exclusive(target: Path) -> Iterator[None]:
         folder = os.open(target, flags)
     try:
         with disk_errors(str(target)):
-            fcntl.flock(
-                folder, fcntl.LOCK_EX
-            )  # another process may have replaced the directory: the caller looks again
+            # Meanwhile another process may have replaced the directory: the caller checks it again.
+            fcntl.flock(folder, fcntl.LOCK_EX)
             os.fchmod(folder, 0o700)
         yield
     finally:

@@ -87,7 +87,7 @@ class OpenModel(Closeable):
         return list(self._session.catalog.tensors)
 
     def offset_keys(self) -> list[str]:
-        """As `keys`; in safetensors the two differ in order."""
+        """The same as `keys`; the safetensors library gives the two in different orders."""
         return self.keys()
 
     def metadata(self) -> dict[str, str]:

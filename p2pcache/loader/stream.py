@@ -222,9 +222,7 @@ def make_staging(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[St
     slots = tuning.ring_slots or threads + SPARE_SLOTS
     slots = max(1, min(slots, limit_bytes // (2 * PADDING_BYTES)))
     most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // slots))
-    slot_bytes = (
-        1 << most.bit_length() - 1
-    )  # torch pins powers of two, so another size would waste memory
+    slot_bytes = 1 << most.bit_length() - 1  # torch pins powers of two; other sizes waste memory
     ring = Ring(backend, slots, slot_bytes)
     fitted = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
     return Staging(backend, ring), fitted

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 TARGET = "sglang.srt.model_loader.loader.DefaultModelLoader._get_weights_iterator"
 SWITCH = "P2PCACHE_SGLANG"
 _FORMATS = ("auto", "safetensors")
-_MTP = "mtp.safetensors"  # which SGLang reads for some models, though no index names it
+_MTP = "mtp.safetensors"  # SGLang reads it for some models, though no index names it
 
 
 @functools.cache

@@ -104,9 +104,7 @@ def framework_of(target: object) -> Framework:
         UsageError: it is none of these.
     """
     root = type(target).__module__.partition(".")[0]
-    if hasattr(target, "data_ptr") and hasattr(
-        target, "is_contiguous"
-    ):  # torch, whatever the subclass
+    if hasattr(target, "data_ptr") and hasattr(target, "is_contiguous"):  # any subclass, too
         return "pt"
     if root == "numpy" and hasattr(target, "shape"):
         return "np"

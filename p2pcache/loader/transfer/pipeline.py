@@ -116,9 +116,8 @@ class Pipeline:
         done = self._next_done()
         self.waits.consumer_s += time.monotonic() - began
         if isinstance(done, BaseException):
-            with suppress(
-                P2PCacheError
-            ):  # a device that failed fails again; the consumer gets the first error
+            # A failed device fails again in `close`; the consumer gets the first error.
+            with suppress(P2PCacheError):
                 self.close()
             raise done
         self._undelivered -= 1
@@ -148,9 +147,8 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         try:
-            if (
-                self._staging is not None and os.getpid() == self._pid
-            ):  # a forked child has no device
+            # A forked child can't use the device.
+            if self._staging is not None and os.getpid() == self._pid:
                 self.waits.ring_s = self._staging.ring.waited_s
                 self._staging.ring.drain()
         finally:

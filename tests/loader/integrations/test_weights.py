@@ -29,9 +29,8 @@ def test_wrong_settings_are_refused(told: dict[str, Any]) -> None:
 
 
 def test_weights_come_from_the_directory_if_it_has_safetensors(tmp_path: Path) -> None:
-    assert (
-        find_weights("org/model", EngineSettings("a/b:c")) is None
-    )  # a hub's name: the engine's business
+    # The engine itself loads a model by its name in a hub.
+    assert find_weights("org/model", EngineSettings("a/b:c")) is None
     assert find_weights(str(tmp_path), EngineSettings()) is None  # no weights, no ref
     (tmp_path / "model.safetensors").touch()
     assert find_weights(str(tmp_path), EngineSettings("a/b:c")) == tmp_path
