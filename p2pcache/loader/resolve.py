@@ -112,7 +112,7 @@ def connect(agent: str | None) -> NodeAgent:
         agent: as for `open_source`.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address is malformed.
     """
     section = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
 

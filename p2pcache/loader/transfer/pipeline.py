@@ -102,10 +102,10 @@ class Pipeline:
         Returns:
             (name, tensor) of each item; None at the end.
 
-
         Raises:
-            UsageError: the process is a fork of the one that loads.
-            P2PCacheError: what went wrong, wherever it did; nothing comes after it.
+            UsageError: this process is a fork of the one that loads; or the load was closed meanwhile.
+            TimedOut: the caller's time is up.
+            P2PCacheError: the first error of any of the load's threads; the load has ended.
         """
         if self._undelivered == 0 or self._stopped.is_set():
             return None
