@@ -10,9 +10,6 @@ DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
-RunSet = int  # a set of runs, one bit each; `core.bitset` has the operations
-RunIndex = int  # the number of a run in its model
-NodeId = int  # 63 bits; `format_node` shows it
 
 _NAME = r"[a-z0-9][a-z0-9._-]{0,79}"
 _REF = re.compile(
