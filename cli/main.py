@@ -31,25 +31,25 @@ COMMANDS: dict[str, dict[str, Entry]] = {
             "commands.models.warm", "Fetch a model before anybody asks for it, here or on K nodes."
         ),
         "push": Entry("commands.models.push", "Store a directory as a model."),
-        "ls": Entry("commands.models.inventory", "List the models in the cache."),
-        "show": Entry("commands.models.inventory", "Show a model's files, sizes and digest."),
+        "ls": Entry("commands.models.ls", "List the models in the cache."),
+        "show": Entry("commands.models.ls", "Show a model's files, sizes and digest."),
         "verify": Entry("commands.models.pull", "Prove every byte of a model again."),
         "rm": Entry(
-            "commands.models.inventory",
+            "commands.models.ls",
             "Remove a model's tag here, and the model with its last tag.",
         ),
-        "prune": Entry(
-            "commands.models.inventory", "Free the space of what nothing names any more."
-        ),
+        "prune": Entry("commands.models.ls", "Free the space of what nothing names any more."),
         "compile-cache": Entry(
             "commands.models.compile_cache", "Restore and save what an engine has compiled."
         ),
     },
     "Cluster": {
-        "ps": Entry("commands.models.inventory", "Show the pulls that run now."),
-        "nodes": Entry("commands.cluster.fleet", "List the cluster's nodes."),
-        "locate": Entry("commands.cluster.fleet", "List the nodes that have a model."),
-        "status": Entry("commands.cluster.fleet", "Show the agent, its tracker, origin and cache."),
+        "ps": Entry("commands.models.ls", "Show the pulls that run now."),
+        "nodes": Entry("commands.cluster.status", "List the cluster's nodes."),
+        "locate": Entry("commands.cluster.status", "List the nodes that have a model."),
+        "status": Entry(
+            "commands.cluster.status", "Show the agent, its tracker, origin and cache."
+        ),
         "stats": Entry(
             "commands.cluster.stats", "Watch this node: rates, pulls, what ended lately."
         ),
@@ -65,8 +65,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         ),
     },
     "Daemons": {
-        "agent": Entry("commands.daemons.serve", "Run this node's agent in the foreground."),
-        "tracker": Entry("commands.daemons.serve", "Run the cluster's tracker in the foreground."),
+        "agent": Entry("commands.daemons.agent", "Run this node's agent in the foreground."),
+        "tracker": Entry("commands.daemons.agent", "Run the cluster's tracker in the foreground."),
         "token": Entry(
             "commands.daemons.token", "Make and read tokens: what a client without a socket may do."
         ),
@@ -75,7 +75,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "This program": {
         "config": Entry("commands.program.config", "Show or check the settings."),
         "completion": Entry("commands.program.completion", "Print a shell's completion script."),
-        "version": Entry("commands.cluster.fleet", "Print the version of this program."),
+        "version": Entry("commands.cluster.status", "Print the version of this program."),
     },
 }
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.standalone.local_cache import cache_turn
 from p2pcache.cli.support.connect import Loaded, Wish, cache_dir
-from p2pcache.cli.support.local import cache_turn
 from p2pcache.cli.support.output import clean, note
 from p2pcache.core.units import format_duration
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError

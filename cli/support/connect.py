@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import PLACES, config_option
-from p2pcache.cli.support.settings import ClientSettings
 from p2pcache.core.units import format_duration
 from p2pcache.errors import TimedOut, Unreachable, UsageError
 from p2pcache.io import config
 from p2pcache.io.http.client import AgentClient, read_token
 
 if TYPE_CHECKING:
-    from p2pcache.cli.support.local import LocalCache
+    from p2pcache.cli.standalone.local_cache import LocalCache
 
 DEFAULT_SOCKETS = (DEFAULT_SOCKET, DEFAULT_CLIENT_SOCKET)
 # Who gives one of these on the command line asks for a command without a daemon.
@@ -128,7 +128,7 @@ def cache_or_agent(loaded: Loaded) -> Iterator["AgentClient | LocalCache"]:
     if client is not None:
         yield client
         return
-    from p2pcache.cli.support.local import open_cache
+    from p2pcache.cli.standalone.local_cache import open_cache
 
     with open_cache(cache_dir(loaded.settings), loaded.settings.origin) as own:
         yield own

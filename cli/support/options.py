@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from p2pcache.cli.support.param_types import DIR, FILE
+from p2pcache.cli.support.ref_argument import DIR, FILE
 
 _METAVARS = (("_bytes_per_s", "RATE"), ("_bytes", "SIZE"), ("_s", "DURATION"), ("_file", "FILE"),
              ("tls_cert", "FILE"), ("tls_key", "FILE"), ("tls_ca", "FILE"),

@@ -13,8 +13,8 @@ from p2pcache import __version__
 from p2pcache.cli import main
 from p2pcache.cli.standalone.embedded import agent_settings
 from p2pcache.cli.support import connect
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.connect import Loaded
-from p2pcache.cli.support.settings import ClientSettings
 from p2pcache.core.format.manifest import FORMAT
 from p2pcache.core.protocol.handshake import VERSIONS
 from p2pcache.errors import UsageError

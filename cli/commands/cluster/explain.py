@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.commands.cluster.fleet import governor
 from p2pcache.cli.commands.cluster.history import result
+from p2pcache.cli.commands.cluster.status import governor
 from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
-from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.host.pull_timeline import PHASES
 from p2pcache.core.swarm.snapshot import WAITS
 from p2pcache.core.units import format_bytes, format_duration

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pcache.cli.commands.cluster.fleet import headlines
 from p2pcache.cli.commands.cluster.history import result
+from p2pcache.cli.commands.cluster.status import headlines
 from p2pcache.cli.support.connect import Loaded, client_options, need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document

@@ -11,7 +11,7 @@ import msgspec
 from p2pcache.cli.support.connect import Loaded, client_options, find_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit_document, emit_json, note
-from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import NotFound, P2PCacheError, TimedOut
 

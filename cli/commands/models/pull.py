@@ -18,8 +18,8 @@ from p2pcache.cli.support.connect import (
 )
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
-from p2pcache.cli.support.param_types import DIR, REF
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.cli.support.ref_argument import DIR, REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import Ref

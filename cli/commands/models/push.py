@@ -12,8 +12,8 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.connect import Loaded, client_options, find_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
-from p2pcache.cli.support.param_types import DIR, REF
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter
+from p2pcache.cli.support.ref_argument import DIR, REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref

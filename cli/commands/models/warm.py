@@ -9,8 +9,8 @@ from p2pcache.cli.commands.models.pull import follow
 from p2pcache.cli.support.connect import Loaded, client_options, need_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note, table
-from p2pcache.cli.support.param_types import REF
 from p2pcache.cli.support.progress import make_reporter
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kit.daemons import wait_until
-from p2pcache.cli.support.local import TURN_FILE
+from p2pcache.cli.standalone.local_cache import TURN_FILE
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
 from p2pcache.ids import Ref

@@ -8,7 +8,7 @@ import click
 from p2pcache.cli.support.connect import Loaded, client_options, need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, table
-from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.ids import Ref
 

@@ -155,7 +155,7 @@ def test_prune(agent: FakeAgent, run: Run) -> None:
 def test_prune_all_asks_on_a_terminal(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, calls: int
 ) -> None:
-    monkeypatch.setattr("p2pcache.cli.commands.models.inventory._on_terminal", lambda: True)
+    monkeypatch.setattr("p2pcache.cli.commands.models.ls._on_terminal", lambda: True)
     agent.document("POST /v1/prune", {"removed": ["a:b"], "bytes_freed": 1000})
     run("prune", "--all", "--agent", agent.address, input=answer)
     assert len(agent.bodies) == calls
