@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.standalone.local_cache import cache_turn
-from p2pcache.cli.support.connect import Loaded, Wish, cache_dir
+from p2pcache.cli.standalone.local_cache import cache_lock
+from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import clean, note
 from p2pcache.core.units import format_duration
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
@@ -42,7 +42,7 @@ Linger = Callable[[str], None]
 
 @contextmanager
 def pull_alone(
-    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+    loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> Iterator[tuple[Events, Linger]]:
     """The events of a pull by an agent that lives as long as the block.
 
@@ -55,16 +55,16 @@ def pull_alone(
     else:  # what the user must know comes as an event or an error; the rest would tear the bar
         logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    with cache_turn(cache), _private_folder(cache) as private:
+    with cache_lock(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
-        if not settings.tracker and not wish.include and not wish.exclude:
+        if not settings.tracker and not options.include and not options.exclude:
             from p2pcache.cli.standalone.cached_pull import from_cache
 
             opened: list[OriginRepo] = []
             waited = f"pulling {ref}: waiting for storage to answer"
             with _patience_said(waited, lambda: _trouble(opened), quiet=quiet):
                 cached = from_cache(
-                    cache, settings.origin, ref, force_generation=wish.force_generation,
+                    cache, settings.origin, ref, force_generation=options.force_generation,
                     opened=opened.append,
                 )  # fmt: skip
             if cached is not None:
@@ -83,7 +83,7 @@ def pull_alone(
 
             if settings.tracker:
                 _wait_for_tracker(client)
-            events = client.pull(str(ref), **wish._asdict())
+            events = client.pull(str(ref), **options._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
 
 
@@ -108,7 +108,7 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
     """
     logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    with cache_turn(cache), _private_folder(cache) as private:
+    with cache_lock(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
         from p2pcache.agent.embedded import run_embedded
 

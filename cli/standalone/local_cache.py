@@ -1,4 +1,4 @@
-"""Cache commands without a daemon: the same answers as the agent's, from the cache directory itself."""
+"""What answers for a cache: the agent, or without one the cache directory itself, in the same words."""
 
 import errno
 import fcntl
@@ -10,25 +10,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2pcache.cli.support.background import Watched
+from p2pcache.cli.support.client_options import Loaded, cache_dir
+from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
 from p2pcache.io.disk.disk import disk_errors, translate
 from p2pcache.io.disk.store_info import ModelInfo, here, untold
-from p2pcache.io.http.client import Events, Json
+from p2pcache.io.http.client import AgentClient, Events, Json
 
 if TYPE_CHECKING:
     from p2pcache.core.format.manifest import Manifest
     from p2pcache.io.models.model_chunks import ModelStore
     from p2pcache.io.models.store import Store
 
-TURN_FILE = "command.lock"
-BLOBS = "blobs"  # what every cache has
+LOCK_FILE = "command.lock"
+BLOBS = "blobs"  # every cache has this folder
 
 
 @contextmanager
-def cache_turn(path: Path) -> Iterator[None]:
+def cache_or_agent(loaded: Loaded) -> Iterator["AgentClient | LocalCache"]:
+    """Yield what answers for a cache: the agent, or the cache directory where there is none.
+
+    Raises:
+        P2PCacheError: as in `find_agent` and `open_cache`.
+    """
+    client = find_agent(loaded)
+    if client is not None:
+        yield client
+        return
+    with open_cache(cache_dir(loaded.settings), loaded.settings.origin) as cache:
+        yield cache
+
+
+@contextmanager
+def cache_lock(path: Path) -> Iterator[None]:
     """Commands without a daemon use a cache one after the other; who comes second waits, and says so.
 
     Raises:
@@ -37,7 +53,7 @@ def cache_turn(path: Path) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
-            path / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
         if error.errno == errno.EROFS:
@@ -76,7 +92,7 @@ def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
         return
     from p2pcache.io.models.store import Store
 
-    with cache_turn(path):
+    with cache_lock(path):
         store = Store.open(path)
         try:
             yield LocalCache(store, origin)
@@ -134,6 +150,8 @@ class LocalCache:
 
     def explain(self, ref: str) -> Json:
         """Where the time of the last pull went; without an agent nothing runs."""
+        from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last  # brings SQLite
+
         wanted = Ref.parse(ref)
         models = self._store.models() if self._store else []
         if self._store:

@@ -10,7 +10,7 @@ import textwrap
 import msgspec
 
 from p2pcache.cli.commands.program.config import ROOMS
-from p2pcache.cli.support.options import default_text, field_docs
+from p2pcache.cli.support.setting_options import default_text, field_docs
 
 HEAD = """\
 # Settings of p2pcache. Copy to /etc/p2pcache/config.toml and change what you need; each line that

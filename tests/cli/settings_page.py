@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from p2pcache.cli.commands.program.config import ROOMS
-from p2pcache.cli.support.options import default_text, field_docs
+from p2pcache.cli.support.setting_options import default_text, field_docs
 
 HEAD = """\
 # Settings

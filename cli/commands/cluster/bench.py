@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.support.options import Command, config_option, json_option
+from p2pcache.cli.support.options import DIR, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.cli.support.ref_argument import DIR
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import P2PCacheError
 from p2pcache.io import config as settings_files

@@ -9,9 +9,8 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.connect import local_socket
 from p2pcache.cli.support.doctor_facts import Node, examine, trouble
-from p2pcache.cli.support.options import Command, config_option, json_option
+from p2pcache.cli.support.options import DIR, FILE, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
-from p2pcache.cli.support.ref_argument import DIR, FILE
 from p2pcache.core.host import diagnosis as think
 from p2pcache.core.host.diagnosis import Fact, Finding
 from p2pcache.errors import P2PCacheError

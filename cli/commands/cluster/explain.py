@@ -6,7 +6,8 @@ import click
 
 from p2pcache.cli.commands.cluster.history import result
 from p2pcache.cli.commands.cluster.status import governor
-from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF

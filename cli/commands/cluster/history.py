@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import emit_document, table
 from p2pcache.core.units import format_bytes, format_duration

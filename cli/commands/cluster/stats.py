@@ -12,7 +12,8 @@ import click
 
 from p2pcache.cli.commands.cluster.history import result
 from p2pcache.cli.commands.cluster.status import headlines
-from p2pcache.cli.support.connect import Loaded, client_options, need_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.progress import peer_share

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.support.options import Command, config_option, setting_options
+from p2pcache.cli.support.options import Command, config_option
+from p2pcache.cli.support.setting_options import setting_options
 from p2pcache.io import config
 from p2pcache.tracker.settings import TrackerSettings
 

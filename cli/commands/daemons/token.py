@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 
 import click
 
-from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.options import FILE, Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.cli.support.ref_argument import FILE
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.tokens import Scope, Token
 from p2pcache.core.units import format_duration, parse_duration

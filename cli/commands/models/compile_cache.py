@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from p2pcache.cli.support.connect import Loaded, client_options, find_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit_document, emit_json, note
 from p2pcache.cli.support.ref_argument import REF

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options, need_agent
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, table
 from p2pcache.cli.support.progress import peer_share

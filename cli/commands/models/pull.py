@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from p2pcache.cli.support.connect import (
-    Loaded,
-    Wish,
-    cache_or_agent,
-    client_options,
-    find_agent,
-    need_agent,
-)
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
+from p2pcache.cli.support.connect import find_agent, need_agent
+from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter, peer_share
-from p2pcache.cli.support.ref_argument import DIR, REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import Ref
@@ -97,8 +92,8 @@ def pull(
             )
         _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
-    wish = Wish(force_generation, include, exclude, background)
-    with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
+    options = PullOptions(force_generation, include, exclude, background)
+    with _pulling(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = follow(events, reporter)
         tree = _tree(loaded, done)
@@ -148,16 +143,16 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
 
 @contextmanager
 def _pulling(
-    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+    loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> "Iterator[tuple[Events, Linger]]":
     """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
     client = find_agent(loaded)
     if client is not None:
-        yield client.pull(str(ref), **wish._asdict()), lambda _digest: None
+        yield client.pull(str(ref), **options._asdict()), lambda _digest: None
         return
     from p2pcache.cli.standalone.embedded import pull_alone
 
-    with pull_alone(loaded, ref, wish, quiet=quiet) as alone:
+    with pull_alone(loaded, ref, options, quiet=quiet) as alone:
         yield alone
 
 

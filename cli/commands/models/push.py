@@ -9,11 +9,12 @@ import click
 
 from p2pcache.cli.standalone.upload import Straight, Target, ThroughAgent
 from p2pcache.cli.support.background import Watched
-from p2pcache.cli.support.connect import Loaded, client_options, find_agent
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import find_agent
+from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter
-from p2pcache.cli.support.ref_argument import DIR, REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref

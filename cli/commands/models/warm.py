@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from p2pcache.cli.commands.models.pull import follow
-from p2pcache.cli.support.connect import Loaded, client_options, need_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note, table
 from p2pcache.cli.support.progress import make_reporter

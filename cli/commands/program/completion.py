@@ -57,7 +57,8 @@ add_completion_class(Bash)
 
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Print a shell's completion script.
 
     Commands, options, paths, and the refs of the agent's cache.
@@ -67,8 +68,7 @@ def completion(shell: str) -> None:
       p2pcache completion zsh > "${fpath[1]}/_p2pcache"
       p2pcache completion fish > ~/.config/fish/completions/p2pcache.fish
     """
-    from p2pcache.cli.main import cli
-
     kind = get_completion_class(shell)
     assert kind is not None
-    emit(kind(cli, {}, "p2pcache", VARIABLE).source().rstrip())
+    program = ctx.find_root().command
+    emit(kind(program, {}, "p2pcache", VARIABLE).source().rstrip())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kit.daemons import wait_until
-from p2pcache.cli.standalone.local_cache import TURN_FILE
+from p2pcache.cli.standalone.local_cache import LOCK_FILE
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
 from p2pcache.ids import Ref
@@ -208,7 +208,7 @@ def test_commands_take_turns(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("pull", "team/m:v1")
-    descriptor = os.open(tmp_path / "xdg/p2pcache" / TURN_FILE, os.O_RDWR)
+    descriptor = os.open(tmp_path / "xdg/p2pcache" / LOCK_FILE, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     plain, held = fcntl.flock, [descriptor]
 
@@ -258,3 +258,11 @@ def test_a_cache_that_an_agent_holds(run: Run, model: Path, tmp_path: Path) -> N
         assert isinstance(run("ls").exception, UsageError)
     finally:
         os.close(descriptor)
+
+
+def test_an_empty_cache_without_an_agent(run: Run) -> None:
+    assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert run("prune").stdout == "0 B freed\n"
+    for command in ("show", "rm", "verify"):
+        assert isinstance(run(command, "llama").exception, NotFound)

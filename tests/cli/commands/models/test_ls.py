@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from p2pcache.errors import Conflict, NotFound, Unreachable, UsageError
+from p2pcache.errors import Conflict, NotFound, UsageError
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent, Handler
 
@@ -256,18 +256,3 @@ def test_a_node_that_has_just_come_tells_no_sizes_yet(agent: FakeAgent, run: Run
     lines = run("nodes", "--agent", agent.address).stdout.splitlines()
     assert lines[1].split()[6:10] == ["2", "-", "-", "0"]
     assert " ".join(lines[2].split()[6:12]) == "2 1.00 kB 0 B 0"
-
-
-@pytest.mark.parametrize("command", ["ps", "nodes", "status"])
-def test_commands_that_mean_nothing_without_an_agent(run: Run, command: str) -> None:
-    error = run(command).exception
-    assert isinstance(error, Unreachable)
-    assert "p2pcache agent" in str(error)
-
-
-def test_an_empty_cache_without_an_agent(run: Run) -> None:
-    assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
-    assert json.loads(run("ls", "--json").stdout) == {"models": []}
-    assert run("prune").stdout == "0 B freed\n"
-    for command in ("show", "rm", "verify"):
-        assert isinstance(run(command, "llama").exception, NotFound)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from p2pcache.cli.commands.program.config import ROOMS
-from p2pcache.cli.support.options import field_docs
+from p2pcache.cli.support.setting_options import field_docs
 from p2pcache.errors import NotFound, UsageError
 from tests.cli.conftest import Run
 from tests.cli.settings_page import render
