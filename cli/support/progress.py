@@ -7,10 +7,13 @@ command with nothing to wait for never pays for it.
 import os
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pcache.cli.support.output import clean, emit_json, note
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -50,6 +53,16 @@ def make_reporter(title: str, *, as_json: bool, quiet: bool) -> Reporter:
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return BarReporter(title)
     return LineReporter(title)
+
+
+def follow(events: Events, reporter: Reporter) -> Event:
+    """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
+    with closing(reporter), closing(events):
+        for event in events:
+            if event["event"] == "done":
+                return event
+            reporter.update(event)
+    raise P2PCacheError("the agent ended without a last event")
 
 
 class QuietReporter:

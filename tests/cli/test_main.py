@@ -1,23 +1,16 @@
-import json
-import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 import click
 import pytest
 
-from p2pcache import __version__
 from p2pcache.cli import main
-from p2pcache.core.format.manifest import FORMAT
-from p2pcache.core.protocol.handshake import VERSIONS
-from p2pcache.io.disk.agent_db import SCHEMA_VERSION
-from p2pcache.io.origins.repo import ROOT
 from tests.cli.conftest import Run
 
-NAMES = [name for entries in main.COMMANDS.values() for name in entries]
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAMES = [word for part in main.COMMANDS.values() for word in part]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,45 +28,30 @@ def test_every_command_explains_itself(run: Run, name: str) -> None:
     assert all(len(line) <= 100 for line in result.output.splitlines())
 
 
+def test_each_command_has_a_module_of_its_own() -> None:
+    folders = {
+        folder.name: {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+        for folder in (REPOSITORY / "cli/commands").iterdir()
+        if folder.is_dir() and folder.name != "__pycache__"
+    }
+    assert folders == {
+        folder: {word.replace("-", "_") for word in part} for folder, part in main.COMMANDS.items()
+    }
+
+
 def test_the_help_lists_every_command_with_its_own_first_line(run: Run) -> None:
     text = run("--help").output
-    for entries in main.COMMANDS.values():
-        for name, entry in entries.items():
-            assert f"  {name} " in text
-            command = main.cli.get_command(click.Context(main.cli), name)
+    for part in main.COMMANDS.values():
+        for word, line in part.items():
+            assert f"  {word} " in text
+            command = main.cli.get_command(click.Context(main.cli), word)
             assert command
-            assert (command.help or "").startswith(entry.help)
+            assert (command.help or "").startswith(line)
 
 
 def test_every_command_is_in_the_documentation() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/cli.md").read_text()
-    missing = [
-        name for entries in main.COMMANDS.values() for name in entries if f"`{name}" not in page
-    ]
-    assert missing == []
-
-
-def test_version_says_what_it_is(run: Run) -> None:
-    assert run("--version").stdout == f"p2pcache {__version__}\n"
-    first, *more = run("version").stdout.splitlines()
-    assert first == f"p2pcache {__version__}"
-    said = dict(line.split(":", 1) for line in more)
-    assert list(said) == ["commit", "python", "uvloop", "blake3", "formats"]
-    assert said["python"].strip() == platform.python_version()
-    assert said["blake3"].strip() == metadata.version("blake3")
-    assert said["formats"].strip() == (
-        f"wire 1, cache {SCHEMA_VERSION}, origin p2pcache/v1, manifest p2pcache.manifest.v1"
-    )
-
-
-def test_version_for_programs(run: Run) -> None:
-    said = json.loads(run("version", "--json").stdout)
-    assert said["version"] == __version__
-    assert said["uvloop"] == metadata.version("uvloop")
-    assert said["formats"] == {
-        "wire": list(VERSIONS), "cache": SCHEMA_VERSION, "origin": ROOT, "manifest": FORMAT,
-    }  # fmt: skip
-    assert said.keys() == {"version", "commit", "python", "uvloop", "blake3", "formats"}
+    page = (REPOSITORY / "docs/cli.md").read_text()
+    assert [word for word in NAMES if f"`{word}" not in page] == []
 
 
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:

@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.commands.cluster.history import result
-from p2pcache.cli.commands.cluster.status import governor
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.describe import governor_lines, history_result
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
@@ -45,7 +44,7 @@ def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
     if found.get("now"):
         lines += _running(found["now"])
     elif found.get("last"):
-        lines += [f"the last pull that ended: {result(found['last'])}", *_here(found)]
+        lines += [f"the last pull that ended: {history_result(found['last'])}", *_here(found)]
     if found.get("report"):
         lines += ["", *_report(found["report"])]
     for line in lines:
@@ -74,7 +73,7 @@ def _running(now: dict[str, Any]) -> list[str]:
         f"running: {format_bytes(done)} of {format_bytes(total)}, {format_bytes(now.get('rate', 0))}/s"
         + (f", {format_duration(left)} left" if left is not None else ""),
         f"waits for: {now.get('waits', '?')}",
-        *(f"governor: {text}" for text in governor(now.get("governor", {}))),
+        *(f"governor: {text}" for text in governor_lines(now.get("governor", {}))),
     ]
     if "runs" not in now:
         return lines

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pcache.cli.commands.cluster.history import result
-from p2pcache.cli.commands.cluster.status import headlines
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
+from p2pcache.cli.support.describe import history_result, status_lines
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.progress import peer_share
@@ -91,7 +90,7 @@ class Watch:
 
     def lines(self) -> Iterator[str]:
         """The screen, line by line."""
-        for label, text in headlines(self.state, self._client.address):
+        for label, text in status_lines(self.state, self._client.address):
             if label != "traffic:":
                 yield f"{label:10}{text}"
         yield ""
@@ -138,7 +137,7 @@ def _ended(rows: list[dict[str, Any]]) -> Iterator[str]:
         at = time.strftime("%H:%M:%S", time.localtime(row["ended"]))
         size = format_bytes(row["bytes"])
         took = f", {size} in {format_duration(row['seconds'])}" if not row["code"] else ""
-        yield clean(f"{at}  {row['action']} {row['ref']}  {result(row)}{took}")
+        yield clean(f"{at}  {row['action']} {row['ref']}  {history_result(row)}{took}")
 
 
 def _live(watch: Watch, pause_s: float) -> None:

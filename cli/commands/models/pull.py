@@ -1,22 +1,21 @@
-"""`pull` and `verify`: the commands that wait for bytes."""
+"""`pull`: a model comes to this node."""
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
 from p2pcache.cli.support.connect import find_agent, need_agent
 from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
-from p2pcache.cli.support.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
-from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
+from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import Events
 
@@ -99,7 +98,7 @@ def pull(
         tree = _tree(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, _pull_summary(wanted, done))
+        reporter.done(done, _summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -108,37 +107,6 @@ def pull(
             )
         if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
             linger(str(done["digest"]))  # what was here before was handed on then
-
-
-@click.command(cls=Command)
-@click.argument("ref", type=REF)
-@json_option
-@quiet_option
-@client_options("cache_dir")
-def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
-    """Prove every byte of a model again.
-
-    Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
-    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good.
-
-    Examples:
-      p2pcache verify team/llama:v3
-    """
-    wanted = Ref.parse(ref)
-    with cache_or_agent(loaded) as client:
-        reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
-        done = follow(client.verify(str(wanted)), reporter)
-        bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
-        if not bad + missing:
-            reporter.done(done, _verify_summary(wanted, done))
-            return
-        if as_json:
-            reporter.update(done)
-    found = [f"{bad} bad (dropped)"] if bad else []
-    found += [f"{missing} missing"] if missing else []
-    raise IntegrityError(
-        f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
-    )
 
 
 @contextmanager
@@ -174,16 +142,6 @@ def _bring(
     ))  # fmt: skip
 
 
-def follow(events: Events, reporter: Reporter) -> Event:
-    """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
-    with closing(reporter), closing(events):
-        for event in events:
-            if event["event"] == "done":
-                return event
-            reporter.update(event)
-    raise P2PCacheError("the agent ended without a last event")
-
-
 def _tree(loaded: Loaded, done: Event) -> Path:
     """The model's directory as this process sees it."""
     relative = PurePosixPath(str(done.get("path", "")))
@@ -208,12 +166,7 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     return target
 
 
-def _verify_summary(ref: Ref, done: Event) -> str:
-    size, seconds = format_bytes(done["bytes"]), format_duration(float(done.get("seconds", 0)))
-    return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
-
-
-def _pull_summary(ref: Ref, done: Event) -> str:
+def _summary(ref: Ref, done: Event) -> str:
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:
