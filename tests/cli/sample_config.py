@@ -9,7 +9,7 @@ import textwrap
 
 import msgspec
 
-from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.commands.program.config import SECTIONS
 from p2pcache.cli.support.setting_options import default_text, field_docs
 
 HEAD = """\
@@ -31,7 +31,7 @@ def render() -> str:
 
 
 def _section(name: str, title: str) -> str:
-    kind = ROOMS[name]
+    kind = SECTIONS[name]
     docs = field_docs(kind)
     lines = [f"# {title}", f"[{name}]"]
     for field in msgspec.structs.fields(kind):

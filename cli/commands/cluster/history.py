@@ -1,4 +1,4 @@
-"""`history`: what ended on this node."""
+"""`history`: list what ended on this node."""
 
 import time
 from typing import Any
@@ -44,6 +44,7 @@ def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    """Return one line of the table."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["ended"]))
     rate = (
         f"{format_bytes(row['rate'])}/s"

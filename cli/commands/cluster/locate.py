@@ -1,4 +1,4 @@
-"""`locate`: the nodes that have a model."""
+"""`locate`: list the nodes that have a model."""
 
 import click
 

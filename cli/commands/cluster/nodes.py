@@ -1,4 +1,4 @@
-"""`nodes`: the members of the cluster."""
+"""`nodes`: list the members of the cluster."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
     rows = [
         (
             n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
-            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _told(n, "cached_bytes"),
-            _told(n, "free_bytes"), n.get("load", "-"),
+            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _size(n, "cached_bytes"),
+            _size(n, "free_bytes"), n.get("load", "-"),
             f"{format_duration(n.get('last_seen_s', 0))} ago"
             + (", nobody reaches it" if n.get("unreached") else ""),
         )
@@ -53,7 +53,7 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
     table(heads, rows, right=(6, 7, 8, 9))
 
 
-def _told(node: dict[str, Any], key: str) -> str:
-    """A size that heartbeats tell; before the first one both are 0, and no disk is both."""
+def _size(node: dict[str, Any], key: str) -> str:
+    """Return a size of a heartbeat, "-" before the first one: then both sizes are 0, as on no disk."""
     known = node.get("cached_bytes") or node.get("free_bytes")
     return format_bytes(node.get(key, 0)) if known else "-"

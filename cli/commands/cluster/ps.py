@@ -1,4 +1,4 @@
-"""`ps`: the pulls that run now."""
+"""`ps`: show the pulls that run now."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`status`: the agent, its tracker, origin and cache."""
+"""`status`: show the agent, its tracker, origin and cache."""
 
 import click
 

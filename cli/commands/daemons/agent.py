@@ -1,4 +1,4 @@
-"""`agent`: this node's daemon in the foreground."""
+"""`agent`: run this node's agent in the foreground."""
 
 from typing import Any
 
@@ -24,6 +24,6 @@ def agent(config: str | None, **flags: Any) -> int:
       p2pcache agent --tracker http://tracker:7400 --listen 0.0.0.0:7401 --cluster-key-file KEY
     """
     settings = read_settings(AgentSettings, "agent", config, flags)
-    from p2pcache.agent.main import run
+    from p2pcache.agent.main import run  # the daemon's world: no other command pays for it
 
     return run(settings)

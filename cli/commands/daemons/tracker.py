@@ -1,4 +1,4 @@
-"""`tracker`: the cluster's tracker in the foreground."""
+"""`tracker`: run the cluster's tracker in the foreground."""
 
 from typing import Any
 
@@ -23,6 +23,6 @@ def tracker(config: str | None, **flags: Any) -> int:
       p2pcache tracker --listen 0.0.0.0:7400 --origin file:///mnt/models --cluster-key-file KEY
     """
     settings = read_settings(TrackerSettings, "tracker", config, flags)
-    from p2pcache.tracker.main import run
+    from p2pcache.tracker.main import run  # the daemon's world: no other command pays for it
 
     return run(settings)

@@ -1,4 +1,4 @@
-"""`ls`: the models in the cache."""
+"""`ls`: list the models in the cache."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from p2pcache.cli.support.output import clean, emit, emit_document, table
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 
-SHORT_DIGEST = 12  # as docker and git: enough to tell models apart on a screen
+SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
 
 
 @click.command(cls=Command)
@@ -38,7 +38,7 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
         return
     if quiet:
         for ref in (ref for model in models for ref in model.get("refs") or [model["ref"]]):
-            if not ref.startswith("@"):  # nameless: no ref that another command would take
+            if not ref.startswith("@"):  # a model without a name: no command takes this as a ref
                 emit(clean(ref))
         return
     rows = [
@@ -57,7 +57,7 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
 
 
 def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """(name, tag) of every ref that names the model; ("-", "-") if none does."""
+    """Return (name, tag) of each ref that names the model; ("-", "-") if none does."""
     refs = [Ref.parse(ref) for ref in model.get("refs", ())]
     if refs:
         return [(ref.short.rpartition(":")[0], ref.tag) for ref in refs]

@@ -1,4 +1,4 @@
-"""`prune`: space is freed."""
+"""`prune`: remove models that nothing names."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""`pull`: a model comes to this node."""
+"""`pull`: fetch a model and print its directory."""
 
 import os
 from collections.abc import Iterator
@@ -89,13 +89,13 @@ def pull(
             raise click.UsageError(
                 "--tensors goes with none of --to, --include, --exclude, --force-generation"
             )
-        _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
+        _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
     options = PullOptions(force_generation, include, exclude, background)
-    with _pulling(loaded, wanted, options, quiet=quiet) as (events, linger):
+    with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = follow(events, reporter)
-        tree = _tree(loaded, done)
+        tree = _directory(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
         reporter.done(done, _summary(wanted, done))
@@ -106,14 +106,17 @@ def pull(
                 f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
             )
         if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
-            linger(str(done["digest"]))  # what was here before was handed on then
+            linger(str(done["digest"]))  # a pull that fetched nothing has nothing new to hand on
 
 
 @contextmanager
-def _pulling(
+def _pull_events(
     loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> "Iterator[tuple[Events, Linger]]":
-    """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
+    """Yield the events of a pull, and a call that serves the swarm before this process ends.
+
+    With an agent the call does nothing: the agent stays.
+    """
     client = find_agent(loaded)
     if client is not None:
         yield client.pull(str(ref), **options._asdict()), lambda _digest: None
@@ -124,10 +127,10 @@ def _pulling(
         yield alone
 
 
-def _bring(
+def _pull_tensors(
     loaded: Loaded, ref: Ref, tensors: tuple[str, ...], *, as_json: bool, quiet: bool
 ) -> None:
-    """`--tensors`: chunks into the agent's cache."""
+    """Bring the chunks of --tensors into the agent's cache."""
     client = need_agent(loaded)
     from p2pcache.loader.prefetch import bring
 
@@ -142,8 +145,8 @@ def _bring(
     ))  # fmt: skip
 
 
-def _tree(loaded: Loaded, done: Event) -> Path:
-    """The model's directory as this process sees it."""
+def _directory(loaded: Loaded, done: Event) -> Path:
+    """Return the model's directory as this process sees it; the agent must not name one outside its models."""
     relative = PurePosixPath(str(done.get("path", "")))
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:
         raise P2PCacheError(f"the agent named a strange path: {str(relative)!r}")
@@ -159,7 +162,7 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
             f"the model is complete, but its directory {tree} isn't visible here; "
             "set P2PCACHE_MODELS_DIR to where the agent's models directory is mounted"
         )
-    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links; the user named this path
+    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links
     if link and not quiet:
         note(_LINK_WARNING.format(mode=link))
     materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice

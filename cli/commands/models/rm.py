@@ -1,4 +1,4 @@
-"""`rm`: tags go, and a model with its last tag."""
+"""`rm`: remove tags, and a model with its last tag."""
 
 from typing import Any
 
@@ -36,6 +36,6 @@ def rm(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
                 if not as_json:
                     freed = format_bytes(removed[-1].get("bytes_freed", 0))
                     emit(f"removed {ref} ({freed} freed)")
-        finally:  # an error ends it; what is gone by then is said all the same
+        finally:  # print the removed ones also when an error ends the command
             if as_json and removed:
                 emit_document({"removed": removed})

@@ -1,4 +1,4 @@
-"""`show`: one model, with its files."""
+"""`show`: one model's digest, tags, size and files."""
 
 import click
 
@@ -28,7 +28,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
     wanted = Ref.parse(ref)
     with cache_or_agent(loaded) as cache:
         model = cache.model(str(wanted))
-    # A model may have many names; this is the one that was asked for.
+    # A model may have several names: show the one that the user typed.
     model |= {"ref": str(wanted), "namespace": wanted.namespace, "name": wanted.name}
     if as_json:
         emit_document(model)

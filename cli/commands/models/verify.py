@@ -1,4 +1,4 @@
-"""`verify`: every byte of a model is proved again."""
+"""`verify`: prove every byte of a model again."""
 
 import click
 

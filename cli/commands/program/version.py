@@ -1,4 +1,4 @@
-"""`version`: what this program is."""
+"""`version`: print the version of this program."""
 
 import click
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.commands.program.config import SECTIONS
 from p2pcache.cli.support.setting_options import field_docs
 from tests.cli.conftest import Run
 
 
-@pytest.mark.parametrize("kind", ROOMS.values())
+@pytest.mark.parametrize("kind", SECTIONS.values())
 def test_every_setting_says_what_it_is_for_and_has_a_default(kind: type[msgspec.Struct]) -> None:
     docs = field_docs(kind)
     assert set(docs) == set(kind.__struct_fields__)

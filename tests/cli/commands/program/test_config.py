@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.commands.program.config import SECTIONS
 from p2pcache.errors import NotFound, UsageError
 from tests.cli.conftest import Run
 from tests.cli.settings_page import render
@@ -20,7 +20,7 @@ def test_the_settings_page_is_up_to_date() -> None:
 def test_a_name_means_the_same_type_in_every_room() -> None:
     """The environment is one for all rooms."""
     seen: dict[str, object] = {}
-    for kind in ROOMS.values():
+    for kind in SECTIONS.values():
         for field in msgspec.structs.fields(kind):
             assert seen.setdefault(field.name, field.type) == field.type, field.name
 
