@@ -1,1 +1,1 @@
-"""Commands that run without a daemon."""
+"""What commands do without a daemon: an agent of their own, the cache directory, a push to storage."""

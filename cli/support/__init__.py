@@ -1,1 +1,1 @@
-"""What commands share: options, output, progress, the connection to an agent."""
+"""What commands share: options, settings, the agent to talk to, progress, output. No command is imported here."""

@@ -1,4 +1,4 @@
-"""An agent's answers in words, for several commands: its status, what ended, the state of a model."""
+"""An agent's answers in words, as several commands print them: status, history, the state of a model."""
 
 import time
 from typing import Any
@@ -8,7 +8,12 @@ from p2pcache.core.units import counted, format_bytes, format_duration
 
 
 def status_lines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
-    """What a status says, as (label, text) lines that are safe for a terminal."""
+    """Return a status as lines (label, text) that are safe for a terminal.
+
+    Args:
+        state: the agent's answer; fields that it lacks are left out.
+        address: of the agent.
+    """
     tracker, origin, cache = (_part(state, key) for key in ("tracker", "origin", "cache"))
     ready = "ready" if state.get("ready") else "not ready"
     if state.get("ready") and origin.get("refused"):
@@ -31,7 +36,7 @@ def status_lines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
 
 
 def _traffic(moved: dict[str, Any]) -> str:
-    """Bytes since the agent's start, in words."""
+    """Say the bytes since the agent's start."""
     peers, origin = int(moved.get("peer", 0)), int(moved.get("origin", 0))
     share = f" ({peers / (peers + origin):.0%})" if peers + origin else ""
     return (
@@ -41,7 +46,7 @@ def _traffic(moved: dict[str, Any]) -> str:
 
 
 def governor_lines(state: dict[str, Any]) -> list[str]:
-    """What holds a node back, in a line; none at full speed where nobody asked for a governor."""
+    """Say what holds a node back, or what the governor can't see; no line at full speed."""
     share = float(state.get("share", 1.0))
     if share < 1:
         cause = f": {state['cause']}" if state.get("cause") else ", and growing"
@@ -74,7 +79,7 @@ def _part(state: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def history_result(row: dict[str, Any]) -> str:
-    """How it ended: `done`, or the exit code and why."""
+    """Say how a row of the history ended: `done`, or the exit code and why."""
     if not row["code"]:
         return "done"
     times = f" ({row['times']} times)" if row["times"] > 1 else ""
