@@ -1,1 +1,1 @@
-"""What commands do without a daemon: an agent of their own, the cache directory, a push to storage."""
+"""Work without a daemon: an agent inside the command, the cache directory itself, a push to storage."""

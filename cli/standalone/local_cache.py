@@ -1,4 +1,4 @@
-"""What answers for a cache: the agent, or without one the cache directory itself, in the same words."""
+"""A cache without an agent: it gives the agent's answers, from the cache directory itself."""
 
 import errno
 import fcntl
@@ -30,7 +30,7 @@ BLOBS = "blobs"  # every cache has this folder
 
 @contextmanager
 def cache_or_agent(loaded: Loaded) -> Iterator["AgentClient | LocalCache"]:
-    """Yield what answers for a cache: the agent, or the cache directory where there is none.
+    """Yield the agent, or the cache directory where there is none: both answer for a cache.
 
     Raises:
         P2PCacheError: as in `find_agent` and `open_cache`.

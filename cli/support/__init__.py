@@ -1,1 +1,1 @@
-"""What commands share: options, settings, the agent to talk to, progress, output. No command is imported here."""
+"""Shared by commands: options, settings, the agent to talk to, progress, output. Imports no command."""

@@ -50,7 +50,7 @@ class Loaded(NamedTuple):
 
 
 class PullOptions(NamedTuple):
-    """What `pull` asks of an agent besides the model. The names are the parameters of `AgentClient.pull`."""
+    """The options of a pull. The names are parameters of `AgentClient.pull`."""
 
     force_generation: bool = False
     include: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which agent a client command talks to."""
+"""The agent that a client command talks to."""
 
 import os
 from pathlib import Path

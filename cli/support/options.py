@@ -1,4 +1,4 @@
-"""What every command is made of: a help text with examples, paths, and the common options."""
+"""The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet."""
 
 import inspect
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How commands print: lines, JSON and tables on stdout, notes on stderr."""
+"""Output of commands: lines, JSON and tables on stdout, notes on stderr."""
 
 import errno
 import json

@@ -2,7 +2,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
 
 
-def test_nodes(agent: FakeAgent, run: Run) -> None:
+def test_nodes_is_a_table(agent: FakeAgent, run: Run) -> None:
     node = {
         "node": "00ab",
         "address": "h:1",

@@ -2,7 +2,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent
 
 
-def test_ps(agent: FakeAgent, run: Run) -> None:
+def test_ps_is_a_table(agent: FakeAgent, run: Run) -> None:
     pull = {
         "ref": "a:b", "digest": HEX, "bytes_done": 500, "bytes_total": 1000, "rate": 100, "eta_s": 5.0,
         "peers": 3, "bytes_origin": 100, "bytes_peers": 300, "started": 0,

@@ -2,7 +2,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
 
 
-def test_status(agent: FakeAgent, run: Run) -> None:
+def test_status_says_why_an_agent_is_not_ready(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/status", {
         "ready": False, "reasons": ["tracker is away"], "version": "0.1.0", "node": "00ab", "address": "h:1",
         "tracker": {"url": "http://t:7400", "connected": False}, "origin": {"url": "s3://b"},

@@ -6,7 +6,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
 
 
-def test_prune(agent: FakeAgent, run: Run) -> None:
+def test_prune_says_what_it_removed(agent: FakeAgent, run: Run) -> None:
     agent.document("POST /v1/prune", {"removed": ["a:b"], "bytes_freed": 1000})
     dry = run("prune", "--dry-run", "--agent", agent.address)
     assert dry.stdout == "would remove a:b\n1.00 kB would be freed\n"

@@ -94,7 +94,7 @@ def test_a_digest_alone_names_a_model(agent: FakeAgent, run: Run, tmp_path: Path
     }
 
 
-def test_no_agent_and_nowhere_to_pull_from(run: Run) -> None:
+def test_a_pull_needs_an_agent_or_a_storage(run: Run) -> None:
     result = run("pull", "llama")
     assert isinstance(result.exception, UsageError)
     assert "P2PCACHE_ORIGIN" in str(result.exception)
@@ -137,7 +137,7 @@ def test_an_empty_to_is_refused(agent: FakeAgent, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("moved", "stays"), [(0, False), (10, True)])
-def test_only_who_took_something_lingers(
+def test_only_a_pull_that_fetched_something_lingers(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int, stays: bool
 ) -> None:
     lingered: list[str] = []

@@ -17,7 +17,7 @@ def test_the_settings_page_is_up_to_date() -> None:
     assert page == render(), "run: python -m tests.cli.settings_page > docs/settings.md"
 
 
-def test_a_name_means_the_same_type_in_every_room() -> None:
+def test_a_name_means_the_same_type_in_every_section() -> None:
     """The environment is one for all rooms."""
     seen: dict[str, object] = {}
     for kind in SECTIONS.values():
@@ -43,7 +43,7 @@ def test_show_says_where_each_value_came_from(run: Run, tmp_path: Path) -> None:
     assert "[tracker]" not in text
 
 
-def test_check(run: Run, tmp_path: Path) -> None:
+def test_check_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
     assert run("config", "check").stdout == "no file: ok\n"
     file = tmp_path / "c.toml"
     file.write_text('[tracker]\nlisten = "127.0.0.1:1"\n')
