@@ -1,10 +1,11 @@
 """`stats`: watch this node, live on a terminal, once anywhere else."""
 
+import os
+import select
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -144,11 +145,10 @@ def _live(watch: Watch, pause_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    ended = threading.Event()
-    with _on_interrupt(ended.set), Live(
+    with _interrupt_pipe() as interrupted, Live(
         _screen(watch), console=Console(), screen=True, auto_refresh=False
     ) as live:  # fmt: skip
-        while not ended.wait(pause_s):
+        while not select.select([interrupted], [], [], pause_s)[0]:
             try:
                 watch.refresh()
             except P2PCacheError as error:  # it may be restarting: the last answer stays on screen
@@ -168,10 +168,16 @@ def _screen(watch: Watch) -> "Text":
 
 
 @contextmanager
-def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` on Ctrl-C, which ends a live view in order."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: action())
+def _interrupt_pipe() -> Iterator[int]:
+    """Yield a file descriptor that can be read after Ctrl-C, so that a live view ends in order.
+
+    The handler must not set an event: it would wait for the lock of a wait that it has interrupted.
+    """
+    reader, writer = os.pipe()
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: os.write(writer, b"\0"))
     try:
-        yield
+        yield reader
     finally:
         signal.signal(signal.SIGINT, before)
+        os.close(reader)
+        os.close(writer)

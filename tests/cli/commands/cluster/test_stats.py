@@ -1,5 +1,6 @@
 """`stats`, from scripted answers and on a real terminal."""
 
+import contextlib
 import json
 import os
 import pty
@@ -9,9 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from unittest.mock import MagicMock
 
 import pytest
 
+from p2pcache.cli.commands.cluster import stats
 from tests.cli.commands.cluster.answers import PULL, STATUS
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
@@ -50,6 +54,44 @@ def test_stats_needs_an_agent_and_a_sane_interval(run: Run, node: FakeAgent) -> 
     assert run("stats").exception.exit_code == 8  # type: ignore[union-attr]
     done = run("stats", "--interval", "1ms", "--agent", node.address)
     assert done.exception.exit_code == 2  # type: ignore[union-attr]
+
+
+SENDER = """
+import os, random, signal, sys, time
+while sys.stdin.buffer.raw.read(1):
+    time.sleep(random.random() * 0.0003)
+    os.kill(int(sys.argv[1]), signal.SIGINT)
+"""
+
+
+class OneInterrupt:
+    """Stands for a `Watch`; at its first refresh another process sends Ctrl-C."""
+
+    trouble = ""
+
+    def __init__(self, sender: "subprocess.Popen[bytes]") -> None:
+        self._sender = sender
+        self._asked = False
+
+    def refresh(self) -> None:
+        if not self._asked:
+            self._asked = True
+            assert self._sender.stdin
+            self._sender.stdin.write(b"x")
+
+    def lines(self) -> Iterator[str]:
+        return iter(())
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_live_view_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler could wait for the lock of the wait that it interrupted, for ever."""
+    monkeypatch.setattr("rich.live.Live", lambda *_, **__: contextlib.nullcontext(MagicMock()))
+    monkeypatch.setattr(stats, "_screen", lambda _: None)
+    command = [sys.executable, "-c", SENDER, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as sender:
+        for _ in range(3000):
+            stats._live(OneInterrupt(sender), 0.000001)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
