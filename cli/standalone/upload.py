@@ -26,7 +26,7 @@ class PushTarget(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last; "": it does, or isn't known."""
+        """The reason why storage failed the last call; "" if it didn't, or if we don't know."""
 
     def check(self, ref: Ref, /) -> None:
         """Ask the target for a sign of life.
@@ -62,7 +62,7 @@ class AgentPush:
 
     @property
     def trouble(self) -> str:
-        """The agent tells it with its events."""
+        """Always "": the agent's events carry the reason."""
         return ""
 
     def check(self, _ref: Ref, /) -> None:
@@ -117,7 +117,7 @@ class DirectPush:
 
     @property
     def trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last."""
+        """The reason why storage failed the last call; "" if it didn't."""
         return str(self._repo.trouble or "")
 
     def check(self, ref: Ref, /) -> None:

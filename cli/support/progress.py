@@ -227,7 +227,7 @@ def _note_other(title: str, event: Event) -> None:
 
 
 def _trouble(event: Event) -> str:
-    """Why storage doesn't do what it was asked for, while we wait for it."""
+    """Return the reason why storage fails, while we wait for it; "" if none is known."""
     return clean(event.get("trouble") or "")
 
 
