@@ -13,7 +13,7 @@ import pytest
 
 import p2pcache
 from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, AgentSettings
-from p2pcache.cli.support.settings import ClientSettings
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.ids import Ref
 from p2pcache.loader.integrations.vllm import LOAD_FORMAT, split_extra_config

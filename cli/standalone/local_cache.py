@@ -1,4 +1,4 @@
-"""Cache commands without a daemon: the same answers as the agent's, from the cache directory itself."""
+"""A cache without an agent: it gives the agent's answers, from the cache directory itself."""
 
 import errno
 import fcntl
@@ -10,39 +10,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2pcache.cli.support.background import Watched
+from p2pcache.cli.support.client_options import Loaded, cache_dir
+from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
 from p2pcache.io.disk.disk import disk_errors, translate
 from p2pcache.io.disk.store_info import ModelInfo, here, untold
-from p2pcache.io.http.client import Events, Json
+from p2pcache.io.http.client import AgentClient, Events, Json
 
 if TYPE_CHECKING:
     from p2pcache.core.format.manifest import Manifest
     from p2pcache.io.models.model_chunks import ModelStore
     from p2pcache.io.models.store import Store
 
-TURN_FILE = "command.lock"
-BLOBS = "blobs"  # what every cache has
+LOCK_FILE = "command.lock"
+BLOBS = "blobs"  # every cache has this folder
 
 
 @contextmanager
-def cache_turn(path: Path) -> Iterator[None]:
-    """Commands without a daemon use a cache one after the other; who comes second waits, and says so.
+def cache_or_agent(loaded: Loaded) -> Iterator["AgentClient | LocalCache"]:
+    """Yield the agent, or the cache directory where there is none: both answer for a cache.
+
+    Raises:
+        P2PCacheError: as in `find_agent` and `open_cache`.
+    """
+    client = find_agent(loaded)
+    if client is not None:
+        yield client
+        return
+    with open_cache(cache_dir(loaded.settings), loaded.settings.origin) as cache:
+        yield cache
+
+
+@contextmanager
+def cache_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a cache: commands without a daemon use it one after the other.
+
+    A command that must wait says so.
 
     Raises:
         NotAllowed: the directory can't be made or written.
+        NoSpace: its disk is full.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
-            path / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
         if error.errno == errno.EROFS:
             raise translate(error, f"can't use cache directory {path}") from None
-        kind = NoSpace if error.errno in (28, 122) else NotAllowed
+        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
         raise kind(
             f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"
         ) from None
@@ -59,13 +78,17 @@ def cache_turn(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
-    """The cache directory of this user, under its lock. A directory without a cache is an empty one.
+    """Yield the cache in a directory, under its lock. A directory without a cache counts as an empty one.
 
-    Only who brings a model makes a cache: `ls --cache-dir ./llama` must not fill `./llama` with one.
+    Only a pull makes a cache: `ls --cache-dir ./llama` must not write into `./llama`.
+
+    Args:
+        path: the directory.
+        origin: URL of the storage; "" if none is set.
 
     Raises:
         UsageError: not a directory.
-        NotAllowed: it can't be looked at.
+        NotAllowed: it can't be read.
     """
     with disk_errors(str(path)):
         if path.exists() and not path.is_dir():
@@ -76,7 +99,7 @@ def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
         return
     from p2pcache.io.models.store import Store
 
-    with cache_turn(path):
+    with cache_lock(path):
         store = Store.open(path)
         try:
             yield LocalCache(store, origin)
@@ -85,18 +108,19 @@ def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
 
 
 class LocalCache:
-    """Answers like `AgentClient`. `store` None: there is no cache yet."""
+    """The cache of commands without a daemon. It answers like `AgentClient`, whose docs are docs/api.md."""
 
     def __init__(self, store: "Store | None", origin: str) -> None:
+        """`store` None: there is no cache yet. `origin` "": no storage is set."""
         self._store = store
         self._origin = origin
 
     def models(self) -> list[Json]:
-        """The models of the cache."""
+        """List the models of the cache."""
         return [known.told() for known in self._store.models()] if self._store else []
 
     def model(self, ref: str) -> Json:
-        """One model with its files: from the cache, else from the origin if one is set."""
+        """Describe one model with its files: from the cache, else from the origin if one is set."""
         wanted = Ref.parse(ref)
         try:
             known, model = self._open(wanted)
@@ -109,7 +133,7 @@ class LocalCache:
         return row | {"manifest": _files(model.layout.manifest)}
 
     def remove(self, ref: str) -> Json:
-        """Remove a tag; with its last tag, the model."""
+        """Remove a tag, and the model with its last tag."""
         wanted = Ref.parse(ref)
         known = self._known(wanted)
         assert self._store is not None
@@ -121,7 +145,7 @@ class LocalCache:
         return {"removed": str(wanted), "digest": known.digest, "bytes_freed": freed}
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
-        """Free what nothing names; with `everything`, each model."""
+        """Free the space of models without a name; with `everything`, of all models."""
         removed: list[str] = []
         freed = 0
         if self._store:
@@ -129,11 +153,13 @@ class LocalCache:
         return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
 
     def history(self, limit: int) -> list[Json]:
-        """What ended in this cache, the newest first."""
+        """List what ended in this cache, the newest first; at most `limit` rows."""
         return [row.told() for row in self._store.history(limit)] if self._store else []
 
     def explain(self, ref: str) -> Json:
-        """Where the time of the last pull went; without an agent nothing runs."""
+        """Report where the time of the last pull went; without an agent none runs now."""
+        from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last  # brings SQLite
+
         wanted = Ref.parse(ref)
         models = self._store.models() if self._store else []
         if self._store:
@@ -146,10 +172,10 @@ class LocalCache:
         raise NotFound(untold(wanted, models))
 
     def verify(self, ref: str) -> Events:
-        """Events while every chunk is proved again, `done` last."""
+        """Prove every chunk again; yield events of progress, and `done` last."""
         _, model = self._open(Ref.parse(ref))
         began = time.monotonic()
-        model.copy_local()  # files that changed behind our back are proved again, chunk by chunk
+        model.copy_local()  # chunks of files that somebody changed are proved again
         watched = Watched(model.verify)
         for done, total in watched.progress():
             yield {"event": "progress", "bytes_done": done, "bytes_total": total}
