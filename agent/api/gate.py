@@ -119,7 +119,7 @@ class Gate:
         async with self._place(caller, rule):
             return await handler(request)
 
-    # -- the caller ---------------------------------------------------------------------------------------
+    # -- the caller --------------------------------------------------------------------------------
 
     def _visitor(
         self, request: web.Request, listener: ListenerKind, group: int | None, *, trusted: bool
@@ -172,7 +172,7 @@ class Gate:
         audit_log.write(caller.who, "call", call=call, result="refused", why=str(error), **more)
         self._unsaid = 0
 
-    # -- limits ----------------------------------------------------------------------------------
+    # -- limits ------------------------------------------------------------------------------------
 
     async def _admit(self, caller: Caller, rule: Rule) -> None:
         await admit(self._cheap if rule.cheap else self._dear, caller.client)

@@ -7,7 +7,6 @@ loop's thread; `post` hands them over and performs the commands that come back.
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.give_up import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
 from p2pcache.agent.downloads.neighbours import Neighbours
 from p2pcache.agent.downloads.recorded_scheduler import end_recording, make_scheduler
+from p2pcache.agent.downloads.work_in_flight import WorkInFlight
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.protocol import messages as m
@@ -58,11 +58,7 @@ class SwarmDriver:
         self._parts = parts
         self._settings = settings
         self._have = store.have_runs()
-        # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
-        self._wire_of: dict[int, int] = {}  # wire number by the scheduler's number of the request
-        self._asked: dict[int, tuple[int, NodeId]] = {}  # (scheduler's number, peer) by wire number
-        self._next_wire = 1
-        self._fetches: dict[int, threading.Event] = {}  # by fetch; the event cancels it
+        self._work = WorkInFlight(parts, store, self._read_ended)
         self._events: deque[e.Event] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +67,7 @@ class SwarmDriver:
         self._loop = asyncio.get_running_loop()
         store.on_lost = self._lost_on_disk
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     def start(self, wanted: RunSet = c.ALL) -> None:
         """Get those of these runs that are missing: ask neighbours, take leases."""
@@ -100,13 +96,7 @@ class SwarmDriver:
         end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
-        for wire in list(self._asked):
-            self._parts.net.cancel(self.digest, wire)
-        self._asked.clear()
-        self._wire_of.clear()
-        for cancelled in self._fetches.values():
-            cancelled.set()
-        self._fetches.clear()
+        self._work.cancel_all()
         for timer in (self._timer, self._redial):
             if timer is not None:
                 timer.cancel()
@@ -148,8 +138,8 @@ class SwarmDriver:
         if link is not None and link.refusal is not None and not self.neighbours.members:
             return link.refusal  # this node never was a member, so it knows no peer
         return hopeless(
-            now - self.last_progress, link, self._parts.origin.last_error(self.digest), asking=bool(self._asked),
-            reading=bool(self._fetches), others=bool(self.neighbours.members.keys() - {self._parts.node}),
+            now - self.last_progress, link, self._parts.origin.last_error(self.digest), asking=self._work.asking,
+            reading=self._work.reading, others=bool(self.neighbours.members.keys() - {self._parts.node}),
         )  # fmt: skip
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
@@ -271,10 +261,10 @@ class SwarmDriver:
         self, request: int, outcome: e.Outcome, nbytes: int, waited_s: float = 0.0
     ) -> None:
         """A request ended. Each one ends once."""
-        number, peer = self._asked.pop(request, (0, 0))
+        number, peer = self._work.end_request(request)
         self._count(e.Source.PEER, nbytes, peer)
         self._parts.tally.requests[outcome] += 1
-        if number and self._wire_of.pop(number, None) is not None:
+        if number is not None:
             if outcome is e.Outcome.FAILED:
                 self.on_failed(disk_failed(self._parts.store))
             self.post(e.RequestEnded(number, outcome, waited_s))
@@ -289,7 +279,7 @@ class SwarmDriver:
         if self.wants() and node not in self.neighbours.joined:
             self._parts.net.dial(self.digest, node, address)
 
-    # -- events in, commands out ----------------------------------------------------------------------------------
+    # -- events in, commands out -------------------------------------------------------------------
 
     def post(self, event: e.Event) -> None:
         """Hand the scheduler an event and perform its commands. A call from inside a command only queues the event."""
@@ -324,25 +314,17 @@ class SwarmDriver:
         self.post(e.Tick())
 
     def _perform(self, command: c.Command) -> None:
-        net = self._parts.net
         match command:
-            case c.Request(number, peer, run, turn):
-                wire, self._next_wire = self._next_wire, self._next_wire + 1
-                self._wire_of[number] = wire
-                self._asked[wire] = (number, peer)
-                net.request(self.digest, wire, peer, run, turn)
+            case c.Request():
+                self._work.request(command)
             case c.Cancel(number):
-                if number in self._wire_of:
-                    net.cancel(self.digest, self._wire_of[number])
+                self._work.cancel(number)
             case c.Announce(runs):
-                net.announce(self.digest, runs)
+                self._parts.net.announce(self.digest, runs)
             case c.Fetch(fetch, run):
-                cancelled = self._fetches[fetch] = threading.Event()
-                reading = self._fetch(fetch, run, cancelled)
-                self._parts.tasks.spawn_contained(reading, name=f"fetch-{run}")
+                self._work.read(fetch, run)
             case c.CancelFetch(fetch):
-                if fetch in self._fetches:
-                    self._fetches[fetch].set()
+                self._work.cancel_read(fetch)
             case c.Dial(peer):
                 if not self.neighbours.dial(peer):
                     self.post(e.DialFailed(peer))
@@ -367,21 +349,13 @@ class SwarmDriver:
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)
 
-    async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
-        scheduler = self.scheduler
-        outcome = e.Outcome.FAILED
-        try:
-            outcome = await self._parts.origin.fetch(self.layout, self.store, run, cancelled)
-        except Exception:  # a bug must not leave the run in flight for ever
-            log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
+    def _read_ended(self, fetch: int | None, run: RunIndex, outcome: e.Outcome) -> None:
         if outcome is e.Outcome.DONE:
             self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
         self._parts.tally.fetches[outcome] += 1
-        if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
-            del self._fetches[fetch]
         if outcome is e.Outcome.FAILED:
             self.on_failed(disk_failed(self._parts.store))
-        if self.scheduler is scheduler:
+        if fetch is not None:
             self.post(e.FetchEnded(fetch, outcome))
 
     def _count(self, source: e.Source, nbytes: int, peer: NodeId = 0) -> None:

@@ -255,7 +255,7 @@ class MemberHub:
         finally:
             connection.unanswered -= 1
 
-    # -- outputs ----------------------------------------------------------------------------------
+    # -- outputs -----------------------------------------------------------------------------------
 
     def _perform(self, outputs: list[Output]) -> None:
         last: m.ToAgent | None = None
