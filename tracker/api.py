@@ -64,42 +64,42 @@ class Api:
         app = make_app(rated(RateLimit(EACH, EVERYONE), free=UNLIMITED))
         app.add_routes([
             web.get("/v1/member", self._members.serve),
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics), web.get("/v1/nodes", self.nodes),
-            web.get("/v1/swarms", self.swarms), web.get("/v1/status", self.status),
-            web.get("/v1/locate", self.locate), web.get("/v1/swarm", self.swarm), *_page_routes(),
+            web.get("/healthz", self.get_healthz), web.get("/readyz", self.get_readyz),
+            web.get("/metrics", self.get_metrics), web.get("/v1/nodes", self.get_nodes),
+            web.get("/v1/swarms", self.get_swarms), web.get("/v1/status", self.get_status),
+            web.get("/v1/locate", self.get_locate), web.get("/v1/swarm", self.get_swarm), *_page_routes(),
         ])  # fmt: skip
         return app
 
-    async def healthz(self, _: web.Request) -> web.Response:
+    async def get_healthz(self, _: web.Request) -> web.Response:
         """The loop turns."""
         return json_response({"ok": True})
 
-    async def readyz(self, _: web.Request) -> web.Response:
+    async def get_readyz(self, _: web.Request) -> web.Response:
         """Whether refs can be resolved, and why not."""
         reasons = self._views.reasons()
         body = {"ready": not reasons, "reasons": reasons, "warnings": self._views.warnings()}
         return json_response(body, status=503 if reasons else 200)
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, _: web.Request) -> web.Response:
         """Prometheus text."""
         body = self._kept_answer("metrics", lambda: generate_latest(self._metrics.registry))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    async def nodes(self, _: web.Request) -> web.Response:
+    async def get_nodes(self, _: web.Request) -> web.Response:
         """Every member."""
         return self._view("nodes", self._views.nodes)
 
-    async def swarms(self, _: web.Request) -> web.Response:
+    async def get_swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
         return self._view("swarms", self._views.swarms)
 
-    async def swarm(self, request: web.Request) -> web.Response:
+    async def get_swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
         digest = request.query.get("digest", "")
         return self._view(f"swarm {digest}", lambda: self._views.swarm(digest))
 
-    async def locate(self, request: web.Request) -> web.Response:
+    async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
         try:
@@ -111,7 +111,7 @@ class Api:
         except P2PCacheError as error:
             raise type(error)(openly(error)) from None
 
-    async def status(self, _: web.Request) -> web.Response:
+    async def get_status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""
         return json_response(self._views.status())
 

@@ -77,7 +77,7 @@ class TrackerApp:
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
             ),
             origin=settings.origin,
-            remembered=self._notes.load(self._clock.wall()),
+            remembered=self._notes.load_members(self._clock.wall()),
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
@@ -176,4 +176,4 @@ class TrackerApp:
         await self._save(self.tracking.memory())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
-        await asyncio.to_thread(self._notes.save, memory, self._clock.wall())
+        await asyncio.to_thread(self._notes.save_members, memory, self._clock.wall())

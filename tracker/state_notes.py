@@ -53,7 +53,7 @@ class StateNotes:
         if not os.access(root, os.W_OK | os.X_OK):
             raise NotAllowed(f"can't write into the state dir {root}")
 
-    def load(self, wall: float) -> dict[str, list[int]]:
+    def load_members(self, wall: float) -> dict[str, list[int]]:
         """Node ids by manifest digest, as last saved; {} if the notes are too old or can't be read.
 
         `wall` is the time now, unix seconds.
@@ -79,10 +79,10 @@ class StateNotes:
             return {}
         return {digest: nodes for digest, nodes in known.items() if is_digest(digest)}
 
-    def save(self, swarms: dict[str, list[int]], wall: float) -> None:
+    def save_members(self, swarms: dict[str, list[int]], wall: float) -> None:
         """Write the notes atomically. It blocks, and logs errors.
 
-        It writes an unchanged list again, because `load` looks at its age.
+        It writes an unchanged list again, because `load_members` looks at its age.
         """
         if self._path is None or (not swarms and not self._saved):
             return

@@ -112,11 +112,11 @@ class Api:
 
     # -- health ------------------------------------------------------------------------------------
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def get_healthz(self, request: web.Request) -> web.Response:
         """The process answers."""
         return scaffold.json_response({"ok": True})
 
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def get_readyz(self, request: web.Request) -> web.Response:
         """Whether this agent is ready, with reasons; with `?model=REF`: whether that model is complete here."""
         if "model" in request.query:
             ref = Ref.parse(request.query["model"])
@@ -134,18 +134,18 @@ class Api:
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
         return scaffold.json_response(body, status=status)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
         body, kind = self._queries.metrics()
         return web.Response(body=body, headers={"Content-Type": kind})
 
-    async def openapi(self, request: web.Request) -> web.Response:
+    async def get_openapi(self, request: web.Request) -> web.Response:
         """The OpenAPI document of this API."""
         return scaffold.json_response(document())
 
     # -- pull --------------------------------------------------------------------------------------
 
-    async def pull(self, request: web.Request) -> web.StreamResponse:
+    async def post_pull(self, request: web.Request) -> web.StreamResponse:
         """NDJSON until the model is complete; closing the connection stops waiting."""
         wanted = await scaffold.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
@@ -156,7 +156,7 @@ class Api:
         )  # fmt: skip
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
-    async def warm(self, request: web.Request) -> web.Response:
+    async def post_warm(self, request: web.Request) -> web.Response:
         """Begin to fetch a model without a client that waits, on this node or on `replicas` nodes of the cluster."""
         wanted = await scaffold.read_json(request, WarmRequest)
         ref = Ref.parse(wanted.ref)
@@ -171,7 +171,7 @@ class Api:
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
 
-    async def load(self, request: web.Request) -> web.StreamResponse:
+    async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
         wanted = await scaffold.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
@@ -179,7 +179,7 @@ class Api:
         events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
         return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
 
-    async def demand(self, request: web.Request) -> web.Response:
+    async def post_demand(self, request: web.Request) -> web.Response:
         """Note the runs that an attached loader needs, or waits for; answer how many are missing."""
         wanted = await scaffold.read_json(request, DemandRequest)
         missing = self._loads.on_demand(
@@ -220,7 +220,7 @@ class Api:
             f"{call}: no tag of your namespaces names blake3:{ref.digest}; leave the digest out"
         )
 
-    async def linger(self, request: web.Request) -> web.Response:
+    async def post_linger(self, request: web.Request) -> web.Response:
         """Answer when every run that this node has of a model lies on another node too, or after the limit."""
         wanted = await scaffold.read_json(request, LingerRequest)
         swarm = self._downloads.swarms.get(wanted.digest)
@@ -234,17 +234,17 @@ class Api:
             {"replicated": replicated, "seconds": round(time.monotonic() - began, 3)}
         )
 
-    async def pressure(self, request: web.Request) -> web.Response:
+    async def post_pressure(self, request: web.Request) -> web.Response:
         """Take the engine's level of strain; it counts for some seconds, so clients repeat it."""
         self._governor.on_engine_level((await scaffold.read_json(request, PressureRequest)).level)
         return scaffold.json_response({"governor": self._governor.state()})
 
     # -- push --------------------------------------------------------------------------------------
 
-    async def manifests(self, request: web.Request) -> web.Response:
+    async def post_manifests(self, request: web.Request) -> web.Response:
         """Begin a push; answer which blobs are missing."""
         encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
-        digest, missing = await self._pushes.offer(
+        digest, missing = await self._pushes.take_manifest(
             encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
         )
         return scaffold.json_response(
@@ -254,7 +254,7 @@ class Api:
             }
         )
 
-    async def blob(self, request: web.Request) -> web.Response:
+    async def put_blob(self, request: web.Request) -> web.Response:
         """One blob of a push."""
         digest, blob = request.match_info["manifest"], request.match_info["blob"]
         if not (is_digest(digest) and is_digest(blob)):
@@ -263,7 +263,7 @@ class Api:
         self._possession.on_proved(request[CALLER], digest, blob)
         return scaffold.json_response({"bytes": size})
 
-    async def push(self, request: web.Request) -> web.StreamResponse:
+    async def post_push(self, request: web.Request) -> web.StreamResponse:
         """Upload, then move the tag."""
         wanted = await scaffold.read_json(request, PushRequest)
         ref = Ref.parse(wanted.ref)
@@ -278,20 +278,20 @@ class Api:
 
     # -- the cache ---------------------------------------------------------------------------------
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def get_models(self, request: web.Request) -> web.Response:
         """The models of the cache."""
         caller = request[CALLER]
         rows = [seen_model(caller, row) for row in await self._queries.models()]
         return scaffold.json_response({"models": [row for row in rows if row]})
 
-    async def model(self, request: web.Request) -> web.Response:
+    async def get_model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
         ref = scaffold.wanted_ref(request)
         caller = await self._allowed_caller(request, ref)
         row = await self._queries.model(ref)
         return scaffold.json_response(seen_model(caller, row))
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def delete_model(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
         ref = scaffold.wanted_ref(request)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
@@ -300,7 +300,7 @@ class Api:
             entry.fields |= removed._asdict()
         return scaffold.json_response({"removed": str(ref), **removed._asdict()})
 
-    async def prune(self, request: web.Request) -> web.Response:
+    async def post_prune(self, request: web.Request) -> web.Response:
         """Remove what nothing names."""
         wanted = await scaffold.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
@@ -310,7 +310,7 @@ class Api:
             entry.fields |= {"bytes_freed": result.bytes_freed}
         return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
-    async def verify(self, request: web.Request) -> web.StreamResponse:
+    async def post_verify(self, request: web.Request) -> web.StreamResponse:
         """Prove every chunk again."""
         wanted = await scaffold.read_json(request, VerifyRequest)
         ref = Ref.parse(wanted.ref)
@@ -320,11 +320,11 @@ class Api:
 
     # -- the cluster -------------------------------------------------------------------------------
 
-    async def pulls(self, request: web.Request) -> web.Response:
+    async def get_pulls(self, request: web.Request) -> web.Response:
         """The pulls that run now."""
         return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
 
-    async def history(self, request: web.Request) -> web.Response:
+    async def get_history(self, request: web.Request) -> web.Response:
         """Pulls, pushes and removals that ended on this node."""
         text = request.query.get("limit", str(HISTORY_ROWS))
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
@@ -332,26 +332,26 @@ class Api:
         rows = [row.told() for row in await self._journal.rows(int(text))]
         return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
 
-    async def explain(self, request: web.Request) -> web.Response:
+    async def get_explain(self, request: web.Request) -> web.Response:
         """What a pull waits for, or where its time went."""
         ref = scaffold.wanted_ref(request)
         await self._allowed_caller(request, ref)
         return scaffold.json_response(await self._explainer.explain(ref))
 
-    async def nodes(self, request: web.Request) -> web.Response:
+    async def get_nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""
         return web.Response(
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
 
-    async def locate(self, request: web.Request) -> web.Response:
+    async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = scaffold.wanted_ref(request)
         await self._allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return web.Response(body=body, content_type="application/json")
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def get_status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         caller = request[CALLER]
         status = await self._queries.status(openly if caller.listener == "client" else str)

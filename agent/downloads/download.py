@@ -94,7 +94,7 @@ class Download:
             self.ended.set_exception(without_frames(error))
             self.ended.exception()  # or asyncio would log it when no client is left
 
-    def finish(self) -> None:
+    def succeed(self) -> None:
         """End it well, unless it has ended."""
         if not self.ended.done():
             self.ended.set_result(None)

@@ -316,13 +316,13 @@ class SwarmDriver:
     def _perform(self, command: c.Command) -> None:
         match command:
             case c.Request():
-                self._work.request(command)
+                self._work.begin_request(command)
             case c.Cancel(number):
-                self._work.cancel(number)
+                self._work.cancel_request(number)
             case c.Announce(runs):
                 self._parts.net.announce(self.digest, runs)
             case c.Fetch(fetch, run):
-                self._work.read(fetch, run)
+                self._work.begin_read(fetch, run)
             case c.CancelFetch(fetch):
                 self._work.cancel_read(fetch)
             case c.Dial(peer):

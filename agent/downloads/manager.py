@@ -153,7 +153,7 @@ class DownloadManager:
         """Where a pull's time goes or went."""
         return download.report(self._parts.now())
 
-    async def begin(
+    async def join_or_begin(
         self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
     ) -> Download:
         """Join the running download of a model, or start one.
@@ -195,13 +195,13 @@ class DownloadManager:
             if swarm.complete:
                 self._journal.hits += 1
                 download.noted = True
-                download.finish()
+                download.succeed()
                 return download
             self.running[digest] = download
             swarm.pulled = whole
             swarm.store.pin()
-            swarm.on_finished, swarm.on_failed = download.finish, download.fail
-            work = self._runner.run(download, lambda: self.running.pop(digest, None))
+            swarm.on_finished, swarm.on_failed = download.succeed, download.fail
+            work = self._runner.run_download(download, lambda: self.running.pop(digest, None))
             self._parts.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
             return download
 
@@ -214,7 +214,7 @@ class DownloadManager:
         if ref.digest is None:
             self._names.setdefault(digest, {})[ref] = generation
 
-    async def publish(self, download: Download, ref: Ref, generation: int) -> str:
+    async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
         """Publish the finished model under `ref`; return its path below the models directory.
 
         Tags that other clients asked for are set, too, unless they have moved meanwhile.
@@ -235,7 +235,7 @@ class DownloadManager:
                 await asyncio.to_thread(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:
-                self._runner.note(download)
+                self._runner.note_download(download)
             return (
                 path  # loaders may still open the arriving directory: the janitor removes it later
             )

@@ -59,7 +59,7 @@ class Resolver:
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     @property
-    def trouble(self) -> P2PCacheError | None:
+    def storage_trouble(self) -> P2PCacheError | None:
         """Why the last call to storage failed; None: it didn't, or there is no storage."""
         return self.origin_error if self.repo is None else self.repo.trouble
 

@@ -14,7 +14,7 @@ from p2pcache.errors import P2PCacheError, TimedOut, Unreachable
 
 log = logging.getLogger(__name__)
 
-# A download of a part ends when it has had no client for this long: clients come a moment after `begin`.
+# A download of a part ends when it has had no client for this long: clients come a moment after they join.
 PART_END_S = 1.0
 SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
 TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
@@ -28,7 +28,7 @@ class DownloadRunner:
         self._journal = journal
         self._unnoted: set[Download] = set()  # ended, and not in the history yet
 
-    async def run(self, download: Download, on_end: Callable[[], object]) -> None:
+    async def run_download(self, download: Download, on_end: Callable[[], object]) -> None:
         """Run one download to its end: local copies first, then the swarm, with a flush from time to time.
 
         `on_end` is called as soon as it runs no more, before it is noted.
@@ -43,7 +43,7 @@ class DownloadRunner:
             swarm.on_bytes = download.timeline.took
             download.start()
             if swarm.complete:
-                download.finish()
+                download.succeed()
             await self._watch(download)
             if why := self._parts.origin.take_wrong(swarm.digest):
                 self._parts.origin.odd = odd_storage(str(download.ref), why)
@@ -60,11 +60,11 @@ class DownloadRunner:
             download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
             self._unnoted.add(download)
             if download.error is not None or not download.whole:
-                self.note(download)
+                self.note_download(download)
             else:
-                asyncio.get_running_loop().call_later(SHOWN_S, self.note, download)
+                asyncio.get_running_loop().call_later(SHOWN_S, self.note_download, download)
 
-    def note(self, download: Download) -> None:
+    def note_download(self, download: Download) -> None:
         """Write a download into the history, once."""
         self._unnoted.discard(download)
         if download.noted:
@@ -81,7 +81,7 @@ class DownloadRunner:
     def note_all(self) -> None:
         """Write all ended downloads into the history: the agent stops."""
         for download in list(self._unnoted):
-            self.note(download)
+            self.note_download(download)
 
     def leave_alone(self, swarm: SwarmDriver) -> None:
         """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
@@ -120,7 +120,7 @@ class DownloadRunner:
             elif swarm.idle and not download.whole and now - wanted > PART_END_S:
                 await asyncio.to_thread(swarm.store.flush)
                 if not download.clients and not download.whole:
-                    download.finish()
+                    download.succeed()
             elif now - wanted > settings.abandon_after_s:
                 raise TimedOut("no client waits for this pull any more; pull again: it resumes")
             trouble = swarm.why_give_up(now)

@@ -44,7 +44,7 @@ class WorkInFlight:
         """Whether a read of the origin is in flight."""
         return bool(self._reads)
 
-    def request(self, command: c.Request) -> None:
+    def begin_request(self, command: c.Request) -> None:
         """Ask a peer for a run."""
         wire, self._next_wire = self._next_wire, self._next_wire + 1
         match command:
@@ -53,7 +53,7 @@ class WorkInFlight:
                 self._requests[wire] = (number, peer)
                 self._parts.net.request(self._digest, wire, peer, run, turn)
 
-    def cancel(self, number: int) -> None:
+    def cancel_request(self, number: int) -> None:
         """Cancel a request of the scheduler; it still ends."""
         if number in self._wire_of:
             self._parts.net.cancel(self._digest, self._wire_of[number])
@@ -64,7 +64,7 @@ class WorkInFlight:
         known = number and self._wire_of.pop(number, None) is not None
         return number if known else None, peer
 
-    def read(self, fetch: int, run: RunIndex) -> None:
+    def begin_read(self, fetch: int, run: RunIndex) -> None:
         """Begin to read a run from the origin; `on_read_ended` is called once."""
         cancelled = self._reads[fetch] = threading.Event()
         self._parts.tasks.spawn_contained(self._read(fetch, run, cancelled), name=f"fetch-{run}")

@@ -76,7 +76,7 @@ class Loads:
                     async for event in ticks:
                         yield event
         download.ended.result()
-        path = await self._downloads.publish(download, ref, resolved.generation)
+        path = await self._downloads.publish_model(download, ref, resolved.generation)
         sources = download.sources()
         yield {
             "event": "done", **named, "path": path, **sources,

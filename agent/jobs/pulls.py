@@ -85,7 +85,7 @@ class Pulls:
         if some:
             paths = pick(download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
-                some, download = False, await self._downloads.begin(ref, resolved.digest)
+                some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}
         size = sum(sizes[path] for path in paths)
         named = {"ref": str(ref), "digest": resolved.digest}
@@ -103,7 +103,7 @@ class Pulls:
             path = await self._downloads.publish_files(download, ref, paths)
             named["selection"] = name_of(paths)
         else:
-            path = await self._downloads.publish(download, ref, resolved.generation)
+            path = await self._downloads.publish_model(download, ref, resolved.generation)
         sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
         moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
@@ -120,7 +120,7 @@ class Pulls:
 
     def storage_trouble(self) -> str:
         """Why the last call to storage failed; "": it didn't, or there was none."""
-        trouble = self._resolver.trouble
+        trouble = self._resolver.storage_trouble
         return "" if trouble is None else str(trouble)
 
     def _progress(self, download: Download) -> dict[str, object]:
@@ -142,7 +142,7 @@ class Pulls:
             turn: the priority among the downloads of this node.
 
         Raises:
-            P2PCacheError: as `resolve` and `DownloadManager.begin`.
+            P2PCacheError: as `resolve` and `DownloadManager.join_or_begin`.
         """
         with self._journal.failures(action_of(turn), str(ref)):
             timeline = self._downloads.timeline()
@@ -150,7 +150,9 @@ class Pulls:
             self._downloads.on_phase(timeline, "resolve")
 
             def begin() -> Awaitable[Download]:
-                return self._downloads.begin(ref, resolved.digest, whole=whole, timeline=timeline)
+                return self._downloads.join_or_begin(
+                    ref, resolved.digest, whole=whole, timeline=timeline
+                )
 
             download = await self._order.begin_making_room(begin, ref, turn)
             self._downloads.remember_tag(ref, resolved.digest, resolved.generation)

@@ -68,7 +68,7 @@ class Pushes:
         self._resolver = resolver
         self._journal = journal
 
-    async def offer(
+    async def take_manifest(
         self, encoded: bytes, unproved: Callable[[Layout], set[str]]
     ) -> tuple[str, list[Missing]]:
         """Take a manifest; return its digest and the blobs that the client must send.
@@ -167,7 +167,7 @@ class Pushes:
         push = self.start(ref, digest, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
-            trouble = self._resolver.trouble
+            trouble = self._resolver.storage_trouble
             yield {
                 "event": "progress", "bytes_done": push.bytes_done, "bytes_total": push.bytes_total,
                 **({"trouble": str(trouble)} if trouble is not None else {}),

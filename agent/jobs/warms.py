@@ -71,7 +71,7 @@ class Warms:
             )
             digest, had = resolved.digest, download.swarm.complete
             if had:
-                await self._downloads.publish(download, ref, resolved.generation)
+                await self._downloads.publish_model(download, ref, resolved.generation)
             elif (digest, ref) not in self._running:
                 self._running[digest, ref] = download
                 download.clients += 1
@@ -88,7 +88,7 @@ class Warms:
             await asyncio.to_thread(self._book.add, ref)
             await asyncio.wait([download.ended])
             download.ended.result()
-            await self._downloads.publish(download, ref, generation)
+            await self._downloads.publish_model(download, ref, generation)
             log.info("warmed %s", ref.short)
         except P2PCacheError as error:
             log.warning("warming %s: %s", ref.short, error)

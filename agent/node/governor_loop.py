@@ -69,7 +69,7 @@ class GovernorLoop:
     def start(self) -> None:
         """Begin to sample, unless the governor is off."""
         if self._mode != "off":
-            self._parts.tasks.every(LOOK_S, self.review, name="governor")
+            self._parts.tasks.every(LOOK_S, self.sample_and_apply, name="governor")
 
     def on_engine_level(self, level: float) -> None:
         """A client tells the engine's level of strain: 0 well, 1 as bad as it should ever be.
@@ -83,7 +83,7 @@ class GovernorLoop:
             raise UsageError("the governor is off: set `governor` to auto or on")
         self._said = (min(level, MOST_LEVEL), self._parts.now())
 
-    async def review(self) -> None:
+    async def sample_and_apply(self) -> None:
         """Take one sample, and apply the limits that follow from it."""
         engine = await self._level()
         if self._mode == "auto" and engine is None and not self.governs:

@@ -28,9 +28,9 @@ class Labeller:
 
     def start(self) -> None:
         """Begin to look."""
-        self._parts.tasks.every(LOOK_S, self.review, name="kubernetes-labels")
+        self._parts.tasks.every(LOOK_S, self.sync_labels, name="kubernetes-labels")
 
-    async def review(self) -> None:
+    async def sync_labels(self) -> None:
         """Compare once, and make the calls that follow. Errors are logged, once for each cause."""
         wanted = await asyncio.to_thread(self._wanted)
         now = self._parts.now()

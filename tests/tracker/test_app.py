@@ -91,11 +91,11 @@ async def test_a_restart_in_a_storm_repeats_no_read(tmp_path: Path, *, notes: bo
 
 def test_notes_survive_and_age(tmp_path: Path) -> None:
     memory = StateNotes(tmp_path / "state")
-    assert memory.load(1000.0) == {}
-    memory.save({X: [1, 2**62]}, 1000.0)
-    assert StateNotes(tmp_path / "state").load(1010.0) == {X: [1, 2**62]}
-    assert StateNotes(tmp_path / "state").load(2000.0) == {}
-    assert StateNotes(tmp_path / "state").load(900.0) == {}
+    assert memory.load_members(1000.0) == {}
+    memory.save_members({X: [1, 2**62]}, 1000.0)
+    assert StateNotes(tmp_path / "state").load_members(1010.0) == {X: [1, 2**62]}
+    assert StateNotes(tmp_path / "state").load_members(2000.0) == {}
+    assert StateNotes(tmp_path / "state").load_members(900.0) == {}
     assert [p.name for p in (tmp_path / "state").iterdir()] == [FILE]
 
 
@@ -106,14 +106,14 @@ def test_notes_survive_and_age(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bad_notes_are_no_end(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
-    assert StateNotes(tmp_path).load(1000.0) == {}
+    assert StateNotes(tmp_path).load_members(1000.0) == {}
 
 
 def test_notes_of_a_newer_release_are_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_text('{"format": 2, "saved": 1000, "members": []}')
-    assert StateNotes(tmp_path).load(1000.0) == {}
+    assert StateNotes(tmp_path).load_members(1000.0) == {}
     assert "format 2, this release knows 1" in caplog.text
 
 
@@ -121,7 +121,7 @@ def test_a_state_dir_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((UsageError, NotAllowed)):
         StateNotes(tmp_path / "file")
-    StateNotes(None).save({X: [1]}, 1.0)
+    StateNotes(None).save_members({X: [1]}, 1.0)
 
 
 async def test_a_full_disk_under_the_notes_is_no_end(
@@ -133,7 +133,7 @@ async def test_a_full_disk_under_the_notes_is_no_end(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    memory.save({X: [1]}, 1.0)
+    memory.save_members({X: [1]}, 1.0)
     assert "No space" in caplog.text
     assert list(tmp_path.iterdir()) == []
 

@@ -90,7 +90,7 @@ async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
 class Connection:
     """A member's connection after the handshake.
 
-    Messages go out in the order of `put`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
+    Messages go out in the order of `queue_message`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Connection:
         self._tokens = BURST
         self._refilled = clock.now()
 
-    def put(self, data: bytes, *, later: bool = False) -> None:
+    def queue_message(self, data: bytes, *, later: bool = False) -> None:
         """Queue a message. A member with too many unsent bytes is cut off; it will reconnect and announce itself.
 
         Args:

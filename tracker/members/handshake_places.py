@@ -41,7 +41,7 @@ class HandshakePlaces:
         return len(self._guests)
 
     @contextlib.asynccontextmanager
-    async def place(self, address: str, turn_out: Callable[[], object]) -> AsyncIterator[None]:
+    async def hold_place(self, address: str, turn_out: Callable[[], object]) -> AsyncIterator[None]:
         """Hold a place for a handshake. If its address has its share of places, it waits a little first.
 
         Args:

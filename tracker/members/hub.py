@@ -118,7 +118,7 @@ class MemberHub:
             max_msg_size=m.MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_S
         )
         unknown(request)
-        async with self._places.place(str(request.remote), partial(turn_out, request)):
+        async with self._places.hold_place(str(request.remote), partial(turn_out, request)):
             if self._closing:
                 raise Unreachable("the tracker is stopping")
             await socket.prepare(request)
@@ -142,7 +142,7 @@ class MemberHub:
         """Send a member a message; False: it isn't connected."""
         connection = self._live.get(node)
         if connection is not None:
-            connection.put(m.encode(message))
+            connection.queue_message(m.encode(message))
         return connection is not None
 
     async def close(self) -> None:
@@ -240,18 +240,18 @@ class MemberHub:
     def _ask(self, connection: Connection, ask: m.Ask) -> None:
         known = self._questions.at_once(ask)
         if known is not None:
-            connection.put(m.encode(known))
+            connection.queue_message(m.encode(known))
             return
         if connection.unanswered >= MAX_ASKS:
             refusal = m.Refusal(ask.id, Unreachable.exit_code, "too many questions at once")
-            connection.put(m.encode(refusal))
+            connection.queue_message(m.encode(refusal))
             return
         connection.unanswered += 1
         self._tasks.spawn_contained(self._answer(connection, ask), name=f"ask-{ask.what[:20]}")
 
     async def _answer(self, connection: Connection, ask: m.Ask) -> None:
         try:
-            connection.put(m.encode(await self._questions.answer(ask)))
+            connection.queue_message(m.encode(await self._questions.answer(ask)))
         finally:
             connection.unanswered -= 1
 
@@ -269,7 +269,7 @@ class MemberHub:
             # A message to many may reach most of them a little later. A message to one may not.
             later = output.message is last and len(outputs) > ROUSED
             last = output.message
-            connection.put(self._encoded(last), later=later)
+            connection.queue_message(self._encoded(last), later=later)
             if later:
                 self._asleep.append(connection)
         if self._asleep and not self._rousing:

@@ -100,10 +100,10 @@ async def test_what_is_in_use_is_left_as_it_is(tmp_path: Path, layout: Layout) -
 async def test_a_model_that_was_removed_is_not_shown(tmp_path: Path, layout: Layout) -> None:
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         await pull(app, str(REF))
-        download = await app.downloads.begin(REF, layout.digest)
+        download = await app.downloads.join_or_begin(REF, layout.digest)
         assert (await remove(app))[0] == 200
         with pytest.raises(Conflict, match="removed while it was pulled"):
-            await app.downloads.publish(download, REF, 1)
+            await app.downloads.publish_model(download, REF, 1)
         with pytest.raises(Conflict, match="removed while it was pulled"):
             await app.downloads.publish_files(download, REF, ["weights.bin"])
         assert (await pull(app, str(REF)))["event"] == "done"

@@ -27,11 +27,11 @@ async def shown(app: AgentApp) -> dict[str, object]:
 
 async def test_a_level_that_an_engine_says_slows_us_down_and_is_forgotten(tmp_path: Path) -> None:
     async with agent(tmp_path, governor_floor=0.2) as app:
-        await app.governor.review()
+        await app.governor.sample_and_apply()
         assert (await shown(app))["share"] == 1
         assert await say(app, 2.0) == 200
         for _ in range(5):
-            await app.governor.review()
+            await app.governor.sample_and_apply()
         state = await shown(app)
         assert (state["share"], state["cause"]) == (0.2, "engine")
         assert state["upload_bytes_per_s"] == FLOOR_BYTES_PER_S
@@ -40,7 +40,7 @@ async def test_a_level_that_an_engine_says_slows_us_down_and_is_forgotten(tmp_pa
             assert "p2pcache_agent_governor_share 0.2\n" in await answer.text()
         app.governor._said = (2.0, app.parts.now() - 60)  # nobody said it again
         await asyncio.sleep(0.01)
-        await app.governor.review()
+        await app.governor.sample_and_apply()
         assert app.governor.limits.share > 0.2
         assert app.governor.limits.cause == ""
 
@@ -60,7 +60,7 @@ async def test_where_nothing_is_held_back_a_level_is_refused(tmp_path: Path) -> 
 
 async def test_by_itself_auto_reads_no_counters(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
-        await app.governor.review()
+        await app.governor.sample_and_apply()
         assert app.governor._pressure._at == 0
 
 

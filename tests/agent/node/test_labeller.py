@@ -96,17 +96,17 @@ async def test_labels_follow_the_cache(tmp_path: Path, api: Api, account: Path) 
     api.labels[PREFIX + "library__gone__v9"] = "0" * 16  # of a model that was removed meanwhile
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
-        await labeller.review()
+        await labeller.sync_labels()
         assert api.labels == OTHERS
         await pull(app, "team/m:v1")
-        await labeller.review()
+        await labeller.sync_labels()
         assert api.labels == {**OTHERS, OURS: layout.digest[:16]}
         asked = len(api.calls)
-        await labeller.review()
+        await labeller.sync_labels()
         assert len(api.calls) == asked, "nothing changed: the API server needn't hear of it"
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
             assert answer.status == 200
-        await labeller.review()
+        await labeller.sync_labels()
         assert api.labels == OTHERS
 
 
@@ -159,7 +159,7 @@ async def test_trouble_is_logged_once_and_ends_nothing(
     async with agent(tmp_path) as app:
         labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
         for _ in range(3):
-            await labeller.review()
+            await labeller.sync_labels()
         assert len(api.calls) == 1, "after a failure it waits"
         assert caplog.text.count("node labels:") == 1
 

@@ -226,7 +226,7 @@ async def test_a_slow_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     async with tracker() as app, FakeAgent(1).member(app.address) as agent:
         (live,) = app.members._live.values()
         for _ in range(4):
-            live.put(m.encode(m.Answer(1, b"x" * 30_000)))
+            live.queue_message(m.encode(m.Answer(1, b"x" * 30_000)))
         async with asyncio.timeout(5):  # silence would end it after 15 s
             await agent.wait_closed()
 
@@ -236,7 +236,7 @@ async def test_small_messages_do_not_overtake_large_ones() -> None:
         (live,) = app.members._live.values()
         sizes = [10, 100_000, 10, 15_000, 10, 3_000_000, 10, 10]
         for number, size in enumerate(sizes):
-            live.put(m.encode(m.Answer(number, b"x" * size)), later=number == 2)
+            live.queue_message(m.encode(m.Answer(number, b"x" * size)), later=number == 2)
         await agent.until(lambda: len(agent.mail) == 1 + len(sizes))
         assert [x.id for x in agent.mail if isinstance(x, m.Answer)] == list(range(len(sizes)))
         assert live._behind == 0
@@ -247,8 +247,8 @@ async def test_who_is_gone_gets_nothing_more() -> None:
         (live,) = app.members._live.values()
         assert live._transport is not None
         live._transport.abort()
-        live.put(m.encode(m.Answer(1, b"x")))
-        live.put(m.encode(m.Answer(2, b"x")), later=True)
+        live.queue_message(m.encode(m.Answer(1, b"x")))
+        live.queue_message(m.encode(m.Answer(2, b"x")), later=True)
         live.rouse()
         async with asyncio.timeout(5):
             await agent.wait_closed()
@@ -269,7 +269,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             (live,) = app.members._live.values()
             answer = m.encode(m.Answer(1, b"x" * 8000))
             for _ in range(4000):  # more than all buffers on the way
-                live.put(answer)
+                live.queue_message(answer)
             async with asyncio.timeout(30):
                 await live.wait_ended()
             assert live._behind > 0
