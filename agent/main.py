@@ -1,4 +1,4 @@
-"""Run an agent in the foreground until it is told to stop."""
+"""Run an agent in the foreground until a signal stops it."""
 
 import faulthandler
 

@@ -9,6 +9,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import OriginUnavailable, P2PCacheError, without_frames
+from p2pcache.ids import RunIndex
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
@@ -52,7 +53,7 @@ class OriginReads:
         self.odd = ""  # warning of a model that others have and our storage hasn't; until a read succeeds again
 
     async def fetch(
-        self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
+        self, layout: Layout, store: ModelStore, run: RunIndex, cancelled: threading.Event
     ) -> Outcome:
         """Read, prove and store one run, until `cancelled` is set. Faults of the origin become outcomes, not errors."""
         # A lease that is granted while the origin is being opened must not be returned as failed.
@@ -81,12 +82,12 @@ class OriginReads:
             return outcome
         finally:
             self._end()
-            self._note(layout.digest, run, wrong)
+            self._note_wrong(layout.digest, run, wrong)
             self._why.pop(layout.digest, None)
             if trouble:
                 self._why[layout.digest] = without_frames(trouble[-1])
 
-    def wrong(self, digest: str, run: int) -> str:
+    def wrong_read(self, digest: str, run: RunIndex) -> str:
         """Why the last read of a run found other bytes than were pushed; "": it didn't, or there was none."""
         return self._wrong.get((digest, run), "")
 
@@ -118,7 +119,7 @@ class OriginReads:
         if self.repo is not None:
             self.repo.origin.rest()
 
-    def _note(self, digest: str, run: int, wrong: list[str]) -> None:
+    def _note_wrong(self, digest: str, run: RunIndex, wrong: list[str]) -> None:
         self._wrong.pop((digest, run), None)
         if wrong:
             self._wrong[digest, run] = wrong[-1]

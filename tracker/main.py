@@ -1,4 +1,4 @@
-"""Run the tracker in the foreground until it is told to stop."""
+"""Run the tracker in the foreground until a signal stops it."""
 
 import faulthandler
 

@@ -16,7 +16,7 @@ from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.replica_placement import choose
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Unreachable, UsageError
-from p2pcache.ids import Ref, format_node
+from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.tasks import Turns
 from p2pcache.tracker.catalog import Catalog
@@ -44,7 +44,7 @@ class Warming:
         self._tracking = tracking
         self._catalog = catalog
         self._clock = clock
-        self._asked: dict[tuple[int, int], asyncio.Future[m.Warmed]] = {}  # by node and number
+        self._asked: dict[tuple[NodeId, int], asyncio.Future[m.Warmed]] = {}  # by node and number
         self._number = 0
         self._turns = Turns()
 
@@ -80,7 +80,7 @@ class Warming:
             "replicas": wish.replicas, "have": have, "older": before.older, "nodes": rows,
         }  # fmt: skip
 
-    def on_answer(self, node: int, said: m.Warmed) -> None:
+    def on_answer(self, node: NodeId, said: m.Warmed) -> None:
         """A member answered."""
         future = self._asked.get((node, said.id))
         if future is not None and not future.done():
@@ -88,10 +88,10 @@ class Warming:
 
     async def _tell_nodes(
         self, ref: Ref, digest: str, replicas: int, size_bytes: int
-    ) -> list[tuple[int, Node, m.Warmed]]:
+    ) -> list[tuple[NodeId, Node, m.Warmed]]:
         """Tell as many nodes as are missing, and further ones in place of those that refuse."""
         dice = random.Random(int(digest[:16], 16) ^ self._tracking.epoch)
-        told: dict[int, tuple[int, Node, m.Warmed]] = {}
+        told: dict[NodeId, tuple[NodeId, Node, m.Warmed]] = {}
         deadline = self._clock.now() + ALL_S
         while (left_s := deadline - self._clock.now()) > 0:
             spread = self._tracking.spread(digest)
@@ -112,7 +112,7 @@ class Warming:
                     self._tracking.warmed(node, said.digest)
         return list(told.values())
 
-    async def _ask_node(self, node: int, ref: Ref, limit_s: float) -> m.Warmed:
+    async def _ask_node(self, node: NodeId, ref: Ref, limit_s: float) -> m.Warmed:
         self._number += 1
         number = self._number
         future: asyncio.Future[m.Warmed] = asyncio.get_running_loop().create_future()
@@ -129,14 +129,14 @@ class Warming:
             del self._asked[node, number]
 
 
-def _answer(node: int, record: Node, said: m.Warmed) -> dict[str, object]:
+def _answer(node: NodeId, record: Node, said: m.Warmed) -> dict[str, object]:
     if said.code:
         refusal: Mapping[str, object] = {"code": said.code, "message": said.message[:500]}
         return _named(node, record) | {"state": "refused", **refusal}
     return _named(node, record) | {"state": said.state[:20]}
 
 
-def _named(node: int, record: Node) -> dict[str, object]:
+def _named(node: NodeId, record: Node) -> dict[str, object]:
     return {
         "node": format_node(node), "name": record.name, "address": record.member.address,
         "rack": record.member.rack, "site": record.member.site,

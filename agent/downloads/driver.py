@@ -177,7 +177,7 @@ class SwarmDriver:
         if gone:
             self.tell_tracker()  # or others would be sent here for it
 
-    def _lost_on_disk(self, _runs: int) -> None:
+    def _lost_on_disk(self, _runs: RunSet) -> None:
         # The store calls from any thread, also while the agent stops.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.on_lost)
@@ -206,7 +206,7 @@ class SwarmDriver:
             case m.Revoke():
                 self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
-                seen = self._parts.origin.wrong(self.digest, message.run)
+                seen = self._parts.origin.wrong_read(self.digest, message.run)
                 self.on_failed(stopped(message, seen))
             case m.Poll():
                 self.tell_tracker()
@@ -343,7 +343,7 @@ class SwarmDriver:
             case c.CutOff():
                 log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):
-                seen = self._parts.origin.wrong(self.digest, run)
+                seen = self._parts.origin.wrong_read(self.digest, run)
                 self.on_failed(read_wrong(run, seen, self._parts.link))
         link, count = self._parts.link, self.layout.run_count
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):

@@ -117,13 +117,13 @@ def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
 def _flying(some: tuple[InFlight, ...]) -> list[dict[str, object]]:
     """Requests or reads in flight, the oldest first."""
     ranked = sorted(some, key=lambda one: -one.seconds)[:MOST]
-    told: list[dict[str, object]] = [
+    rows: list[dict[str, object]] = [
         {"run": one.run, "seconds": round(one.seconds, 2)} for one in ranked
     ]
-    for entry, one in zip(told, ranked, strict=True):
+    for entry, one in zip(rows, ranked, strict=True):
         if one.node is not None:
             entry["node"] = format_node(one.node)
-    return told
+    return rows
 
 
 def _since(line: str, began: float) -> str:

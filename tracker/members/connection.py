@@ -22,7 +22,7 @@ from p2pcache.core.protocol.handshake import (
     is_node,
 )
 from p2pcache.errors import NotAllowed, RemoteProtocolError
-from p2pcache.ids import format_node
+from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.C
 
 
 async def greet(
-    socket: web.WebSocketResponse, secret: Secret, node: int, bearer: Member | None = None
+    socket: web.WebSocketResponse, secret: Secret, node: NodeId, bearer: Member | None = None
 ) -> int:
     """The tracker's side of the handshake; return the member's node id.
 
@@ -94,7 +94,7 @@ class Connection:
     """
 
     def __init__(
-        self, node: int, socket: web.WebSocketResponse, request: web.Request, clock: Clock
+        self, node: NodeId, socket: web.WebSocketResponse, request: web.Request, clock: Clock
     ) -> None:
         self.node = node
         self.unanswered = 0  # unanswered questions

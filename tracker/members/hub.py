@@ -31,7 +31,7 @@ from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.label_rules import unfit
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
-from p2pcache.ids import format_node
+from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.http.connection_limits import trust, turn_out, unknown
 from p2pcache.io.security.tls import check_role
@@ -63,7 +63,7 @@ class MemberHub:
         self,
         tracking: Tracking,
         *,
-        node: int,
+        node: NodeId,
         secret: Secret,
         questions: Questions,
         catalog: Catalog,
@@ -93,7 +93,7 @@ class MemberHub:
         self._tasks = tasks
         self._clock = clock
         self._certified = certified
-        self._live: dict[int, Connection] = {}
+        self._live: dict[NodeId, Connection] = {}
         self._twins = Twins()
         self._places = HandshakePlaces()
         self._dialer = DialbackDialer(self._on_dialled)
@@ -138,7 +138,7 @@ class MemberHub:
         await self._member(Connection(node, socket, request, self._clock), first)
         return socket
 
-    def send_to(self, node: int, message: m.ToAgent) -> bool:
+    def send_to(self, node: NodeId, message: m.ToAgent) -> bool:
         """Send a member a message; False: it isn't connected."""
         connection = self._live.get(node)
         if connection is not None:
@@ -161,7 +161,7 @@ class MemberHub:
     # -- one member --------------------------------------------------------------------------------
 
     async def _refuse_twin(
-        self, request: web.Request, socket: web.WebSocketResponse, node: int, said: m.Announce
+        self, request: web.Request, socket: web.WebSocketResponse, node: NodeId, said: m.Announce
     ) -> None:
         """Refuse an agent whose node id a live member has; tell both of them, and operators."""
         record = self._tracking.registry.nodes.get(node)

@@ -12,6 +12,7 @@ from p2pcache.core.leases.origin_integrity import Word
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError
+from p2pcache.ids import RunIndex
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.retry import never
@@ -83,7 +84,7 @@ class _Proof:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def missing_chunks(self, run: int) -> list[int]:
+    def missing_chunks(self, run: RunIndex) -> list[int]:
         return list(self._layout.run_chunks(run))
 
     def begin(self, chunk: int) -> "_Chunk":
