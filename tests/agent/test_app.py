@@ -107,7 +107,7 @@ async def test_a_tag_that_went_back_is_refused(tmp_path: Path, origin: Path) -> 
         assert forced["event"] == "done"
 
 
-async def test_no_space_is_said_before_the_first_byte(tmp_path: Path, origin: Path) -> None:
+async def test_no_space_is_an_error_before_the_first_byte(tmp_path: Path, origin: Path) -> None:
     async with agent(tmp_path, origin=origin.as_uri(), min_free_bytes=1 << 60) as app:
         end = await pull(app, "team/m:v1")
         assert end["code"] == 5
@@ -191,7 +191,7 @@ async def test_verify_finds_rot_and_pull_mends_it(tmp_path: Path, origin: Path) 
 
 
 @pytest.mark.parametrize("harm", ["removed", "replaced"])
-async def test_a_damaged_tree_is_shown_anew(tmp_path: Path, origin: Path, harm: str) -> None:
+async def test_a_damaged_tree_is_published_again(tmp_path: Path, origin: Path, harm: str) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         first = await pull(app, "team/m:v1")
         tree = Path(first["models_dir"]) / first["path"]
@@ -218,7 +218,7 @@ async def test_client_socket_can_only_pull(tmp_path: Path, origin: Path) -> None
     assert Ref.parse("team/m:v1")
 
 
-async def test_bad_requests_are_told(tmp_path: Path) -> None:
+async def test_bad_requests_are_client_errors(tmp_path: Path) -> None:
     async with agent(tmp_path) as app, client(app) as session:
         for body in (
             b"{",

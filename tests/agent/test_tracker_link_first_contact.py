@@ -38,7 +38,7 @@ async def test_a_pull_may_come_before_the_tracker_is_met(tmp_path: Path, origin:
         assert done["event"] == "done"
 
 
-async def test_an_absent_tracker_is_said_at_once_once_it_was_tried(
+async def test_an_absent_tracker_is_an_error_at_once_after_the_first_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "FIRST_CONTACT_S", 60.0)
@@ -80,7 +80,7 @@ async def test_leases_wait_for_an_origin_that_is_being_opened(
             assert answer.status == 200
 
 
-async def test_a_model_that_comes_while_the_agent_announces_itself_is_told(
+async def test_a_model_that_comes_during_the_announcement_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The announcement didn't name it, and its own message was lost: no link stood yet."""

@@ -33,7 +33,7 @@ def layout(tmp_path: Path) -> Layout:
     return push(tmp_path / "origin", make_model(tmp_path / "model", files), "team/m:v1")
 
 
-async def test_another_key_is_said_at_once(
+async def test_another_cluster_key_fails_at_once(
     tmp_path: Path, keys: tuple[str, str], layout: Layout
 ) -> None:
     right, wrong = keys
@@ -75,7 +75,7 @@ async def test_another_key_beside_a_storage_of_its_own(
         assert time.monotonic() - start < AT_ONCE_S
 
 
-async def test_what_is_complete_here_is_given_all_the_same(
+async def test_a_complete_model_needs_no_tracker(
     tmp_path: Path, keys: tuple[str, str], layout: Layout
 ) -> None:
     right, wrong = keys

@@ -207,7 +207,7 @@ async def clones(
             yield hub, a, b
 
 
-async def test_the_second_of_two_with_one_id_is_told_why(
+async def test_the_second_agent_with_one_id_sees_why_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -235,7 +235,7 @@ async def test_the_second_of_two_with_one_id_is_told_why(
     assert "two live agents" in caplog.text
 
 
-async def test_who_was_refused_gets_in_when_the_other_leaves(
+async def test_a_refused_twin_gets_in_when_the_other_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with clones(tmp_path, monkeypatch) as (_, a, b):
@@ -265,7 +265,7 @@ async def test_a_restarted_agent_takes_its_own_place(tmp_path: Path) -> None:
 # -- a new address --------------------------------------------------------------------------------
 
 
-async def test_who_listens_on_every_address_tells_the_one_it_has_now(
+async def test_an_agent_on_every_address_announces_its_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

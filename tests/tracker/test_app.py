@@ -104,7 +104,7 @@ def test_notes_survive_and_age(tmp_path: Path) -> None:
     [b"", b"[]", b"{", b'{"format":1,"saved":1,"swarms":{"x":["zz"]}}', b"\xff",
      b'{"format":1,"saved":1000,"swarms":{"../x":["0000000000000001"]}}'],
 )  # fmt: skip
-def test_bad_notes_are_no_end(tmp_path: Path, data: bytes) -> None:
+def test_bad_notes_do_not_end_the_tracker(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
     assert StateNotes(tmp_path).load_members(1000.0) == {}
 
@@ -124,7 +124,7 @@ def test_a_state_dir_that_cannot_be(tmp_path: Path) -> None:
     StateNotes(None).save_members({X: [1]}, 1.0)
 
 
-async def test_a_full_disk_under_the_notes_is_no_end(
+async def test_a_full_disk_under_the_notes_does_not_end_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = StateNotes(tmp_path)

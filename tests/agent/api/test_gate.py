@@ -82,7 +82,7 @@ async def test_knowing_a_manifest_is_not_having_the_bytes(
                 assert await offer(session, secret) == [blob]  # another's proof is no proof of mine
 
 
-async def test_what_one_may_read_needs_no_second_proof(tmp_path: Path, origin: Path) -> None:
+async def test_blobs_of_readable_models_need_no_second_proof(tmp_path: Path, origin: Path) -> None:
     copy = push(tmp_path / "elsewhere", make_model(tmp_path / "two", {"w": DATA, "x": b"1"}), "x")
     async with guarded(tmp_path, origin=origin.as_uri()) as app:
         await pull(app, "team/m:v1")

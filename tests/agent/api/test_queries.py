@@ -34,7 +34,7 @@ async def test_locate_names_the_nodes_that_have_the_model(tmp_path: Path) -> Non
             assert {n["name"] for n in (await answer.json())["nodes"]} == {"node-a", "node-b"}
 
 
-async def test_locate_of_what_nobody_has_or_knows(tmp_path: Path) -> None:
+async def test_locate_of_an_unknown_model_and_of_one_without_holders(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     layout = push(origin, make_model(tmp_path / "model", FILES), "m:v1")
     async with tracker(origin) as one:

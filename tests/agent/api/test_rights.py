@@ -108,7 +108,7 @@ async def test_every_right_on_every_route(tmp_path: Path, origin: Path) -> None:
                         assert "\n" not in answer["message"]
 
 
-async def test_without_a_token_tcp_says_how_to_get_on(tmp_path: Path) -> None:
+async def test_without_a_token_tcp_names_the_remedy(tmp_path: Path) -> None:
     async with guarded(tmp_path) as app, over_tcp(app) as session:
         status, answer = await ask(session, "GET", "/v1/models")
         assert (status, answer["code"]) == (403, 4)
@@ -209,7 +209,7 @@ async def test_a_token_on_the_client_socket_chooses_the_namespaces(
             assert [row["ref"] for row in answer["models"]] == ["team/m:v1"]
 
 
-def test_a_namespace_setting_that_is_none(tmp_path: Path) -> None:
+def test_a_bad_namespace_setting_is_refused(tmp_path: Path) -> None:
     from p2pcache.agent.api.listeners import Listeners
     from p2pcache.agent.settings import AgentSettings
 
@@ -272,7 +272,7 @@ def _ask_as(path: str, uid: int, gid: int, groups: list[int], text: str) -> int:
 # -- namespaces ----------------------------------------------------------------------------------
 
 
-async def test_lists_show_what_one_may_see(tmp_path: Path, origin: Path) -> None:
+async def test_lists_show_allowed_models_only(tmp_path: Path, origin: Path) -> None:
     async with guarded(tmp_path, origin=origin.as_uri()) as app:
         await pull(app, "team/m:v1")
         await pull(app, "other/secret:v1")

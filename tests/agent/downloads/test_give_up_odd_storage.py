@@ -27,7 +27,7 @@ def another(origin: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["empty mount", "gone", "short", "rotten"])
-async def test_the_odd_node_is_told_and_the_others_get_the_model(
+async def test_the_odd_node_is_warned_and_the_others_get_the_model(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     origin = tmp_path / "origin"
@@ -55,7 +55,7 @@ async def test_the_odd_node_is_told_and_the_others_get_the_model(
     assert any("the tracker reads run" in text for text in said)
 
 
-async def test_with_nobody_to_ask_the_verdict_is_the_nodes_own(tmp_path: Path) -> None:
+async def test_without_other_readers_the_node_decides_itself(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     push(origin, make_model(tmp_path / "model", FILES), "m")
     odd = another(origin, "rotten")

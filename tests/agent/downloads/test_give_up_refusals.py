@@ -63,7 +63,7 @@ async def test_a_refusal_in_the_middle_ends_the_pull_at_once(
             assert any(code in warning for warning in told["warnings"])
 
 
-async def test_storage_that_can_t_be_opened_here_is_a_refusal_too(
+async def test_storage_that_cannot_be_opened_is_a_refusal_too(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tracker tells what the name means: only the bytes have to come from our own storage."""
@@ -79,7 +79,7 @@ async def test_storage_that_can_t_be_opened_here_is_a_refusal_too(
     assert "hush" not in str(failed)
 
 
-async def test_what_may_pass_is_said_while_it_is_waited_for(
+async def test_passing_trouble_is_shown_to_waiting_clients(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulls, "QUIET_S", 0.2)
@@ -96,7 +96,7 @@ async def test_what_may_pass_is_said_while_it_is_waited_for(
     assert seen[-1]["event"] == "done"
 
 
-async def test_who_waits_for_a_name_is_told_why(
+async def test_a_client_that_waits_for_a_name_sees_why(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("p2pcache.agent.jobs.ndjson.WAITING_S", 0.2)
@@ -116,7 +116,7 @@ async def test_who_waits_for_a_name_is_told_why(
     assert told[-1]["event"] == "done"
 
 
-async def test_peers_bring_what_storage_refuses_to_one_node(
+async def test_peers_bring_runs_that_storage_refuses_to_one_node(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = (tmp_path / "origin").as_uri()
@@ -134,7 +134,7 @@ async def test_peers_bring_what_storage_refuses_to_one_node(
     assert second["event"] == "done"
 
 
-async def test_strangers_hear_our_own_words_only(
+async def test_unprivileged_callers_get_no_words_of_storage(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_app, "PROVE_S", 0.01)
@@ -164,7 +164,7 @@ async def test_strangers_hear_our_own_words_only(
         assert "said of" not in text
 
 
-async def test_a_refusal_that_is_over_is_noticed_without_a_pull(
+async def test_the_end_of_a_refusal_is_noticed_without_a_pull(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_app, "ASK_AGAIN_S", 0.01)

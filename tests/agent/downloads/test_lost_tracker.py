@@ -39,7 +39,7 @@ def hurry(app: AgentApp) -> None:
 
 
 @pytest.mark.slow
-async def test_who_never_met_its_tracker_reads_alone(
+async def test_a_node_that_never_met_its_tracker_reads_alone(
     tmp_path: Path, origin: str, nobody: str
 ) -> None:
     async with agent(tmp_path, origin=origin, tracker=nobody) as app:
@@ -69,14 +69,14 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     assert set(again.members) == {b.node, 9}
 
 
-def test_a_book_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
+def test_a_bad_member_book_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / FILE
     for text in ("", "{", '{"format": 1, "members": 7}', '{"format": 9, "members": []}'):
         path.write_text(text)
         assert not MemberBook(path).members
 
 
-def test_a_book_is_written_when_there_is_news(tmp_path: Path) -> None:
+def test_the_member_book_is_written_after_changes_only(tmp_path: Path) -> None:
     book = MemberBook(tmp_path / FILE)
     assert book.page() is None
     book.note([Member(1, "h:1"), Member(2, "h:2")])

@@ -15,7 +15,9 @@ from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.kit import agent, client, events, make_model, push
 
 
-async def test_silence_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_client_sees_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     origin = tmp_path / "origin"
     push(origin, make_model(tmp_path / "model", {"a": b"1"}), "team/m:v1")
     quick, answers = OriginRepo.get_tag, threading.Event()
@@ -45,7 +47,7 @@ async def test_silence_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (told[-1]["event"], told[-1]["code"]) == ("error", 3)
 
 
-async def test_who_goes_away_meanwhile_is_no_error(
+async def test_a_client_that_leaves_while_it_waits_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     origin = tmp_path / "origin"

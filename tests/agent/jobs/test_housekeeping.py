@@ -83,7 +83,7 @@ async def test_a_pull_runs_until_its_model_is_shown(
         assert (await remove(app))[0] == 200
 
 
-async def test_what_is_in_use_is_left_as_it_is(tmp_path: Path, layout: Layout) -> None:
+async def test_prune_leaves_models_in_use(tmp_path: Path, layout: Layout) -> None:
     """By a push, for example."""
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         await pull(app, str(REF))
@@ -97,7 +97,7 @@ async def test_what_is_in_use_is_left_as_it_is(tmp_path: Path, layout: Layout) -
         assert not app.downloads.swarms
 
 
-async def test_a_model_that_was_removed_is_not_shown(tmp_path: Path, layout: Layout) -> None:
+async def test_a_removed_model_is_not_published(tmp_path: Path, layout: Layout) -> None:
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         await pull(app, str(REF))
         download = await app.downloads.join_or_begin(REF, layout.digest)

@@ -45,7 +45,7 @@ async def interrupt(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 answer.close()
 
 
-async def test_it_is_listed_and_removed_by_its_name(
+async def test_an_interrupted_pull_is_listed_and_removed_by_its_name(
     tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await interrupt(tmp_path, monkeypatch)
@@ -61,7 +61,7 @@ async def test_it_is_listed_and_removed_by_its_name(
         assert await remove(app, REF) == 404
 
 
-async def test_it_is_no_tag_until_it_is_complete(
+async def test_the_tag_is_set_when_the_model_is_complete(
     tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await interrupt(tmp_path, monkeypatch)
@@ -75,7 +75,7 @@ async def test_it_is_no_tag_until_it_is_complete(
         assert (row["refs"], row["complete"]) == ([REF], True)
 
 
-async def test_a_tag_means_what_is_complete_until_it_moves(
+async def test_a_tag_means_the_complete_model_until_it_moves(
     tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
@@ -105,7 +105,7 @@ async def test_two_names_of_one_model_go_one_by_one(
         assert await models(app) == []
 
 
-async def test_names_of_what_is_gone_are_forgotten(
+async def test_names_of_removed_models_are_forgotten(
     tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await interrupt(tmp_path, monkeypatch)

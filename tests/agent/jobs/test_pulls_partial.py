@@ -84,7 +84,7 @@ async def test_a_restart_keeps_the_part_and_rm_takes_it(tmp_path: Path, origin: 
         ({"include": "x"}, 2),
     ],
 )
-async def test_patterns_that_make_no_sense(
+async def test_bad_patterns_are_refused(
     tmp_path: Path, origin: Path, patterns: dict[str, object], code: int
 ) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:

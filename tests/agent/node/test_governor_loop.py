@@ -25,7 +25,7 @@ async def shown(app: AgentApp) -> dict[str, object]:
         return state
 
 
-async def test_a_level_that_an_engine_says_slows_us_down_and_is_forgotten(tmp_path: Path) -> None:
+async def test_an_engines_level_slows_the_agent_and_expires(tmp_path: Path) -> None:
     async with agent(tmp_path, governor_floor=0.2) as app:
         await app.governor.sample_and_apply()
         assert (await shown(app))["share"] == 1
@@ -52,7 +52,7 @@ async def test_a_level_must_be_one(tmp_path: Path, level: object) -> None:
         assert app.governor._said is None
 
 
-async def test_where_nothing_is_held_back_a_level_is_refused(tmp_path: Path) -> None:
+async def test_with_the_governor_off_a_level_is_refused(tmp_path: Path) -> None:
     async with agent(tmp_path, governor="off") as app:
         assert await say(app, 1) == 400
         assert (await shown(app))["mode"] == "off"

@@ -16,7 +16,7 @@ from tests.agent.kit import agent, client, make_model, pull, push
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_the_agent_says_so_and_ends(
+async def test_the_agent_ends_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     monkeypatch.setattr(janitor, "LOOK_S", 0.5)
@@ -32,7 +32,7 @@ async def test_the_agent_says_so_and_ends(
             await asyncio.sleep(60)  # it ends meanwhile
 
 
-async def test_who_pulls_before_the_agent_has_looked_is_told_the_cause(
+async def test_a_pull_before_the_next_look_fails_with_the_cause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, size in (("here", 300_000), ("new", 400_000)):
@@ -49,7 +49,7 @@ async def test_who_pulls_before_the_agent_has_looked_is_told_the_cause(
     assert "Traceback" not in caplog.text  # it is no bug
 
 
-def test_a_disk_that_takes_no_more_and_one_that_is_gone(tmp_path: Path) -> None:
+def test_a_full_disk_and_a_missing_cache_dir_have_different_errors(tmp_path: Path) -> None:
     with contextlib.closing(Store.open(tmp_path / "cache")) as store:
         assert "bytes free on its disk" in str(disk_failed(store))
         shutil.rmtree(tmp_path / "cache")

@@ -255,7 +255,7 @@ async def test_one_address_can_t_take_every_place_of_the_handshake(
         assert await ended(held) == held[:1]
 
 
-async def test_who_comes_in_quick_succession_takes_no_place_of_its_neighbours(
+async def test_quick_successive_handshakes_take_no_place_of_their_neighbours(
     key_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshake_places, "EACH", 3)
@@ -300,7 +300,7 @@ async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
         assert await ended(held) == held[:1]
 
 
-async def test_who_leaves_before_its_turn_is_no_bug(
+async def test_a_client_that_leaves_before_its_turn_is_no_bug(
     key_file: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handshake_places, "EACH", 1)

@@ -104,7 +104,7 @@ async def dialled_by_a_busy_tracker() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_who_answered_while_the_tracker_was_busy_is_reached(
+def test_an_answer_during_a_busy_loop_counts(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
     """libuv looks at its clock before it looks at its sockets."""
@@ -162,7 +162,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("stall_s", [DOUBT_AFTER_S + 0.005, 4 * DOUBT_AFTER_S])
-def test_nobody_is_doubted_whose_answer_lies_there(
+def test_an_answer_that_lies_at_the_socket_counts(
     run: Callable[[Coroutine[Any, Any, set[int]]], set[int]],
     stall_s: float,
     tmp_path: Path,
@@ -182,7 +182,7 @@ async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
     assert not answers.said
 
 
-async def test_who_cannot_be_dialled_is_named_and_reads_nothing_while_another_does(
+async def test_an_unreachable_member_is_named_and_reads_nothing_beside_others(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -212,7 +212,7 @@ async def test_who_cannot_be_dialled_is_named_and_reads_nothing_while_another_do
             assert not hidden.origin_reads
 
 
-async def test_who_comes_and_goes_does_not_fill_the_log(
+async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(dialback, "LEAST_PAUSE_S", 0.02)
@@ -230,7 +230,7 @@ async def test_who_comes_and_goes_does_not_fill_the_log(
     assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3
 
 
-async def test_who_announces_nonsense_again_and_again_does_not_fill_the_log(
+async def test_repeated_bad_announcements_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -62,7 +62,7 @@ async def test_the_right_key_is_needed(key_file: str) -> None:
         assert app.members.log.refused == 2
 
 
-async def test_nobody_has_the_number_of_nobody() -> None:
+async def test_node_id_zero_is_refused() -> None:
     async with tracker() as app:
         with pytest.raises((NotAllowed, TypeError)):
             async with FakeAgent(0).member(app.address):
@@ -194,7 +194,7 @@ async def test_silence_ends_a_member() -> None:
         assert not app.tracking.registry.nodes
 
 
-async def test_a_pause_of_the_tracker_is_nobodys_silence() -> None:
+async def test_a_pause_of_the_tracker_is_no_silence_of_members() -> None:
     """A machine that was paused, or a process that got no CPU time, hears nobody meanwhile."""
     app = TrackerApp(
         TrackerSettings(listen="127.0.0.1:0"), members=MemberSettings(expiry_s=2 * MOST_S)
@@ -242,7 +242,7 @@ async def test_small_messages_do_not_overtake_large_ones() -> None:
         assert live._behind == 0
 
 
-async def test_who_is_gone_gets_nothing_more() -> None:
+async def test_a_closed_connection_gets_no_more_messages() -> None:
     async with tracker() as app, FakeAgent(1).member(app.address) as agent:
         (live,) = app.members._live.values()
         assert live._transport is not None
@@ -257,7 +257,7 @@ async def test_who_is_gone_gets_nothing_more() -> None:
         assert not any(isinstance(x, m.Answer) for x in agent.mail)
 
 
-async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SEND_S", 0.2)
     async with tracker() as app, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"http://{app.address}/v1/member") as socket:
@@ -275,7 +275,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             assert live._behind > 0
 
 
-async def test_a_change_of_a_large_swarm_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_a_large_swarm_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "ROUSED", 2)
     agents = [FakeAgent(n) for n in range(1, 10)]
     async with tracker() as app, contextlib.AsyncExitStack() as stack:

@@ -57,7 +57,7 @@ async def test_one_certificate_serves_several_caches(authority: Authority, files
             assert len(app.members) == 2
 
 
-async def test_nobody_speaks_for_another_node(
+async def test_a_certificate_speaks_for_its_own_nodes_only(
     authority: Authority, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     victim, liar = authority.tls("victim"), authority.tls("liar")
@@ -76,7 +76,7 @@ async def test_nobody_speaks_for_another_node(
                 assert await honest.wait_closed() == 1000
 
 
-async def test_without_a_certificate_one_may_look_and_no_more(
+async def test_without_a_certificate_only_views_are_allowed(
     authority: Authority, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = visitor(authority)
