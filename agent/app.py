@@ -290,9 +290,8 @@ class AgentApp:
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
         if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
-            self._opening(
-                settled.origin
-            )  # now, because a lease may be granted before the task runs
+            # Now, because a lease may be granted before the task runs.
+            self._opening(settled.origin)
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)

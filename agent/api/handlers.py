@@ -39,7 +39,7 @@ from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.io.http import server as scaffold
+from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
@@ -101,7 +101,7 @@ class Api:
         group: int | None = None,
         trusted: bool = False,
     ) -> web.Application:
-        app = scaffold.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
+        app = server.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
         for route in routes:
             handler = getattr(self, route.handler)
             app.add_routes([
@@ -114,7 +114,7 @@ class Api:
 
     async def get_healthz(self, request: web.Request) -> web.Response:
         """The process answers."""
-        return scaffold.json_response({"ok": True})
+        return server.json_response({"ok": True})
 
     async def get_readyz(self, request: web.Request) -> web.Response:
         """Whether this agent is ready, with reasons; with `?model=REF`: whether that model is complete here."""
@@ -128,11 +128,10 @@ class Api:
         else:
             reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
-        warnings = self._queries.warnings(
-            openly
-        )  # everybody may probe, so without storage's own words
+        # Everybody may probe, so without storage's own words.
+        warnings = self._queries.warnings(openly)
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
-        return scaffold.json_response(body, status=status)
+        return server.json_response(body, status=status)
 
     async def get_metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
@@ -141,13 +140,13 @@ class Api:
 
     async def get_openapi(self, request: web.Request) -> web.Response:
         """The OpenAPI document of this API."""
-        return scaffold.json_response(document())
+        return server.json_response(document())
 
     # -- pull --------------------------------------------------------------------------------------
 
     async def post_pull(self, request: web.Request) -> web.StreamResponse:
         """NDJSON until the model is complete; closing the connection stops waiting."""
-        wanted = await scaffold.read_json(request, PullRequest)
+        wanted = await server.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._allowed_caller(request, ref)
         events = self._pulls.events(
@@ -158,7 +157,7 @@ class Api:
 
     async def post_warm(self, request: web.Request) -> web.Response:
         """Begin to fetch a model without a client that waits, on this node or on `replicas` nodes of the cluster."""
-        wanted = await scaffold.read_json(request, WarmRequest)
+        wanted = await server.read_json(request, WarmRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
@@ -167,13 +166,13 @@ class Api:
                 return web.Response(body=body, content_type="application/json")
             warmed = await self._warms.start(ref)
             entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
-        return scaffold.json_response({
+        return server.json_response({
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
 
     async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
-        wanted = await scaffold.read_json(request, LoadRequest)
+        wanted = await server.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._allowed_caller(request, ref)
         events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
@@ -181,11 +180,11 @@ class Api:
 
     async def post_demand(self, request: web.Request) -> web.Response:
         """Note the runs that an attached loader needs, or waits for; answer how many are missing."""
-        wanted = await scaffold.read_json(request, DemandRequest)
+        wanted = await server.read_json(request, DemandRequest)
         missing = self._loads.on_demand(
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
-        return scaffold.json_response({"missing": missing})
+        return server.json_response({"missing": missing})
 
     async def _allowed_caller(
         self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL
@@ -222,7 +221,7 @@ class Api:
 
     async def post_linger(self, request: web.Request) -> web.Response:
         """Answer when every run that this node has of a model lies on another node too, or after the limit."""
-        wanted = await scaffold.read_json(request, LingerRequest)
+        wanted = await server.read_json(request, LingerRequest)
         swarm = self._downloads.swarms.get(wanted.digest)
         began = time.monotonic()
         limit = min(wanted.seconds, MAX_LINGER_S)
@@ -230,24 +229,24 @@ class Api:
         while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         replicated = swarm is None or swarm.replicated
-        return scaffold.json_response(
+        return server.json_response(
             {"replicated": replicated, "seconds": round(time.monotonic() - began, 3)}
         )
 
     async def post_pressure(self, request: web.Request) -> web.Response:
         """Take the engine's level of strain; it counts for some seconds, so clients repeat it."""
-        self._governor.on_engine_level((await scaffold.read_json(request, PressureRequest)).level)
-        return scaffold.json_response({"governor": self._governor.state()})
+        self._governor.on_engine_level((await server.read_json(request, PressureRequest)).level)
+        return server.json_response({"governor": self._governor.state()})
 
     # -- push --------------------------------------------------------------------------------------
 
     async def post_manifests(self, request: web.Request) -> web.Response:
         """Begin a push; answer which blobs are missing."""
-        encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
+        encoded = bytes(await server.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
         digest, missing = await self._pushes.take_manifest(
             encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
         )
-        return scaffold.json_response(
+        return server.json_response(
             {
                 "digest": digest,
                 "missing": [{"blob": item.blob, "path": item.path} for item in missing],
@@ -261,11 +260,11 @@ class Api:
             raise UsageError("not a digest: expected 64 hex digits")
         size = await self._pushes.receive(digest, blob, request.content)
         self._possession.on_proved(request[CALLER], digest, blob)
-        return scaffold.json_response({"bytes": size})
+        return server.json_response({"bytes": size})
 
     async def post_push(self, request: web.Request) -> web.StreamResponse:
         """Upload, then move the tag."""
-        wanted = await scaffold.read_json(request, PushRequest)
+        wanted = await server.read_json(request, PushRequest)
         ref = Ref.parse(wanted.ref)
         if ref.digest is not None:
             raise UsageError("push to a tag, not to a digest")
@@ -282,37 +281,37 @@ class Api:
         """The models of the cache."""
         caller = request[CALLER]
         rows = [seen_model(caller, row) for row in await self._queries.models()]
-        return scaffold.json_response({"models": [row for row in rows if row]})
+        return server.json_response({"models": [row for row in rows if row]})
 
     async def get_model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
-        ref = scaffold.wanted_ref(request)
+        ref = server.wanted_ref(request)
         caller = await self._allowed_caller(request, ref)
         row = await self._queries.model(ref)
-        return scaffold.json_response(seen_model(caller, row))
+        return server.json_response(seen_model(caller, row))
 
     async def delete_model(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
-        ref = scaffold.wanted_ref(request)
+        ref = server.wanted_ref(request)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "rm", model=str(ref)) as entry:
             removed = await self._housekeeping.remove_ref(ref)
             entry.fields |= removed._asdict()
-        return scaffold.json_response({"removed": str(ref), **removed._asdict()})
+        return server.json_response({"removed": str(ref), **removed._asdict()})
 
     async def post_prune(self, request: web.Request) -> web.Response:
         """Remove what nothing names."""
-        wanted = await scaffold.read_json(request, PruneRequest)
+        wanted = await server.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
             result = await self._housekeeping.prune_cache(
                 dry_run=wanted.dry_run, everything=wanted.all
             )
             entry.fields |= {"bytes_freed": result.bytes_freed}
-        return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
+        return server.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
     async def post_verify(self, request: web.Request) -> web.StreamResponse:
         """Prove every chunk again."""
-        wanted = await scaffold.read_json(request, VerifyRequest)
+        wanted = await server.read_json(request, VerifyRequest)
         ref = Ref.parse(wanted.ref)
         caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         entry = Entry(caller.who, "verify", model=str(ref))
@@ -322,7 +321,7 @@ class Api:
 
     async def get_pulls(self, request: web.Request) -> web.Response:
         """The pulls that run now."""
-        return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
+        return server.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
 
     async def get_history(self, request: web.Request) -> web.Response:
         """Pulls, pushes and removals that ended on this node."""
@@ -330,13 +329,13 @@ class Api:
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UsageError("limit is a number of rows, for example ?limit=20")
         rows = [row.told() for row in await self._journal.rows(int(text))]
-        return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
+        return server.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
         """What a pull waits for, or where its time went."""
-        ref = scaffold.wanted_ref(request)
+        ref = server.wanted_ref(request)
         await self._allowed_caller(request, ref)
-        return scaffold.json_response(await self._explainer.explain(ref))
+        return server.json_response(await self._explainer.explain(ref))
 
     async def get_nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""
@@ -346,7 +345,7 @@ class Api:
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
-        ref = scaffold.wanted_ref(request)
+        ref = server.wanted_ref(request)
         await self._allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return web.Response(body=body, content_type="application/json")
@@ -356,4 +355,4 @@ class Api:
         caller = request[CALLER]
         status = await self._queries.status(openly if caller.listener == "client" else str)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
-        return scaffold.json_response(status)
+        return server.json_response(status)

@@ -53,9 +53,8 @@ class Resolver:
         self._store = store
         self._link = link
         self._asking = Shared[Resolved]()  # many pods that start at once share one question
-        self._threads = Threads(
-            MAX_QUESTIONS, name="resolve"
-        )  # never joined, because storage may hang
+        # Never joined, because storage may hang.
+        self._threads = Threads(MAX_QUESTIONS, name="resolve")
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     @property

@@ -14,13 +14,8 @@ from p2pcache.io.http.audit_log import Entry
 
 Events = AsyncGenerator[dict[str, object], None]
 WAITING_S = 3.0  # between two `waiting` events; a longer silence looks like a fault
-_AUDITED = (
-    "digest",
-    "bytes",
-    "bytes_uploaded",
-    "generation",
-    "chunks_bad",
-)  # fields of `resolved` and `done` that the audit line has, too
+# Fields of `resolved` and `done` that the audit line has, too.
+_AUDITED = ("digest", "bytes", "bytes_uploaded", "generation", "chunks_bad")
 
 
 async def audited(entry: Entry, events: Events) -> Events:

@@ -92,9 +92,8 @@ class Pulls:
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
         }  # fmt: skip
-        before = (
-            download.sources() if some else {}
-        )  # a part counts from here, a whole model from its start
+        # A part counts from here, a whole model from its start.
+        before = download.sources() if some else {}
         follow = self._part(download, paths) if some else self._whole(download)
         async with contextlib.aclosing(follow):
             async for event in follow:

@@ -147,9 +147,8 @@ class Pushes:
         if repo is None:
             link, trouble = self._parts.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
-                raise self._resolver.no_answer(
-                    "can't push"
-                )  # so also in the first moment after a start
+                # So also in the first moment after a start.
+                raise self._resolver.no_answer("can't push")
             if not self._parts.origin.settled.is_set():
                 raise Unreachable("the origin is being opened; push again in a moment")
             raise UsageError(

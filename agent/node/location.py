@@ -15,12 +15,8 @@ from p2pcache.io.host.kube import NodeLabels, in_cluster
 
 log = logging.getLogger(__name__)
 
-TRIES_S = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  # pauses after failures: a node that has just booted has no network yet
+# Pauses after failures: a node that has just booted has no network yet.
+TRIES_S = (1.0, 2.0, 4.0, 8.0)
 
 LABELS = ("rack", "site", "node_name")  # settings that every member of the cluster gets
 

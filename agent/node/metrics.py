@@ -22,17 +22,8 @@ from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import certificate_metrics
 
 _PREFIX = "p2pcache_agent_"
-_CODES = (
-    0,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-)  # of errors.py; present from the start, so that rates begin at 0
+# Of errors.py; present from the start, so that rates begin at 0.
+_CODES = (0, 3, 4, 5, 6, 7, 8, 9, 10)
 _ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
 
 

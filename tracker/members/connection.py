@@ -31,9 +31,8 @@ MAX_HANDSHAKE_BYTES = 1024  # docs/protocol.md
 SEND_S = 10.0  # a member that reads nothing for this long is dropped
 CLOSE_S = 2.0  # for the other side's half of a goodbye
 MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
-AT_ONCE_BYTES = (
-    16 << 10
-)  # a transport with less than this in its buffer accepts more without a wait
+# A transport with less than this in its buffer accepts more without a wait.
+AT_ONCE_BYTES = 16 << 10
 RATE = 2000.0  # messages a second from one member, on average
 BURST = 6000.0  # messages at once; a long one counts as several
 BYTES_PER_TOKEN = 4096
