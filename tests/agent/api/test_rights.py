@@ -126,7 +126,6 @@ async def test_without_a_token_tcp_names_the_remedy(tmp_path: Path) -> None:
         (token()[:-1], "signature"),
         (token().replace("p2pc1", "p2pc2"), "release"),
         ("nonsense", "isn't a token"),
-        ("é" * 10, "isn't a token"),
         ("a" * 5000, "isn't a token"),
     ],
 )
