@@ -1,4 +1,4 @@
-"""A pull that no tracker ever heard of, with the storage healthy."""
+"""A pull that no tracker knew, with healthy storage."""
 
 import asyncio
 import dataclasses
@@ -39,7 +39,7 @@ def hurry(app: AgentApp) -> None:
 
 
 @pytest.mark.slow
-async def test_who_never_met_its_tracker_reads_alone(
+async def test_a_node_that_never_met_its_tracker_reads_alone(
     tmp_path: Path, origin: str, nobody: str
 ) -> None:
     async with agent(tmp_path, origin=origin, tracker=nobody) as app:
@@ -58,7 +58,9 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     ):
         for app, other in ((a, b), (b, a)):
             hurry(app)
-            app.stranded._book.add([Member(other.node, other.advertise), Member(9, "127.0.0.1:1")])
+            app.lost_tracker._book.add(
+                [Member(other.node, other.advertise), Member(9, "127.0.0.1:1")]
+            )
         async with asyncio.timeout(60):
             ends = await asyncio.gather(pull(a, "m:v1"), pull(b, "m:v1"))
     assert [end["event"] for end in ends] == ["done", "done"]
@@ -67,14 +69,14 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     assert set(again.members) == {b.node, 9}
 
 
-def test_a_book_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
+def test_a_bad_member_book_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / FILE
     for text in ("", "{", '{"format": 1, "members": 7}', '{"format": 9, "members": []}'):
         path.write_text(text)
         assert not KnownMembers(path).members
 
 
-def test_a_book_is_written_when_there_is_news(tmp_path: Path) -> None:
+def test_the_member_book_is_written_after_changes_only(tmp_path: Path) -> None:
     book = KnownMembers(tmp_path / FILE)
     assert book.page() is None
     book.add([Member(1, "h:1"), Member(2, "h:2")])

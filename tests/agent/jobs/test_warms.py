@@ -1,4 +1,4 @@
-"""Warming one agent: behind every pull, and what ends it."""
+"""Warms of one agent: all pulls go first; how a warm ends."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from tests.agent.kit import HeldReads, agent, client, pull, push
 from tests.io.models.store_kit import small_file_system
 
 
-async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
+async def test_a_warm_ends_without_a_client(tmp_path: Path) -> None:
     digest = model(tmp_path)
     origin = (tmp_path / "origin").as_uri()
     async with agent(tmp_path, origin=origin, abandon_after_s=0.1) as app:
@@ -36,7 +36,7 @@ async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
         assert 'p2pcache_agent_warms_total{exit_code="0"} 1.0' in app.queries.metrics()[0].decode()
 
 
-async def test_another_name_of_what_is_here_is_set(tmp_path: Path) -> None:
+async def test_a_warm_of_a_present_model_sets_the_new_tag(tmp_path: Path) -> None:
     model(tmp_path)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         assert (await pull(app, REF))["event"] == "done"
@@ -46,7 +46,7 @@ async def test_another_name_of_what_is_here_is_set(tmp_path: Path) -> None:
         assert set(known["refs"]) == {REF, "team/other:v1"}
 
 
-async def test_it_yields_to_two_pulls_and_the_background_yields_to_it(
+async def test_a_warm_yields_to_pulls_and_the_background_yields_to_a_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
@@ -83,7 +83,7 @@ async def test_it_yields_to_two_pulls_and_the_background_yields_to_it(
     assert ended[2:] == ["m", "least"]
 
 
-async def test_a_pull_joins_it_and_lifts_it(
+async def test_a_pull_joins_a_warm_and_raises_its_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
@@ -103,7 +103,7 @@ async def test_a_pull_joins_it_and_lifts_it(
         assert [last["event"] for (last,) in await asyncio.gather(behind, now)] == ["done"] * 2
 
 
-async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path) -> None:
+async def test_a_warm_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     model(tmp_path)
     origin = (tmp_path / "origin").as_uri()
     async with agent(tmp_path, origin=origin, min_free_bytes=1 << 60) as app:
@@ -117,7 +117,7 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path)
         assert {row["action"] for row in (await get(app, "/v1/history"))["history"]} == {"warm"}
 
 
-async def test_who_removes_it_stops_it_unless_somebody_waits(
+async def test_a_removal_stops_a_warm_without_other_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
@@ -152,7 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-async def test_it_gives_its_disk_space_to_a_pull(
+async def test_a_warm_gives_its_disk_space_to_a_pull(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a pod that waits would not start because of a model that nobody waits for."""
@@ -187,7 +187,7 @@ async def test_it_gives_its_disk_space_to_a_pull(
         assert (await warm(app, "team/two:v1"))["code"] == 5
 
 
-async def test_it_goes_on_after_a_restart_unless_it_was_removed(
+async def test_a_warm_goes_on_after_a_restart_unless_it_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("m", "one"):
@@ -215,7 +215,7 @@ async def test_it_goes_on_after_a_restart_unless_it_was_removed(
         assert refs_[1] not in await refs(app)
 
 
-async def test_it_waits_for_a_storage_that_comes_later(
+async def test_a_resumed_warm_waits_for_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warms, "AGAIN_S", 0.02)
@@ -233,7 +233,7 @@ async def test_it_waits_for_a_storage_that_comes_later(
         assert await refs(app) == [REF]
 
 
-async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_ends(
+async def test_a_client_that_leaves_while_the_disk_is_slow_leaves_a_warm_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
@@ -256,7 +256,7 @@ async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_e
         assert app.warms._book.refs() == []
 
 
-def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+def test_a_bad_book_of_warms_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / warms.FILE
     for text in ("", "{", '{"format": 1, "warms": 7}', '{"format": 9, "warms": ["a/b:c"]}',
                  '{"format": 1, "warms": ["..", "a/b:c:d"]}'):  # fmt: skip
@@ -264,7 +264,9 @@ def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None
         assert PendingWarms(path).refs() == []
 
 
-async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_warms_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warms, "MAX_WARMS", 1)
     reads = HeldReads(monkeypatch)
     for name in ("m", "one"):
@@ -275,7 +277,7 @@ async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         reads.let_go.set()
 
 
-async def test_who_may_warm(tmp_path: Path) -> None:
+async def test_only_admins_may_warm(tmp_path: Path) -> None:
     model(tmp_path)
     async with guarded(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         for scope, space, status in (
