@@ -1,15 +1,11 @@
 """Facts about the machine that runs the tests."""
 
 import os
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
-from p2pcache.io.deadline_thread import DeadlineThread
+from p2pcache.errors import NotAllowed, P2PCacheError
 from p2pcache.io.host import host_facts
 
 
@@ -75,23 +71,6 @@ def test_who_can_read_a_file(tmp_path: Path) -> None:
     assert host_facts.can_read(54321, file.stat())
     assert host_facts.user_name(54321) == "54321"
     assert host_facts.user_name(0) == "root"
-
-
-def test_an_errand_has_an_end() -> None:
-    hang = threading.Event()
-    began = time.monotonic()
-    errand = DeadlineThread(hang.wait, limit_s=0.1, what="a dead mount")
-    with pytest.raises(TimedOut, match="a dead mount: no answer"):
-        errand.result()
-    assert time.monotonic() - began < 30
-    hang.set()
-    assert DeadlineThread(lambda: 7, limit_s=30, what="x").result() == 7
-    with pytest.raises(socket.gaierror):
-        DeadlineThread(_fail, limit_s=30, what="x").result()
-
-
-def _fail() -> None:
-    raise socket.gaierror
 
 
 def test_the_address_that_peers_are_told() -> None:
