@@ -82,7 +82,7 @@ def test_the_id_of_an_older_release_is_kept(cache: Path, machine: Path, note: by
     assert drawn(cache, machine) == drawn(cache, machine) == 255
 
 
-def test_a_full_disk_keeps_nobody_out(cache: Path, machine: Path) -> None:
+def test_a_full_disk_keeps_no_node_out(cache: Path, machine: Path) -> None:
     class Full(Disk):
         def replace_file(self, *_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")

@@ -61,7 +61,7 @@ def test_folders(tmp_path: Path) -> None:
     assert not host_facts.is_socket(there)
 
 
-def test_who_can_read_a_file(tmp_path: Path) -> None:
+def test_which_users_can_read_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.touch(mode=0o600)
     assert host_facts.can_read(os.geteuid(), file.stat())
@@ -73,7 +73,7 @@ def test_who_can_read_a_file(tmp_path: Path) -> None:
     assert host_facts.user_name(0) == "root"
 
 
-def test_the_address_that_peers_are_told() -> None:
+def test_the_address_for_peers() -> None:
     """Towards a tracker elsewhere it is the one that leads there; else any but loopback."""
     assert host_facts.address_for_peers("") == host_facts.first_address()
     assert host_facts.address_for_peers("http://127.0.0.1:7400") == host_facts.first_address()

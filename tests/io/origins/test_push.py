@@ -63,7 +63,7 @@ def test_a_fresh_storage_is_asked_once(origin: Counting, repo: OriginRepo) -> No
     assert origin.asked == 0
 
 
-def test_what_is_there_is_seen_and_what_is_torn_is_missing(
+def test_stored_blobs_are_seen_and_torn_ones_are_missing(
     origin: Counting, repo: OriginRepo
 ) -> None:
     wanted = layout()
@@ -84,7 +84,7 @@ def test_a_storage_with_far_more_than_that_is_not_listed_to_its_end(
     assert origin.asked == COUNT - 0.1 * COUNT, "the listed ones need no question"
 
 
-def test_who_may_not_list_asks(origin: Counting, repo: OriginRepo) -> None:
+def test_a_client_that_may_not_list_asks_for_each_blob(origin: Counting, repo: OriginRepo) -> None:
     wanted = layout()
     store(origin, wanted, lambda number: number < 10)
     origin.may_list = False

@@ -41,14 +41,14 @@ def brings(bytes_per_s: float, *, waits: int = 0, asked: bool = True, paused: bo
     return False
 
 
-def test_a_drip_is_given_up_and_a_slow_link_is_not() -> None:
+def test_a_trickle_is_given_up_and_a_slow_link_is_not() -> None:
     assert brings(1)
     assert brings(PeerLimits().least_bytes_per_s / 2)
     assert not brings(2 * PeerLimits().least_bytes_per_s)
     assert not brings(0), "silence has limits of its own"
 
 
-def test_nothing_is_held_against_who_owes_nothing_or_whom_we_dont_read() -> None:
+def test_without_requests_or_while_paused_nothing_is_a_trickle() -> None:
     assert not brings(1, asked=False)
     assert not brings(1, paused=True)
     assert not brings(1, waits=1 << 20)

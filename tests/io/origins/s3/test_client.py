@@ -54,7 +54,7 @@ def test_white_space_in_a_setting_is_said_at_once(keys: pytest.MonkeyPatch, name
     assert "hush" not in shown(caught.value)
 
 
-def test_credentials_that_nobody_uses_may_be_anything(keys: pytest.MonkeyPatch) -> None:
+def test_unused_credentials_may_be_anything(keys: pytest.MonkeyPatch) -> None:
     keys.setenv("AWS_SESSION_TOKEN", "x\n")
     keys.setenv("P2PCACHE_S3_UNSIGNED", "1")
     with stub({"GET": ABSENT}) as (endpoint, _):

@@ -191,7 +191,7 @@ def test_cancelled_during_an_outage(swarmlet: Swarmlet) -> None:
     assert time.monotonic() - until < 20
 
 
-def test_what_came_before_a_break_is_kept(faulty: Faulty) -> None:
+def test_bytes_before_a_break_are_kept(faulty: Faulty) -> None:
     """With a buffer for everything, half of the body and then silence: half is asked again."""
     origin, proxy = faulty
     origin.put(BLOB, DATA)

@@ -291,7 +291,7 @@ def test_create_only_on_a_real_server(s3_env: pytest.MonkeyPatch, seaweed: Seawe
         origin.put("x", b"2", expect=ABSENT)
 
 
-def test_connections_that_nobody_uses_end_when_the_origin_rests(
+def test_unused_connections_end_when_the_origin_rests(
     s3_env: pytest.MonkeyPatch, seaweed: Seaweed
 ) -> None:
     def connected() -> int:

@@ -26,7 +26,9 @@ from tests.io.origins.s3.stub import QUICK, SECRET, refusal, shown, stub
     ],
 )
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 418, 500, 503])
-def test_what_a_server_quotes_is_hidden(keys: pytest.MonkeyPatch, status: int, said: str) -> None:
+def test_a_secret_that_a_server_quotes_is_hidden(
+    keys: pytest.MonkeyPatch, status: int, said: str
+) -> None:
     body = said.replace("&", "&amp;")
     with stub({"GET": refusal("Odd", body, status)}) as (endpoint, _):
         keys.setenv("AWS_ENDPOINT_URL", endpoint)
@@ -55,7 +57,7 @@ def test_what_a_server_quotes_is_hidden(keys: pytest.MonkeyPatch, status: int, s
     ],
     ids=["header", "wrapped", "url", "provider", "unknown", "os", "value"],
 )
-def test_what_a_library_quotes_is_hidden(
+def test_a_secret_that_a_library_quotes_is_hidden(
     keys: pytest.MonkeyPatch, make: Callable[[str], Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a value that nobody told us, for example of a credentials service."""

@@ -49,7 +49,7 @@ def test_a_lower_limit_keeps_a_debt_as_long_as_it_was() -> None:
     assert bucket.bytes_per_s == 1000
 
 
-def test_a_limit_on_what_had_none_can_be_lifted() -> None:
+def test_a_limit_on_an_unlimited_bucket_can_be_lifted() -> None:
     clock = Hand()
     bucket = TokenBucket(clock=clock)
     bucket.spend(1 << 30)

@@ -38,7 +38,7 @@ def buffer(sock: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("remaining", [256 << 10, 16 << 20])
-def test_on_a_long_way_the_buffer_is_read_long_before_it_is_full(
+def test_with_a_long_round_trip_the_buffer_is_read_before_it_is_full(
     sock: socket.socket, remaining: int
 ) -> None:
     before = buffer(sock)

@@ -117,7 +117,7 @@ def test_the_next_chunk_is_received_and_proved_while_one_is_still_written(writer
     store.file.close()
 
 
-def test_a_short_end_waits_for_what_came_before_it(writers: Workers) -> None:
+def test_a_short_end_waits_for_earlier_parts(writers: Workers) -> None:
     store = Gated(MODEL, closed={0})
     bench = Bench(store, writers)
     reception, data = bench.begin(0), MODEL.chunks[0]

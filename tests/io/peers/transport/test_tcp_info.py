@@ -95,7 +95,7 @@ def test_a_closed_socket_has_no_figures() -> None:
     assert tcp_info.rate(sock) == 0
 
 
-async def test_what_lies_in_the_send_buffer_holds_its_slot() -> None:
+async def test_bytes_in_the_send_buffer_hold_their_slot() -> None:
     """The next one who asks hears BUSY, and finds a node whose uplink is free."""
     model = make_model([400_000] * 2)
     uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)

@@ -59,7 +59,7 @@ def tls_everywhere(anybody: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[test.__name__ for test in SCENARIOS])
 @pytest.mark.usefixtures("tls_everywhere")
-async def test_what_works_in_clear_works_in_tls(scenario: Scenario) -> None:
+async def test_scenarios_of_plain_tcp_work_in_tls(scenario: Scenario) -> None:
     await scenario()
 
 
@@ -217,7 +217,7 @@ async def test_a_tracker_is_no_peer(
         assert f"it says: refused: {text}" in caplog.text
 
 
-async def test_nobody_speaks_for_another_node(
+async def test_a_member_cant_speak_for_another_node(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -256,7 +256,7 @@ async def test_garbage_is_dropped(authority: Authority, garbage: bytes) -> None:
         assert server.net.stats.refused == 1
 
 
-async def test_who_only_looks_whether_the_port_is_open_is_no_stranger(
+async def test_a_port_scan_is_no_refusal(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A kubelet's probe, a load balancer's, the tracker's: the log of a node must not fill with them."""
@@ -325,7 +325,7 @@ async def test_records_cut_into_bytes_come_through(authority: Authority) -> None
         sock.close()
 
 
-async def test_a_flipped_bit_ends_the_connection_and_blames_nobody(authority: Authority) -> None:
+async def test_a_flipped_bit_ends_the_connection_without_a_violation(authority: Authority) -> None:
     a, b = authority.tls("a"), authority.tls("b")
     async with node(number(a), tls=a) as server, node(number(b), tls=b) as client:
         server.swarm(MODEL, full=True)
