@@ -118,7 +118,7 @@ class Shared(Generic[T]):
             future.set_result(await work())
         except Exception as error:
             future.set_exception(error)
-            future.exception()  # retrieved, also when nobody else waits
+            future.exception()  # retrieved, also without other callers
             raise
         finally:
             future.cancel()  # does nothing to one that has ended

@@ -182,7 +182,7 @@ class FileCache:
         return file
 
     def drop(self, blob_id: str) -> None:
-        """Forget a file; it's closed when nobody else holds it."""
+        """Forget a file; it's closed with its last reference."""
         self._files.pop(blob_id, None)
 
     def clear(self) -> None:

@@ -120,7 +120,7 @@ class AgentClient:
         return self._call("DELETE", "/v1/model", query={"ref": ref})
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
-        """Free what nothing names; with `everything`, each model that is not in use."""
+        """Remove untagged models; with `everything`, each model that is not in use."""
         body = json.dumps({"dry_run": dry_run, "all": everything}).encode()
         return self._call("POST", "/v1/prune", body=body)
 
@@ -137,7 +137,7 @@ class AgentClient:
         return self._call("GET", "/v1/locate", query={"ref": ref})
 
     def history(self, limit: int) -> list[Json]:
-        """What ended on the agent's node, the newest first."""
+        """Actions that ended on the agent's node, the newest first."""
         return _records(self._call("GET", "/v1/history", query={"limit": str(limit)}), "history")
 
     def explain(self, ref: str) -> Json:

@@ -117,7 +117,7 @@ class _BusyRetry:
         self._deadline = time.monotonic() + limit_s
 
     def wait(self, error: Busy) -> None:
-        """Sleep for one to two times what the agent said; raise `error` beyond the limit."""
+        """Sleep for one to two times the pause that the agent asked for; raise `error` beyond the limit."""
         import random  # most calls never wait
 
         pause = error.retry_after_s * random.SystemRandom().uniform(1.0, 2.0)
@@ -130,7 +130,7 @@ def _place(address: str) -> Place:
     try:
         parts = urlsplit(address)
         port = parts.port
-    except (ValueError, AttributeError):  # the latter of what is no text
+    except (ValueError, AttributeError):  # the latter if it is no text
         raise _bad_address(address) from None
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
         return Place(address, parts.path, 0)

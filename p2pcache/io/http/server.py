@@ -146,7 +146,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
             text += " (no call of this server; is it the right one, and of this release?)"
         return error_response(code, text, status=error.status)
     except ConnectionError:
-        raise  # the client went away: nobody to tell
+        raise  # the client is gone
     except _BROKEN_BODY as error:
         text = f"the request's body is broken: {type(error).__name__}"
         return error_response(UsageError.exit_code, text, status=400)

@@ -36,7 +36,7 @@ _HEAD = struct.Struct("<8sII")
 _MAGIC = b"P2PREDY1"  # the last character is the format's version
 _WITHDRAWALS_AT = 12
 _COUNTER_SPAN = 1 << 32
-_OWNER_WRITES = 0o644  # readable through the link; `partial/` itself lets nobody else in
+_OWNER_WRITES = 0o644  # readable through the link; `partial/` itself is closed to others
 
 
 class ArrivingDir:

@@ -127,7 +127,7 @@ class ModelStore:
             return ChunkSource(file.fd, place.offset, self.layout.lengths[chunk], file)
 
     def unreadable(self, chunk: int) -> bool:
-        """The disk failed to read a proved chunk: its file is offered to nobody before it is proved again."""
+        """Believe nothing of a chunk's file, which the disk failed to read; False: nothing was believed already."""
         return proving.doubt_unreadable(self._blobs, self._files[self.layout.places(chunk)[0].blob])
 
     def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:

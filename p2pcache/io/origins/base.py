@@ -163,7 +163,7 @@ class Origin(ABC):
 
     @abstractmethod
     def rest(self) -> None:
-        """Drop pooled connections that nobody uses now; the next request makes new ones."""
+        """Drop unused pooled connections; the next request makes new ones."""
 
     @abstractmethod
     def close(self) -> None:

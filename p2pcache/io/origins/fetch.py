@@ -205,7 +205,7 @@ class _Stored:
             raise _StoreFailed(str(error)) from error
 
     def put(self, offset: int, view: memoryview) -> None:
-        if self._writer is not None:  # None: proved meanwhile by somebody else
+        if self._writer is not None:  # None: proved meanwhile by another writer
             self._writer.update(view)
             try:
                 self._writer.put(offset, view)

@@ -26,6 +26,6 @@ _KINDS: tuple[tuple[type[P2PCacheError], str], ...] = (
 
 
 def openly(error: P2PCacheError) -> str:
-    """One line without anything that somebody else wrote."""
+    """One line about an error, without texts of others."""
     kind = next((words for cls, words in _KINDS if isinstance(error, cls)), "storage failed")
     return f"{kind}; the log says more"
