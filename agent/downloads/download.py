@@ -7,16 +7,16 @@ from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.core.swarm.events import Source
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import P2PCacheError, without_frames
 from p2pcache.ids import Ref
 
 RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
 
 
-def action_of(turn: Turn) -> str:
+def action_of(turn: Priority) -> str:
     """What the history calls a fetch."""
-    return "warm" if turn is Turn.WARM else "pull"
+    return "warm" if turn is Priority.WARM else "pull"
 
 
 class Download:
@@ -30,7 +30,7 @@ class Download:
         self.swarm = swarm
         self.timeline = timeline
         self.noted = False  # in the history
-        self.turn = Turn.USUAL  # the earliest of its clients', here and at its peers
+        self.turn = Priority.USUAL  # the earliest of its clients', here and at its peers
         self.whole = whole  # somebody wants all of it
         self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
         self._urgent = 0  # what loaders waited for before the swarm was asked for anything
@@ -71,13 +71,13 @@ class Download:
         """A loader waits for these runs (bits)."""
         if self.swarm.scheduler is None:
             self._urgent |= runs
-        self.swarm.post(e.Demanded(runs))
+        self.swarm.post(e.Urgent(runs))
 
     def start(self) -> None:
         """Ask for what is wanted, what loaders wait for first."""
         self.swarm.start(self.wanted)
         if self._urgent:
-            self.swarm.post(e.Demanded(self._urgent))
+            self.swarm.post(e.Urgent(self._urgent))
 
     def want_whole(self) -> None:
         """Somebody wants all of it now."""
@@ -121,7 +121,7 @@ class Download:
     @property
     def kind(self) -> str:
         """What `ps` calls it: pull, warm or background."""
-        return "background" if self.turn is Turn.BACKGROUND else action_of(self.turn)
+        return "background" if self.turn is Priority.BACKGROUND else action_of(self.turn)
 
     def progress(self, now: float) -> dict[str, object]:
         """How far it is, as docs/api.md has it."""

@@ -13,7 +13,7 @@ from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.downloads import TICK_S, Downloads
 from p2pcache.core.swarm import events as e
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, NoSpace
 from p2pcache.ids import Ref
 
@@ -40,17 +40,17 @@ class Order:
             weakref.WeakKeyDictionary()
         )
 
-    def asked(self, download: Download, turn: Turn) -> None:
+    def asked(self, download: Download, turn: Priority) -> None:
         """A client joined a download, which has the earliest turn of its clients."""
         first = download not in self._known
         self._known.add(download)
         download.turn = turn if first else min(turn, download.turn)
         self._parts.net.put_behind(download.swarm.digest, download.turn)
-        if first and turn > Turn.USUAL and not download.ended.done():
+        if first and turn > Priority.USUAL and not download.ended.done():
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def fit(self, begin: Begin, ref: Ref, turn: Turn) -> Download:
+    async def fit(self, begin: Begin, ref: Ref, turn: Priority) -> Download:
         """Begin a download. What comes after it in order makes room for it on a full disk.
 
         Raises:
@@ -64,7 +64,7 @@ class Order:
                 if not await self._make_room(ref, turn):
                     raise
 
-    async def _make_room(self, ref: Ref, turn: Turn) -> bool:
+    async def _make_room(self, ref: Ref, turn: Priority) -> bool:
         """End the last of the downloads that come after such a pull, and free its disk space.
 
         What is shown to anybody stays. Who waits for the one that is ended is told why. Returns
@@ -94,7 +94,7 @@ class Order:
         """Hold a download back while an earlier one gets on, until it ends or is wanted."""
         while not download.ended.done():
             self._hold(download, back=self._others_get_on(download.turn))
-            if download.turn is Turn.USUAL:
+            if download.turn is Priority.USUAL:
                 return
             await asyncio.wait([download.ended], timeout=TICK_S)
 
@@ -109,7 +109,7 @@ class Order:
             self._held.discard(download)
             download.swarm.post(e.Wanted(download.wanted))
 
-    def _others_get_on(self, turn: Turn) -> bool:
+    def _others_get_on(self, turn: Priority) -> bool:
         """Whether a download with an earlier turn gets on."""
         return any(
             other.turn < turn and self._gets_on(other)

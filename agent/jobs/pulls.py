@@ -14,7 +14,7 @@ from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format.file_filter import name_of, pick, runs_of
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import IntegrityError
 from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
@@ -60,7 +60,7 @@ class Pulls:
         """`resolved`, `progress` about four times a second, `done`."""
         began = time.monotonic()
         some = bool(wanted.include or wanted.exclude)
-        turn = Turn.BACKGROUND if wanted.background else Turn.USUAL
+        turn = Priority.BACKGROUND if wanted.background else Priority.USUAL
         begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.trouble)
@@ -117,7 +117,7 @@ class Pulls:
         return {"event": "progress", **download.progress(now), **known}
 
     async def begin(
-        self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
+        self, ref: Ref, *, force: bool, whole: bool, turn: Priority = Priority.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's fetch; a failure goes into the history."""
         with self._journal.failures(action_of(turn), str(ref)):

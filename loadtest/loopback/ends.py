@@ -85,7 +85,7 @@ class Port:
     def have_runs(self) -> int:
         return self.store.have_runs()
 
-    def tempo_s(self) -> float:
+    def pace_s(self) -> float:
         return 0.0
 
     def wants(self) -> bool:

@@ -17,7 +17,7 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
@@ -92,7 +92,7 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._turns: dict[str, Turn] = {}  # of models that others come before
+        self._turns: dict[str, Priority] = {}  # of models that others come before
         self._door: Door | None = None
         self._hub: Hub | None = None
         self._writers: Workers | None = None
@@ -203,15 +203,15 @@ class PeerNet:
             requester = hub.requesters[node] = Requester(hub, node, address)
         requester.join(digest, port)
 
-    def put_behind(self, digest: str, turn: Turn) -> None:
+    def put_behind(self, digest: str, turn: Priority) -> None:
         """Say with each request for this model that it may wait, and behind whom; USUAL: no more."""
-        if turn is Turn.USUAL:
+        if turn is Priority.USUAL:
             self._turns.pop(digest, None)
         else:
             self._turns[digest] = turn
 
     def request(
-        self, digest: str, request: int, node: int, run: int, turn: Turn = Turn.USUAL
+        self, digest: str, request: int, node: int, run: int, turn: Priority = Priority.USUAL
     ) -> None:
         """Ask a joined node for what is missing of a run; ends in one `request_ended`.
 

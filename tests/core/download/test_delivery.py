@@ -29,8 +29,8 @@ def test_who_stalls_is_named_at_once_and_what_it_has_lacks_a_holder() -> None:
     desk = Desk()
     desk.up()
     (told, *_) = stalled(desk)
-    assert told.vain == (HUNG,)
-    assert told.lacks == desk.full
+    assert told.failing == (HUNG,)
+    assert told.lacking == desk.full
     assert desk.s.waits_for(desk.now) == "lease"
     assert not desk.s.view(desk.now).peers[0].delivers
     (fetch,) = of(Fetch, desk.do(LeaseGranted(1, 5)))
@@ -45,7 +45,7 @@ def test_it_is_asked_for_one_run_now_and_then_and_believed_when_that_comes() -> 
     assert probe.peer == HUNG
     desk.out.clear()
     desk.do(RequestEnded(probe.request, Outcome.DONE))
-    assert Stuck(0, gives=(HUNG,)) in desk.out
+    assert Stuck(0, recovered=(HUNG,)) in desk.out
     assert desk.s.view(desk.now).peers[0].delivers
     assert len({r.run for r in of(Request, desk.out)}) > 1, "as much as before"
 

@@ -64,11 +64,11 @@ class Desk:
 
     def meet(self, haves: Mapping[int, int]) -> list[Request]:
         """Neighbours and what they have (bits), all there before anything is asked of anybody; what is asked then."""
-        self.s._peers._allowance.halted = True  # or the first would be asked for much
+        self.s._requester._limits.halted = True  # or the first would be asked for much
         for peer, have in haves.items():
             self.do(PeerJoined(peer, have))
-        self.s._peers._allowance.halted = False
-        self.s._peers.look_at = 0
+        self.s._requester._limits.halted = False
+        self.s._requester.deadline = 0
         return of(Request, self.do(Tick()))
 
     def up(self) -> list[Command]:

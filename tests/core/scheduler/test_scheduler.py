@@ -17,7 +17,6 @@ from p2pcache.core.swarm.commands import (
     WantedDone,
 )
 from p2pcache.core.swarm.events import (
-    Demanded,
     FetchEnded,
     LeaseGranted,
     Outcome,
@@ -30,6 +29,7 @@ from p2pcache.core.swarm.events import (
     Source,
     TrackerDown,
     TrackerUp,
+    Urgent,
     Wanted,
 )
 from p2pcache.errors import LocalProtocolError
@@ -55,17 +55,17 @@ def test_takes_the_rarest_of_the_window() -> None:
     assert {2: {3}, 3: {2}, 4: {0, 1}}[first.peer] >= {first.run}
 
 
-def test_demanded_runs_come_first() -> None:
+def test_urgent_runs_come_first() -> None:
     desk = Desk(runs=200)
-    desk.do(Demanded(1 << 120))
+    desk.do(Urgent(1 << 120))
     assert of(Request, desk.do(PeerJoined(2, desk.full)))[0].run == 120
 
 
-def test_demanded_runs_come_in_order_and_from_whoever_has_them() -> None:
+def test_urgent_runs_come_in_order_from_any_neighbour_that_has_them() -> None:
     desk = Desk()
     desk.do(PeerJoined(2, 0))
     desk.do(PeerJoined(3, 1 << 50))
-    desk.do(Demanded(1 << 40 | 1 << 45 | 1 << 60))
+    desk.do(Urgent(1 << 40 | 1 << 45 | 1 << 60))
     assert [r.run for r in of(Request, desk.out)] == [50], "no link idles meanwhile"
     out = desk.do(PeerHas(2, desk.full, 9))
     assert [r.run for r in of(Request, out)][:3] == [40, 45, 60]
@@ -75,14 +75,14 @@ def test_demand_that_no_neighbour_can_meet_is_told_to_the_tracker_once() -> None
     desk = Desk()
     desk.up()
     desk.do(PeerJoined(2, 1 << 7))
-    out = desk.do(Demanded(1 << 7 | 1 << 9 | 1 << 11))
-    assert of(LeaseReport, out) == [LeaseReport(demanded=1 << 9 | 1 << 11)]
-    assert not of(LeaseReport, desk.do(Demanded(1 << 9)))
-    assert not of(LeaseReport, desk.do(Demanded(1 << 13))), "in batches"
-    assert of(LeaseReport, desk.sleep(0.06)) == [LeaseReport(demanded=1 << 13)]
+    out = desk.do(Urgent(1 << 7 | 1 << 9 | 1 << 11))
+    assert of(LeaseReport, out) == [LeaseReport(urgent=1 << 9 | 1 << 11)]
+    assert not of(LeaseReport, desk.do(Urgent(1 << 9)))
+    assert not of(LeaseReport, desk.do(Urgent(1 << 13))), "in batches"
+    assert of(LeaseReport, desk.sleep(0.06)) == [LeaseReport(urgent=1 << 13)]
     desk.do(TrackerDown())
     again = of(LeaseReport, desk.do(TrackerUp(9)) + desk.sleep(0.06))
-    assert again == [LeaseReport(demanded=1 << 9 | 1 << 11 | 1 << 13)]
+    assert again == [LeaseReport(urgent=1 << 9 | 1 << 11 | 1 << 13)]
 
 
 def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
@@ -120,11 +120,11 @@ def test_a_wish_for_what_is_here_is_answered_at_once() -> None:
     assert not of(WantedDone, desk.do(RunsProved(1 << 9, Source.LOCAL)))
 
 
-def test_what_is_demanded_is_wanted_too() -> None:
+def test_urgent_runs_are_wanted_too() -> None:
     desk = Desk()
     desk.do(Wanted(0))
     assert not of(Request, desk.do(PeerJoined(2, desk.full)))
-    assert [r.run for r in of(Request, desk.do(Demanded(1 << 20)))] == [20]
+    assert [r.run for r in of(Request, desk.do(Urgent(1 << 20)))] == [20]
 
 
 def test_done_is_announced_at_once_and_then_in_batches() -> None:
@@ -192,9 +192,9 @@ def test_what_a_loader_waits_for_is_asked_of_who_has_it_first() -> None:
     ended = full_room(desk)[0]
     late = 1 << 199
     for peer in desk.s._book.peers.values():
-        desk.s._book.lacks(peer, late)
+        desk.s._book.on_refused(peer, late)
     desk.do(PeerJoined(32, late))
-    desk.do(Demanded(late))
+    desk.do(Urgent(late))
     (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
     assert (again.peer, again.run) == (32, 199)
 
@@ -203,8 +203,8 @@ def test_who_has_just_sent_is_asked_again_though_a_loader_waits_for_what_nobody_
     desk = Desk(runs=200)
     ended = full_room(desk)[0]
     for peer in desk.s._book.peers.values():
-        desk.s._book.lacks(peer, 1 << 199)
-    desk.do(Demanded(1 << 199))
+        desk.s._book.on_refused(peer, 1 << 199)
+    desk.do(Urgent(1 << 199))
     desk.do(PeerHas(ended.peer, 0, 9))
     (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
     assert again.peer == ended.peer
@@ -266,66 +266,6 @@ def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
         desk.do(RequestEnded(request.request, Outcome.LOST))
     for request in again:
         desk.do(RequestEnded(request.request, Outcome.DONE))
-
-
-def test_late_bytes_of_a_peer_that_left_cancel_the_second_request() -> None:
-    desk = Desk(runs=1)
-    (old,) = of(Request, desk.do(PeerJoined(2, 1)))
-    desk.do(PeerLeft(2))
-    (new,) = of(Request, desk.do(PeerJoined(3, 1)))
-    out = desk.do(RequestEnded(old.request, Outcome.DONE))
-    assert of(Cancel, out) == [Cancel(new.request)]
-    assert desk.s.complete
-    desk.do(RequestEnded(new.request, Outcome.CANCELLED))
-
-
-def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(2, desk.full))
-    open_: list[Request] = list(of(Request, desk.out))
-    while desk.s.have.bit_count() < 39:  # peer 2 serves all but the last one
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    (last,) = open_
-    desk.do(PeerJoined(3, desk.full))
-    (twin,) = of(Request, desk.sleep(10))
-    assert (twin.run, twin.peer) == (last.run, 3)
-    out = desk.do(RequestEnded(twin.request, Outcome.DONE))
-    assert of(Cancel, out) == [Cancel(last.request)]
-    assert desk.s.counters.duplicates == 1
-    desk.do(RequestEnded(last.request, Outcome.DONE))  # the cancel came too late
-    assert desk.s.counters.bytes_twice == MB
-
-
-def test_a_second_holder_that_comes_late_is_asked_at_once() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(3, 0))
-    desk.do(PeerJoined(2, desk.full))
-    open_ = of(Request, desk.out)
-    while desk.s.have.bit_count() < 39:
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    assert of(Request, desk.sleep(10)) == [], "nobody else has it"
-    (twin,) = of(Request, desk.do(PeerHas(3, desk.full, 0)))
-    assert (twin.run, twin.peer) == (open_[0].run, 3)
-
-
-def test_a_request_made_on_a_hint_gets_a_twin_too() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(2, desk.full >> 1))
-    desk.do(PeerJoined(3, 0))
-    open_ = of(Request, desk.out)
-    while open_:
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    (last,) = of(Request, desk.do(PeerHas(2, desk.full, 0)))
-    desk.now += 0.1
-    assert of(Request, desk.do(PeerHas(3, desk.full, 0))) == []
-    (twin,) = of(Request, desk.sleep(5))
-    assert (twin.run, twin.peer) == (last.run, 3)
 
 
 def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:

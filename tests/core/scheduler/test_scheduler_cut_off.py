@@ -3,7 +3,6 @@
 from p2pcache.core import bitset
 from p2pcache.core.swarm.commands import Blame, Command, Dial, Fetch, LeaseReport, OriginCorrupt
 from p2pcache.core.swarm.events import (
-    Demanded,
     DialFailed,
     FetchEnded,
     LeaseGranted,
@@ -15,6 +14,7 @@ from p2pcache.core.swarm.events import (
     RunsLost,
     RunsProved,
     Source,
+    Urgent,
     Wanted,
 )
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of, read_all
@@ -147,7 +147,7 @@ def test_two_dozen_others_are_dialled_before_one_believes_to_be_alone() -> None:
 
 def test_what_is_waited_for_comes_first_where_nobody_is_reached() -> None:
     desk = cut_off(runs=400)
-    desk.do(Demanded(1 << 399))
+    desk.do(Urgent(1 << 399))
     fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
     assert fetches[0].run == 399
 
@@ -207,7 +207,7 @@ def test_what_failed_long_before_something_was_wanted_does_not_count() -> None:
     for node in (2, 3):
         desk.do(DialFailed(node))
     desk.sleep(3600)
-    desk.do(Demanded(1 << 5))
+    desk.do(Urgent(1 << 5))
     assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
     desk.do(Members(tuple(range(1, 100))))
     assert of(Fetch, desk.sleep(60)) == [], "those are others"

@@ -138,7 +138,7 @@ def test_runs_that_nobody_has_are_reported_stuck() -> None:
     for r in of(Request, desk.out):
         desk.do(RequestEnded(r.request, Outcome.DONE))
     out = desk.sleep(3 * SETTINGS.stuck_after_s)
-    assert of(Stuck, out)[0] == Stuck(0b1001, lacks=0b1001)
+    assert of(Stuck, out)[0] == Stuck(0b1001, lacking=0b1001)
 
 
 def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:

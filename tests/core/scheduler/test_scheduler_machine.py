@@ -14,7 +14,6 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Cancel, CancelFetch, Command, Dial, Fetch, Request
 from p2pcache.core.swarm.events import (
-    Demanded,
     DialFailed,
     Event,
     FetchEnded,
@@ -32,6 +31,7 @@ from p2pcache.core.swarm.events import (
     Tick,
     TrackerDown,
     TrackerUp,
+    Urgent,
     Wanted,
 )
 
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
                 assert peer not in self.dials
                 self.dials.add(peer)
             case Blame(peer, _):
-                assert peer in self.s._book.barred
+                assert peer in self.s._book.banned
                 self.blamed.add(peer)
             case _:
                 pass
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
         # what a connection refused that is gone says nothing about the next one
-        if outcome is Outcome.REFUSED and self.s._peers._requests.by_number[number].live:
+        if outcome is Outcome.REFUSED and self.s._requester._requests.by_number[number].live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:
@@ -160,8 +160,8 @@ class Machine(RuleBasedStateMachine):
         self.do(RunsLost(runs))
 
     @rule(runs=bits)
-    def demanded(self, runs: int) -> None:
-        self.do(Demanded(runs))
+    def urgent(self, runs: int) -> None:
+        self.do(Urgent(runs))
 
     @rule(runs=bits)
     def wanted(self, runs: int) -> None:
@@ -197,16 +197,12 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def no_link_is_left_idle(self) -> None:
         """With room for requests, no quick neighbour has something that nobody was asked for."""
-        peers = self.s._peers
-        if not peers.idle:
+        limits = self.s._requester._limits
+        if not limits.may_ask(across=True):
             return
         for peer in self.s._book.peers.values():
-            if (
-                peer.rest_until <= self.now
-                and peer.asked < peers._allowance.per_peer
-                and not peer.slow
-            ):
-                assert not peer.have & self.s._mine.free
+            if peer.rest_until <= self.now and peer.in_flight < limits.per_peer and not peer.slow:
+                assert not peer.have & self.s._states.free
 
     def teardown(self) -> None:
         """Replay says the same, and with honest peers everything ends well."""
@@ -230,7 +226,7 @@ class Machine(RuleBasedStateMachine):
             if not self.requests and not self.fetches and wake is not None:
                 self.now = max(self.now, wake)
                 self.do(Tick())
-        assert self.s.complete, self.s.story(bitset.first(self.s._mine.missing))
+        assert self.s.complete, self.s.story(bitset.first(self.s._states.missing))
 
 
 Machine.TestCase.settings = settings(

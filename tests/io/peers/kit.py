@@ -147,7 +147,7 @@ class Port:
     def wants(self) -> bool:
         return self.have_runs() != bitset.full(self.layout.run_count)
 
-    def tempo_s(self) -> float:
+    def pace_s(self) -> float:
         return 0.0
 
     def peer_joined(self, node: int, have: int, load: int) -> None:

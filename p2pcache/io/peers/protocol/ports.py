@@ -83,7 +83,7 @@ class SwarmPort(Protocol):
         """Whether anything is missing."""
         ...
 
-    def tempo_s(self) -> float:
+    def pace_s(self) -> float:
         """Seconds from one new run to the next in this swarm; 0: not known."""
         ...
 

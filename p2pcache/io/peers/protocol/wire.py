@@ -12,7 +12,7 @@ import msgspec
 from p2pcache.core import bitset
 from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, KiB
 from p2pcache.core.format.manifest import MAX_CHUNKS
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import DIGEST_BYTES
 
@@ -22,8 +22,8 @@ FLAG = 1  # flag bit 0; its meaning depends on the frame
 _URGENT = 2  # flag bit 1 of a REQUEST
 _WARM = 4  # flag bit 2 of one with FLAG: before the others in the background; older releases pass over it
 _TURN_FLAGS = {
-    Turn.URGENT: _URGENT, Turn.USUAL: 0,
-    Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG,
+    Priority.URGENT: _URGENT, Priority.USUAL: 0,
+    Priority.WARM: FLAG | _WARM, Priority.BACKGROUND: FLAG,
 }  # fmt: skip
 MAX_STREAM = 0xFFFF
 MAX_REASON_BYTES = 200
@@ -215,7 +215,9 @@ def parse_have(frame: Frame, run_count: int) -> int:
     return int.from_bytes(bitmap, "little")
 
 
-def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.USUAL) -> bytes:
+def request(
+    stream: int, number: int, first: int, count: int, turn: Priority = Priority.USUAL
+) -> bytes:
     """A REQUEST for `count` chunks from `first`."""
     payload = _COUNT.pack(count)
     return pack(
@@ -223,11 +225,11 @@ def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.
     )
 
 
-def turn_of(frame: Frame) -> Turn:
+def turn_of(frame: Frame) -> Priority:
     """When a REQUEST wants to be served."""
     if frame.flags & FLAG:
-        return Turn.WARM if frame.flags & _WARM else Turn.BACKGROUND
-    return Turn.URGENT if frame.flags & _URGENT else Turn.USUAL
+        return Priority.WARM if frame.flags & _WARM else Priority.BACKGROUND
+    return Priority.URGENT if frame.flags & _URGENT else Priority.USUAL
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Hello, Welcome, confirm, hello
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
 from p2pcache.ids import format_node
 from p2pcache.io.peers.hub import Hub
@@ -36,7 +36,7 @@ class Asked:
     digest: str
     port: SwarmPort
     spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    turn: Turn  # as its server is told
+    turn: Priority  # as its server is told
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
@@ -119,7 +119,7 @@ class Requester:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def ask(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
+    def ask(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
         """Ask for spans of chunks, one after the other; False: the model isn't joined here."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._connection is None:

@@ -159,7 +159,7 @@ class Serving:
             return
         upload = Upload(
             self.connection, session.number, number, chunks, port.store, self._upload_ended,
-            self._room, port.tempo_s,
+            self._room, port.pace_s,
         )  # fmt: skip
         self._uploads[number] = upload
         if not self._hub.uploads.offer(upload, wire.turn_of(frame)):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn, UploadQueue
+from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.upload_queue import UploadQueue
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.disk.region_hash import OF_DISKS
 from p2pcache.io.peers.protocol.limits import TokenBucket
@@ -30,9 +31,9 @@ class Upload:
         "number",
         "on_ended",
         "on_room",
+        "pace_s",
         "store",
         "stream",
-        "tempo_s",
     )
 
     def __init__(
@@ -44,7 +45,7 @@ class Upload:
         store: ChunkStore,
         on_ended: Callable[["Upload", str], None],
         on_room: Callable[["Upload"], None],
-        tempo_s: Callable[[], float],
+        pace_s: Callable[[], float],
     ) -> None:
         """What to send where.
 
@@ -57,7 +58,7 @@ class Upload:
             on_ended: told once on the loop's thread; the text says why something is left unsent,
                 "" if nothing is.
             on_room: told on the loop's thread when it was answered BUSY and there is room now.
-            tempo_s: how quickly new runs appear in its swarm, as `SwarmPort.tempo_s`.
+            pace_s: how quickly new runs appear in its swarm, as `SwarmPort.pace_s`.
         """
         self.connection = connection
         self.stream = stream
@@ -66,7 +67,7 @@ class Upload:
         self.store = store
         self.on_ended = on_ended
         self.on_room = on_room
-        self.tempo_s = tempo_s
+        self.pace_s = pace_s
         self.cancelled = False
 
 
@@ -96,13 +97,13 @@ class Uploads:
 
     def limit(self, slots: int) -> None:
         """Send so many at once at most, and no more than the settings say."""
-        self._queue.limit(slots)
+        self._queue.limit_slots(slots)
         self._start()
         self._call()
 
-    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
+    def offer(self, upload: Upload, turn: Priority = Priority.USUAL) -> bool:
         """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
-        self._queue.look(time.monotonic())
+        self._queue.mark_slow_receivers(time.monotonic())
         if not self._queue.offer(upload.connection.serial, upload, turn):
             return False
         self.idle.clear()
@@ -117,7 +118,7 @@ class Uploads:
 
     def leave(self, connection: Connection) -> None:
         """A connection is gone: forget what waited. What is active ends by itself."""
-        for upload in self._queue.leave(connection.serial):
+        for upload in self._queue.on_peer_gone(connection.serial):
             self._over(upload, "the connection is gone")
 
     def close(self) -> None:
@@ -129,18 +130,18 @@ class Uploads:
         self._workers.stop()
 
     def _start(self) -> None:
-        while (begun := self._queue.start()) is not None:
+        while (begun := self._queue.start_next()) is not None:
             upload = begun[1]
             upload.connection.uploading = True
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
-        self._queue.look(time.monotonic())
+        self._queue.mark_slow_receivers(time.monotonic())
 
     def _ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
-        tempo_s = upload.tempo_s()
-        self._queue.ended(connection.serial, upload, None if left else took_s, tempo_s)
-        self._queue.look(time.monotonic())
+        pace_s = upload.pace_s()
+        self._queue.on_upload_ended(connection.serial, upload, None if left else took_s, pace_s)
+        self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # what was queued while the thread held the write side
@@ -148,7 +149,7 @@ class Uploads:
         self._call()
 
     def _call(self) -> None:
-        for refused in self._queue.vacant():
+        for refused in self._queue.recall():
             refused.on_room(refused)
 
     def _over(self, upload: Upload, left: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from p2pcache.core.swarm.commands import Request
 from p2pcache.core.swarm.events import Outcome, PeerHas, PeerLeft, RequestEnded
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
 
 TOOK_S = 1.0  # each run
@@ -63,9 +63,9 @@ def test_what_waits_takes_the_place_of_a_request_that_ends_badly(outcome: Outcom
     desk, sent = busy_desk()
     assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
     assert end(desk, sent[2], outcome) == [], "as many flow as may"
-    assert desk.s._peers._requests.flowing == SETTINGS.outstanding
+    assert desk.s._requester._requests.flowing == SETTINGS.outstanding
     desk.do(PeerLeft(2))
-    assert desk.s._peers._requests.flowing == SETTINGS.outstanding - 1
+    assert desk.s._requester._requests.flowing == SETTINGS.outstanding - 1
 
 
 def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
@@ -120,18 +120,21 @@ def test_who_finds_places_nowhere_asks_urgently() -> None:
     desk = Desk(runs=1000)
     first = desk.meet(dict.fromkeys(SENDERS, desk.full))
     half = SETTINGS.outstanding // 2
-    assert [one.turn is Turn.URGENT for one in first] == [
+    assert [one.priority is Priority.URGENT for one in first] == [
         n < half for n in range(SETTINGS.outstanding)
     ]
     for one in first[half:]:
         end(desk, one, Outcome.BUSY)
     asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
     assert len(asked) == SETTINGS.outstanding - half
-    assert not any(one.turn is Turn.URGENT for one in asked), "it has half of what it may ask for"
+    assert not any(one.priority is Priority.URGENT for one in asked), (
+        "it has half of what it may ask for"
+    )
     for one in (*asked, *first[:half]):
         end(desk, one, Outcome.BUSY)
     assert any(
-        one.turn is Turn.URGENT for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+        one.priority is Priority.URGENT
+        for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
     )
 
 
@@ -139,4 +142,4 @@ def test_where_little_is_in_reach_nobody_is_shut_out() -> None:
     desk = Desk(runs=1000)
     asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
     assert asked
-    assert not any(one.turn is Turn.URGENT for one in asked)
+    assert not any(one.priority is Priority.URGENT for one in asked)
