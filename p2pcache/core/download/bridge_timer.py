@@ -29,7 +29,7 @@ class BridgeTimer:
         """A run came."""
         self._waits_since = now
 
-    def review(self, requests: Iterable[PeerRequest], now: float) -> float:
+    def look_beyond(self, requests: Iterable[PeerRequest], now: float) -> float:
         """Look at what waits beyond the boundaries, if it is time to; returns the next deadline.
 
         Args:

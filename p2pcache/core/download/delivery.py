@@ -7,22 +7,20 @@ origin. A doubted neighbour is asked for one run now and then, and is believed a
 """
 
 from p2pcache.core.download.in_flight import Requests
+from p2pcache.core.download.settings import (
+    BROKEN,
+    LATELY,
+    MOST_TURNS,
+    PATIENT,
+    REFUSAL_REVIEW_S,
+    UNMEASURED,
+)
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import NodeId
-
-# Usual request times for which a crowded neighbour may refuse all requests: its slots aren't dealt out evenly.
-_PATIENT = 8
-# Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
-_UNMEASURED = 2
-# Uploads before ours that are believed: at a slow node each may take a whole round of slots.
-_MOST_TURNS = 4
-_LATELY = 4  # longest rests after a refusal: a neighbour that refused earlier wasn't asked since
-_REVIEW_S = 0.25  # between two reviews of refusals
-_BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
 
 
 class Deliveries:
@@ -62,7 +60,7 @@ class Deliveries:
         elif peer.node in self.in_vain:
             self._book.doubt(peer)
             self.doubted.append(peer.node)
-        elif self._broken.get(peer.node, (0, peer))[0] >= _BROKEN:
+        elif self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
             self._doubt(peer)
 
     def on_run(self, peer: Peer) -> None:
@@ -89,7 +87,7 @@ class Deliveries:
         elif last is not peer:
             self._broken[peer.node] = count + 1, peer
 
-    def review(self, now: float, progress_at: float) -> None:
+    def doubt_refusers(self, now: float, progress_at: float) -> None:
         """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
 
         While a swarm moves, a node is refused because others are served.
@@ -100,8 +98,8 @@ class Deliveries:
         """
         if now < max(self._review_at, progress_at + self._settings.stuck_after_s):
             return
-        self._review_at = now + _REVIEW_S
-        lately = now - _LATELY * self._settings.busy_backoff_max_s
+        self._review_at = now + REFUSAL_REVIEW_S
+        lately = now - LATELY * self._settings.busy_backoff_max_s
         for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
             since = max(peer.refused_since, progress_at)
             if peer.refused_at >= lately and now >= since + self._patience_s(peer):
@@ -110,10 +108,10 @@ class Deliveries:
     def _patience_s(self, peer: Peer) -> float:
         """Seconds for which this neighbour may refuse everything."""
         if self._timing.is_unknown:
-            others = max(1, min(peer.load, _MOST_TURNS))
-            return _UNMEASURED * self._settings.owner_patience_s * others
+            others = max(1, min(peer.load, MOST_TURNS))
+            return UNMEASURED * self._settings.owner_patience_s * others
         usual_s = self._timing.usual_s(across=peer.distance > 0)
-        return max(self._settings.stuck_after_s, _PATIENT * usual_s)
+        return max(self._settings.stuck_after_s, PATIENT * usual_s)
 
     def _doubt(self, peer: Peer) -> None:
         if peer.delivers and self._book.peers.get(peer.node) is peer:

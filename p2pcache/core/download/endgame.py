@@ -7,6 +7,7 @@ from random import Random
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
+from p2pcache.core.download.settings import ANYWHERE, NOT_YET
 from p2pcache.core.origin.origin_reader import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -15,9 +16,6 @@ from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import RunSet
-
-_NOT_YET = 2  # times the patience while free runs remain: they will come into reach soon
-_ANYWHERE = 2  # times the limit after which a neighbour beyond a boundary may be asked, too
 
 
 class Endgame:
@@ -62,7 +60,7 @@ class Endgame:
             now: seconds.
         """
         self.overdue, self.deadline = 0, math.inf
-        times = _NOT_YET if self._states.free else 1
+        times = NOT_YET if self._states.free else 1
         in_flight: list[PeerRequest | Reading] = [*self._requests.by_number.values()]
         if self._states.fetching & self._book.rarity.held:
             in_flight += readings
@@ -78,7 +76,7 @@ class Endgame:
             if now < since + limit_s:
                 self.deadline = min(self.deadline, since + limit_s)
                 continue
-            anywhere_at = since + _ANYWHERE * limit_s
+            anywhere_at = since + ANYWHERE * limit_s
             choice = self._other_peer(one.run, first, now, anywhere=now >= anywhere_at)
             if choice.peer is not None:
                 yield one, choice.peer

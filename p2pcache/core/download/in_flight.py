@@ -62,7 +62,7 @@ class Requests:
         self.probes = 0  # live ones
         self.live_bytes = 0
 
-    def add(
+    def on_sent(
         self, peer: Peer, run: RunIndex, now: float, *, waits: bool = False, duplicate: bool = False
     ) -> int:
         """A request goes out; returns its number.
@@ -98,7 +98,7 @@ class Requests:
         self._states.end_request(self._states.requested & ~kept)
 
     def pop(self, number: int) -> PeerRequest:
-        """A request has ended; if it is live, `release` it.
+        """A request has ended; if it is live, `retire` it.
 
         Raises:
             LocalProtocolError: no such request is in flight.
@@ -108,7 +108,7 @@ class Requests:
             raise LocalProtocolError(f"request {number} ended, but isn't in flight")
         return request
 
-    def release(self, request: PeerRequest, now: float, answer_s: float) -> None:
+    def retire(self, request: PeerRequest, now: float, answer_s: float) -> None:
         """A request isn't live any more. The caller counts it down at its peer.
 
         Args:

@@ -6,13 +6,12 @@ from random import Random
 from typing import NamedTuple
 
 from p2pcache.core import bitset
+from p2pcache.core.download.settings import TIE_LIMIT
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.racks.bridges import EVERYWHERE, Reach
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import RunIndex, RunSet
-
-_TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
 
 
 class PeerChoice(NamedTuple):
@@ -48,7 +47,7 @@ def choose_run(
 
 def any_of(runs: RunSet, dice: Random) -> RunIndex:
     """One of the lowest few of these runs, by dice."""
-    skip = int(dice.random() * min(runs.bit_count(), _TIE_LIMIT))
+    skip = int(dice.random() * min(runs.bit_count(), TIE_LIMIT))
     for _ in range(skip):
         runs &= runs - 1
     return bitset.first(runs)

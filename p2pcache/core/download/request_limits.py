@@ -2,22 +2,20 @@
 
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
+from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 
-_FEW_PEERS = 3  # with fewer neighbours each may owe us several runs
-_NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
-
 
 class RequestLimits:
-    """Limits, as of the last review of the neighbours."""
+    """Limits, as of the last `measure`."""
 
     def __init__(
         self, requests: Requests, states: RunStates, book: PeerBook, settings: SwarmSettings
     ) -> None:
-        """The usual limits, until the first `review`."""
+        """The usual limits, until the first `measure`."""
         self._requests = requests
         self._states = states
         self._book = book
@@ -26,7 +24,7 @@ class RequestLimits:
         self._link_requests = 0  # more, for the links to all neighbours
         self._catch_up = 0  # more, because we are behind
 
-    def review(self) -> None:
+    def measure(self) -> None:
         """See how far behind the neighbours we are, and what the links hold."""
         self._catch_up = self._book.catch_up_requests(self._states.missing)
         self.on_link_measured()
@@ -52,7 +50,7 @@ class RequestLimits:
         if across or not self._book.has_boundaries:
             return False
         live = (one for one in self._requests.by_number.values() if one.live)
-        return sum(1 for one in live if not one.peer.distance) < _NEAR_PLACES
+        return sum(1 for one in live if not one.peer.distance) < NEAR_PLACES
 
     @property
     def full(self) -> bool:
@@ -85,5 +83,5 @@ class RequestLimits:
         Neighbours count that have nothing for us at this moment: they soon will, and while several requests wait at
         one neighbour the others stand idle.
         """
-        few = len(self._book.peers) < _FEW_PEERS
+        few = len(self._book.peers) < FEW_PEERS
         return self._settings.outstanding_few_peers if few else 1

@@ -11,6 +11,7 @@ from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
+from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
 from p2pcache.core.origin.origin_reader import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -24,12 +25,6 @@ from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Story
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import RunIndex, RunSet
-
-_LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
-_REVIEW_S = 0.25  # between two reviews of neighbours and pace
-_LOST_PAUSE_S = 1.0  # rest of a neighbour whose request was LOST: PeerLeft usually follows
-# Of a rest after BUSY, or all nodes that were refused would come back together: the least, and dice add up to this.
-_JITTER_LEAST, _JITTER_MORE = 0.6, 0.8
 
 
 class RequestPass(NamedTuple):
@@ -192,7 +187,7 @@ class Requester:
                 counters.refused += 1
                 self._book.on_refused(peer, 1 << request.run)
             elif outcome is not Outcome.CANCELLED:
-                peer.rest_until = now + _LOST_PAUSE_S
+                peer.rest_until = now + LOST_PAUSE_S
                 self.deliveries.on_failure(peer, outcome)
 
     def _on_run(self, request: PeerRequest, now: float) -> None:
@@ -205,7 +200,7 @@ class Requester:
         self._timing.on_run(now - request.since, across=peer.distance > 0)
 
     def _rest(self, peer: Peer, now: float) -> None:
-        jitter = _JITTER_LEAST + _JITTER_MORE * self._dice.random()
+        jitter = JITTER_LEAST + JITTER_MORE * self._dice.random()
         settings = self._settings
         peer.on_busy(now, settings.busy_backoff_s * jitter, settings.busy_backoff_max_s * jitter)
 
@@ -221,7 +216,7 @@ class Requester:
         out.append(Blame(node, request.run))
 
     def _release(self, request: PeerRequest, now: float) -> None:
-        self._requests.release(request, now, self._timing.answer_s)
+        self._requests.retire(request, now, self._timing.answer_s)
 
     # -- what to do ---------------------------------------------------------------------------
 
@@ -233,7 +228,7 @@ class Requester:
             now: seconds.
             out: commands are added here.
         """
-        self.deadline = self._bridge_timer.review(self._requests.by_number.values(), now)
+        self.deadline = self._bridge_timer.look_beyond(self._requests.by_number.values(), now)
         if now >= self._review_at:
             self._review(now)
         retry_at = math.inf
@@ -280,7 +275,7 @@ class Requester:
         """
         if self._limits.full:
             return
-        lead_s = _LEAD * self._timing.answer_s
+        lead_s = LEAD * self._timing.answer_s
         for request in list(self._requests.by_number.values()):
             peer = request.peer
             if request.asked_ahead or not request.live or peer.in_flight != 1:
@@ -311,11 +306,11 @@ class Requester:
         return math.inf
 
     def _review(self, now: float) -> None:
-        self._review_at = now + _REVIEW_S
-        self._book.review(now)
+        self._review_at = now + REVIEW_S
+        self._book.rate_peers(now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
-        self._timing.review()
-        self._limits.review()
+        self._timing.take_medians()
+        self._limits.measure()
 
     @property
     def _reach(self) -> Reach:
@@ -334,7 +329,7 @@ class Requester:
         self, peer: Peer, run: RunIndex, now: float, out: list[Command],
         *, duplicate: bool = False, waits: bool = False,
     ) -> None:  # fmt: skip
-        number = self._requests.add(peer, run, now, waits=waits, duplicate=duplicate)
+        number = self._requests.on_sent(peer, run, now, waits=waits, duplicate=duplicate)
         self.deadline = min(self.deadline, now + self._endgame.patience_s(peer))
         peer.on_request(now)
         self._story.counters.requests += 1

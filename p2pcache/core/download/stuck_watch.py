@@ -4,13 +4,12 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.download.delivery import Deliveries
+from p2pcache.core.download.settings import STUCK_AT_ONCE
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Command, Stuck
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import NodeId, RunSet
-
-_STUCK_AT_ONCE = 64  # runs in one Stuck notice: as many as a tracker looks into at once
 
 
 class StuckReport(NamedTuple):
@@ -49,7 +48,7 @@ class StuckWatch:
             self._suspects |= peer.have & self._states.needed
             self.deadline = now
 
-    def review(self, progress_at: float, now: float) -> StuckReport:
+    def find_stuck(self, progress_at: float, now: float) -> StuckReport:
         """Find the stuck runs.
 
         Args:
@@ -73,10 +72,10 @@ class StuckWatch:
         """Tell the tracker of stuck runs, and of neighbours that claim to have them.
 
         Args:
-            found: the outcome of `review`.
+            found: the outcome of `find_stuck`.
             out: commands are added here.
         """
-        peers, runs = self._book.peers, bitset.lowest(found.stuck, _STUCK_AT_ONCE)
+        peers, runs = self._book.peers, bitset.lowest(found.stuck, STUCK_AT_ONCE)
         failing = sorted(
             node
             for node in self._deliveries.in_vain

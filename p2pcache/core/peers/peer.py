@@ -1,14 +1,8 @@
 """One neighbour: what it has, how quick it is, and how much the link to it holds."""
 
 from p2pcache.core import backoff
+from p2pcache.core.peers.settings import FADE, LEAST_REST_S, STALL_PAUSE_MAX_S, STALL_PAUSE_S
 from p2pcache.ids import NodeId, RunSet
-
-_FADE = 0.8  # weight of the past for each ended request: about the last five decide
-_LEAST_REST_S = (
-    0.01  # after BUSY, even if a recall comes: bounds questions a second to one neighbour
-)
-_STALL_PAUSE_S = 1.0  # doubled with each stall in a row
-_STALL_PAUSE_MAX_S = 30.0
 
 
 class BandwidthDelay:
@@ -125,8 +119,8 @@ class Peer:
             now: seconds.
         """
         self.in_flight -= 1
-        self.rated_bytes = self.rated_bytes * _FADE + nbytes
-        self.rated_s = self.rated_s * _FADE + now - self.progress_at
+        self.rated_bytes = self.rated_bytes * FADE + nbytes
+        self.rated_s = self.rated_s * FADE + now - self.progress_at
         self.progress_at = now
         self.bdp.on_bytes(nbytes, now)
         if nbytes:
@@ -155,14 +149,14 @@ class Peer:
         if not self.refusals or self.stalls:
             return False
         self.refused_since = now  # it serves others, so its refusals were no sign of a hang
-        self.rest_until = min(self.rest_until, max(now, self.refused_at + _LEAST_REST_S))
+        self.rest_until = min(self.rest_until, max(now, self.refused_at + LEAST_REST_S))
         return True
 
     def on_stall(self, now: float) -> None:
         """It owed us bytes and sent none for too long: let it rest, longer with each stall in a row."""
         if now < self.rest_until and self.stalls:
             return  # several requests in flight stall in one silence
-        self.rest_until = now + backoff.pause_s(_STALL_PAUSE_S, _STALL_PAUSE_MAX_S, self.stalls)
+        self.rest_until = now + backoff.pause_s(STALL_PAUSE_S, STALL_PAUSE_MAX_S, self.stalls)
         self.stalls += 1
 
     def rate(self, now: float, patience_s: float) -> float | None:

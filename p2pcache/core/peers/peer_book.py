@@ -5,20 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
+from p2pcache.core.peers.settings import BEHIND, CATCH_UP_MOST, FAR_BEHIND, OLD_HOLDERS, RATED_PEERS
 from p2pcache.core.racks.bridges import Boundaries, Reach
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.stats import Straggler, median
 from p2pcache.core.swarm.snapshot import PeerView
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-_RATED = 3  # neighbours with a rate below which none is called slow
-# Catching up: requests more than usual. Enough to catch up, and no burden where a slow link is the reason.
-_CATCH_UP_MOST = 2
-_OLD_HOLDERS = 0.75  # part of the neighbours that have an old run
-_BEHIND = (
-    0.4  # part of the needed runs in reach that are old: in a gust each node lacks some old runs
-)
-_FAR_BEHIND = 8  # usual requests in reach: a node that lacks more came late, or has a slow link
 
 
 class PeerBook:
@@ -40,7 +32,7 @@ class PeerBook:
         """
         self._settings = settings
         self._boundaries = boundaries
-        self._slow_peer = Straggler(ratio=1.0 / settings.slow_peer_ratio, min_samples=_RATED)
+        self._slow_peer = Straggler(ratio=1.0 / settings.slow_peer_ratio, min_samples=RATED_PEERS)
         self._near: list[RunSet] = [0, 0, 0]  # of fit neighbours in our rack, our site, anywhere
         self.peers: dict[NodeId, Peer] = {}
         self.rarity = Rarity()
@@ -50,7 +42,9 @@ class PeerBook:
 
     # -- what happened ------------------------------------------------------------------------
 
-    def add(self, node: NodeId, have: RunSet, now: float, rtt_s: float = 0.0) -> Peer | None:
+    def on_connected(
+        self, node: NodeId, have: RunSet, now: float, rtt_s: float = 0.0
+    ) -> Peer | None:
         """A neighbour connected, for the first time or again; None if it is banned.
 
         Args:
@@ -59,7 +53,7 @@ class PeerBook:
             now: seconds.
             rtt_s: the shortest round trip to it; 0: not known.
         """
-        self.remove(node)
+        self.on_disconnected(node)
         if node in self.banned:
             return None
         peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node), rtt_s)
@@ -67,7 +61,7 @@ class PeerBook:
         self._add_near(peer, have)
         return peer
 
-    def remove(self, node: NodeId) -> Peer | None:
+    def on_disconnected(self, node: NodeId) -> Peer | None:
         """A neighbour is gone; None if it wasn't one."""
         peer = self.peers.pop(node, None)
         if peer is not None:
@@ -78,7 +72,7 @@ class PeerBook:
     def ban(self, node: NodeId, run: RunIndex) -> None:
         """A node sent wrong bytes of this run: never ask it again."""
         self.banned[node] = run
-        self.remove(node)
+        self.on_disconnected(node)
 
     def doubt(self, peer: Peer) -> None:
         """A neighbour doesn't deliver: what it claims to have doesn't count."""
@@ -103,7 +97,7 @@ class PeerBook:
                 self._count(peer, fresh)
                 self._add_near(peer, fresh)
             else:  # nine events of ten end here
-                self.rarity.add(fresh)
+                self.rarity.add_holder(fresh)
         return fresh
 
     def on_refused(self, peer: Peer, runs: RunSet) -> None:
@@ -129,10 +123,10 @@ class PeerBook:
         self.rarity_in_rack = Rarity() if self._boundaries.active else self.rarity
         for peer in self.peers.values() if self._boundaries.active else ():
             if not peer.distance and peer.delivers:
-                self.rarity_in_rack.add(peer.have)
+                self.rarity_in_rack.add_holder(peer.have)
         self._find_near()
 
-    def review(self, now: float) -> None:
+    def rate_peers(self, now: float) -> None:
         """Judge again which neighbours are slow; O(neighbours)."""
         settings = self._settings
         rates: dict[NodeId, float] = {}
@@ -193,12 +187,12 @@ class PeerBook:
         have. (How many runs they have isn't known: they tell us only of runs that we lack.)
         """
         usual = self._settings.outstanding
-        holders = math.ceil(_OLD_HOLDERS * len(self.peers))
+        holders = math.ceil(OLD_HOLDERS * len(self.peers))
         in_reach = (missing & self.rarity.held).bit_count()
-        if not holders or in_reach > _FAR_BEHIND * usual:
+        if not holders or in_reach > FAR_BEHIND * usual:
             return 0
         old = (missing & self.rarity.at_least(holders)).bit_count()
-        return min(old // usual, _CATCH_UP_MOST) if old >= _BEHIND * in_reach else 0
+        return min(old // usual, CATCH_UP_MOST) if old >= BEHIND * in_reach else 0
 
     def fit_runs(self) -> RunSet:
         """Runs that a fit neighbour has."""
@@ -221,8 +215,8 @@ class PeerBook:
         """Assert the invariants."""
         counted, near = Rarity(), Rarity()
         for peer in self.peers.values():
-            counted.add(peer.have if peer.delivers else 0)
-            near.add(peer.have if peer.delivers and not peer.distance else 0)
+            counted.add_holder(peer.have if peer.delivers else 0)
+            near.add_holder(peer.have if peer.delivers and not peer.distance else 0)
             assert peer.node not in self.banned
             assert peer.in_flight >= 0
         for kept, seen in ((self.rarity, counted), (self.rarity_in_rack, near)):
@@ -234,16 +228,16 @@ class PeerBook:
     # -- within -------------------------------------------------------------------------------
 
     def _count(self, peer: Peer, runs: RunSet) -> None:
-        self.rarity.add(runs)
+        self.rarity.add_holder(runs)
         if self._boundaries.active and not peer.distance:
-            self.rarity_in_rack.add(runs)
+            self.rarity_in_rack.add_holder(runs)
 
     def _discount(self, peer: Peer, runs: RunSet) -> None:
         if not peer.delivers:
             return
-        self.rarity.remove(runs)
+        self.rarity.remove_holder(runs)
         if self._boundaries.active and not peer.distance:
-            self.rarity_in_rack.remove(runs)
+            self.rarity_in_rack.remove_holder(runs)
 
     def _add_near(self, peer: Peer, runs: RunSet) -> None:
         if self._boundaries.active and not peer.slow and not peer.stalls:

@@ -17,7 +17,7 @@ class Rarity:
         """No run has a holder."""
         self.planes: list[RunSet] = []  # least significant first; the last one may be 0
 
-    def add(self, runs: RunSet) -> None:
+    def add_holder(self, runs: RunSet) -> None:
         """Each of these runs has one more holder."""
         i = 0
         while runs:
@@ -28,7 +28,7 @@ class Rarity:
             runs &= plane  # the carry
             i += 1
 
-    def remove(self, runs: RunSet) -> None:
+    def remove_holder(self, runs: RunSet) -> None:
         """Each of these runs has one holder less; it must have one."""
         i = 0
         while runs:

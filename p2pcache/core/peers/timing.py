@@ -4,31 +4,27 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from p2pcache.core.stats import RollingMedian, median
-
-_DURATIONS = 31  # requests whose median is the usual duration
-_ANSWERS = 15  # answers whose median is the usual time until a first byte
-_FIRST = 7  # requests after which the median means something
-_BRIDGE_PATIENCE = 4.0  # usual requests: a bridge asks for a run, and then its rack asks it
-_BRIDGE_PATIENCE_MAX_S = 10.0  # while no request has ended yet, and on the slowest links
-
-_STEPS = (
-    15  # new runs, or gusts of them, that the pace is taken of: the last few seconds of a storm
+from p2pcache.core.peers.settings import (
+    ANSWERS,
+    BRIDGE_PATIENCE,
+    BRIDGE_PATIENCE_MAX_S,
+    DURATIONS,
+    FIRST_REQUESTS,
+    FIRST_STEPS_S,
+    KNOWN_STEPS,
+    STEPS,
 )
-_KNOWN = 4  # steps below which the pace is unknown: the first one is what was there when we came
-# Time in which the first few runs may fail to come. Without a bound, a node that pulls a model of three runs would wait
-# for ever to learn a pace.
-_FIRST_STEPS_S = 6.0
+from p2pcache.core.stats import RollingMedian, median
 
 
 class RequestTiming:
-    """How long requests take, as of the last `review`: within the rack, and across a boundary."""
+    """How long requests take, as of the last `take_medians`: within the rack, and across a boundary."""
 
     def __init__(self) -> None:
         """Nothing is known: a request takes for ever."""
-        self._near = RollingMedian(_DURATIONS)  # seconds, within the rack
-        self._far = RollingMedian(_DURATIONS)  # seconds, across a boundary
-        self._answers = RollingMedian(_ANSWERS)  # seconds
+        self._near = RollingMedian(DURATIONS)  # seconds, within the rack
+        self._far = RollingMedian(DURATIONS)  # seconds, across a boundary
+        self._answers = RollingMedian(ANSWERS)  # seconds
         self._near_s = self._far_s = math.inf
         self.answer_s = 0.0  # from a request to the first byte of its answer; 0: not known
 
@@ -44,10 +40,10 @@ class RequestTiming:
             across: whether it came across a boundary.
         """
         (self._far if across else self._near).add(took_s)
-        if self._near_s == math.inf and len(self._near) == _FIRST:
-            self.review()  # a whole model may be here before the next review
+        if self._near_s == math.inf and len(self._near) == FIRST_REQUESTS:
+            self.take_medians()  # a whole model may be here before they are taken next
 
-    def review(self) -> None:
+    def take_medians(self) -> None:
         """Take the medians again. If nothing is known of one side, it is taken for as quick as the other."""
         near_s, far_s = self._near.median, self._far.median
         self._near_s = near_s or far_s or math.inf
@@ -73,7 +69,7 @@ class RequestTiming:
         usual_s = (
             median([*ages_s, *self._far.samples]) if ages_s else max(self._near_s, self._far_s)
         )
-        return min(max(least_s, _BRIDGE_PATIENCE * usual_s), _BRIDGE_PATIENCE_MAX_S)
+        return min(max(least_s, BRIDGE_PATIENCE * usual_s), BRIDGE_PATIENCE_MAX_S)
 
 
 class SwarmPace:
@@ -81,8 +77,8 @@ class SwarmPace:
 
     def __init__(self, now: float) -> None:
         """Nothing has come yet."""
-        self._steps_s = RollingMedian(_STEPS)  # seconds for each new run of a gust
-        self._gusts: deque[tuple[float, int]] = deque(maxlen=_STEPS)  # seconds, new runs in them
+        self._steps_s = RollingMedian(STEPS)  # seconds for each new run of a gust
+        self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
         self._count = 0
         self._at = 0.0
         self._began = now
@@ -114,14 +110,14 @@ class SwarmPace:
     @property
     def median_s(self) -> float:
         """Seconds from one new run to the next, the median; 0: not known."""
-        return self._steps_s.median if len(self._steps_s) >= _KNOWN else 0.0
+        return self._steps_s.median if len(self._steps_s) >= KNOWN_STEPS else 0.0
 
     @property
     def mean_s(self) -> float:
         """The mean, which gusts don't change but pauses do; 0: not known."""
         runs = sum(count for _, count in self._gusts)
-        return sum(seconds for seconds, _ in self._gusts) / runs if runs >= _KNOWN else 0.0
+        return sum(seconds for seconds, _ in self._gusts) / runs if runs >= KNOWN_STEPS else 0.0
 
     def estimated_s(self, now: float) -> float:
         """`least_mean_s`; while it is unknown, the time in which the first few runs haven't come, up to a limit."""
-        return self.least_mean_s or min(_FIRST_STEPS_S, now - self._began) / _KNOWN
+        return self.least_mean_s or min(FIRST_STEPS_S, now - self._began) / KNOWN_STEPS

@@ -18,15 +18,15 @@ class HaveBatch:
         self._runs: RunSet = 0
         self._sent_at = -math.inf
 
-    def add(self, runs: RunSet) -> None:
+    def on_proved(self, runs: RunSet) -> None:
         """These runs are proved."""
         self._runs |= runs
 
-    def remove(self, runs: RunSet) -> None:
+    def on_lost(self, runs: RunSet) -> None:
         """These runs are missing again."""
         self._runs &= ~runs
 
-    def send(self, now: float, out: list[commands.Command]) -> None:
+    def announce(self, now: float, out: list[commands.Command]) -> None:
         """Announce the batch if it is due.
 
         Args:

@@ -107,14 +107,14 @@ class Scheduler:
         self._handlers[type(event)](event, now)
         requester = self._requester
         if now >= requester.deadline:
-            requester.deliveries.review(now, self._progress_at)
+            requester.deliveries.doubt_refusers(now, self._progress_at)
             requester.act(self._origin.readings.values(), now, out)
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
         # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.listens:
             self._origin.act(now, now - self._progress_at, out)
-        self._have_batch.send(now, out)
+        self._have_batch.announce(now, out)
         if self._tracker_up and now >= self._stuck.deadline:
             self._report_stuck(now)
         return out
@@ -206,7 +206,7 @@ class Scheduler:
 
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
-        peer = self._book.add(event.peer, event.have & self._states.full, now, event.rtt_s)
+        peer = self._book.on_connected(event.peer, event.have & self._states.full, now, event.rtt_s)
         self._origin.joined(event.peer)
         if peer is not None:
             self._requester.deliveries.on_connected(peer)
@@ -219,7 +219,7 @@ class Scheduler:
             self._origin.left(event.peer, now)
 
     def _drop(self, node: int, now: float) -> bool:
-        peer = self._book.remove(node)
+        peer = self._book.on_disconnected(node)
         if peer is not None:
             self._requester.on_peer_gone(peer, now)
         return peer is not None
@@ -269,8 +269,8 @@ class Scheduler:
             return
         self._origin.proved(fresh, self._out)
         self._requester.on_proved(fresh, now, self._out)
-        self._states.prove(fresh)
-        self._have_batch.add(fresh)
+        self._states.set_proved(fresh)
+        self._have_batch.on_proved(fresh)
         self._progress_at = now
         if self._states.needed:
             self._requester.deadline = now
@@ -293,7 +293,7 @@ class Scheduler:
         self._change_needs(self._lose, event.runs, now)
 
     def _lose(self, runs: RunSet) -> None:
-        self._have_batch.remove(self._states.lose(runs))
+        self._have_batch.on_lost(self._states.set_lost(runs))
 
     def _on_urgent(self, event: events.Urgent, now: float) -> None:
         self._change_needs(self._states.make_urgent, event.runs, now)
@@ -376,7 +376,7 @@ class Scheduler:
 
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
-        found = self._stuck.review(self._progress_at, now)
+        found = self._stuck.find_stuck(self._progress_at, now)
         if not self._book.peers and not self.origin_runs and found.waited:
             self._origin.look_around(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)

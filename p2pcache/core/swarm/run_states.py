@@ -8,8 +8,8 @@ A run is in one state. What happens to it moves it to another one:
 | request ended |           | missing   |          | fetching |         |
 | fetch         | fetching  | racing    |          |          |         |
 | fetch ended   |           |           | missing  | requested|         |
-| prove         | proved    | proved    | proved   | proved   | proved  |
-| lose          |           |           |          |          | missing |
+| set proved    | proved    | proved    | proved   | proved   | proved  |
+| set lost      |           |           |          |          | missing |
 
 An empty cell is a bug of the caller. Three flags stand beside the state: *wanted*, *leased* and *urgent*. A proved run
 is neither leased nor urgent.
@@ -39,8 +39,8 @@ class RunEvent(StrEnum):
     END_REQUEST = "end_request"  # the last one for this run
     FETCH = "fetch"
     END_FETCH = "end_fetch"
-    PROVE = "prove"
-    LOSE = "lose"
+    PROVE = "set_proved"
+    LOSE = "set_lost"
 
 
 TRANSITIONS: dict[RunEvent, dict[RunState, RunState]] = {
@@ -144,7 +144,7 @@ class RunStates:
         """These runs aren't read from the origin any more."""
         self.fetching &= ~runs
 
-    def prove(self, runs: RunSet) -> RunSet:
+    def set_proved(self, runs: RunSet) -> RunSet:
         """Runs are here and proved; returns those that were missing. Whatever was under way for them is over."""
         fresh = runs & self.missing
         self.have |= fresh
@@ -155,7 +155,7 @@ class RunStates:
         self.urgent &= ~fresh
         return fresh
 
-    def lose(self, runs: RunSet) -> RunSet:
+    def set_lost(self, runs: RunSet) -> RunSet:
         """The bytes of these runs are gone or wrong; returns those that were here."""
         lost = runs & self.have
         self.have &= ~lost

@@ -4,10 +4,8 @@ from collections.abc import Hashable
 from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 
+from p2pcache.core.upload.settings import ROUNDS
 from p2pcache.ids import NodeId
-
-# Rounds of uploads until a served peer makes room for one that was turned away before them (docs/lab/0026).
-_ROUNDS = 2
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -47,7 +45,7 @@ class Refusals(Generic[Item]):
         """A request is answered BUSY because all places are taken. A peer's first refusal counts."""
         self._refused.setdefault(peer, Refusal(item, self._ends))
 
-    def forget(self, peer: NodeId) -> None:
+    def withdraw(self, peer: NodeId) -> None:
         """A peer was admitted, or is gone."""
         self._refused.pop(peer, None)
 
@@ -79,7 +77,7 @@ class Refusals(Generic[Item]):
         if not served:
             return False
         if peer not in self._yielding:
-            before = self._ends - _ROUNDS * self._round
+            before = self._ends - ROUNDS * self._round
             waiting = takewhile(lambda one: one.at <= before, self._refused.values())
             if sum(1 for _ in waiting) <= len(self._yielding):
                 return False

@@ -3,15 +3,9 @@
 from collections.abc import Iterable
 
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.stats import RollingMedian, Straggler
+from p2pcache.core.stats import RollingMedian
+from p2pcache.core.upload.settings import DURATIONS, FEWEST_SLOTS, HURRY, MOST_CUT, SLOW_RECEIVER
 from p2pcache.ids import NodeId
-
-_FEWEST = 2.0  # one upload flows while the other starts or ends; also while the uplink is unknown
-_HURRY = 0.75  # of the pace: an upload quicker than this opens another slot
-_MOST_CUT = 0.5  # one slow upload leaves this part of the slots at least
-_DURATIONS = 31  # uploads whose median is the usual duration
-# Real connections that share a full link differ by two to three times for a while, and that says nothing.
-_SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 
 
 class PacedSlots:
@@ -31,7 +25,7 @@ class PacedSlots:
         """
         self._settings = settings
         self._limit = settings.slots
-        self._paced = _FEWEST
+        self._paced = FEWEST_SLOTS
 
     def limit(self, slots: int) -> None:
         """Open at most this many from now on, one at least and the settings' number at most."""
@@ -43,14 +37,14 @@ class PacedSlots:
         return self._limit < self._settings.slots
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, int(self._paced))
 
     @property
     def all_open(self) -> bool:
         """Whether as many slots are open as the settings allow."""
-        return self.open >= self._settings.slots
+        return self.open_count >= self._settings.slots
 
     def on_upload_done(self, took_s: float, pace_s: float) -> None:
         """An upload was sent to its end: open or close slots.
@@ -62,9 +56,9 @@ class PacedSlots:
         settings = self._settings
         usual_s = settings.pace * settings.slots * pace_s
         if 0 < usual_s < took_s:
-            slower = self._paced * max(_MOST_CUT, usual_s / took_s)
-            self._paced = max(_FEWEST, min(self._paced - 1, slower))
-        elif not usual_s or took_s < _HURRY * usual_s:
+            slower = self._paced * max(MOST_CUT, usual_s / took_s)
+            self._paced = max(FEWEST_SLOTS, min(self._paced - 1, slower))
+        elif not usual_s or took_s < HURRY * usual_s:
             self._paced = min(settings.slots, self._paced + 1)
 
 
@@ -84,11 +78,11 @@ class SlowReceivers:
             most: slow receivers at one time; beyond that, being slow is usual.
         """
         self._most = most
-        self._durations_s = RollingMedian(_DURATIONS)
+        self._durations_s = RollingMedian(DURATIONS)
         self._started: dict[NodeId, float] = {}  # receiver -> when its upload was seen first
         self.peers: set[NodeId] = set()
 
-    def review(self, receivers: Iterable[NodeId], now: float) -> None:
+    def mark(self, receivers: Iterable[NodeId], now: float) -> None:
         """Find receivers whose upload has taken far too long already.
 
         Args:
@@ -111,7 +105,7 @@ class SlowReceivers:
             self.peers.discard(peer)
             self._judge(peer, took_s)
 
-    def forget(self, peer: NodeId) -> None:
+    def on_peer_gone(self, peer: NodeId) -> None:
         """A peer is gone."""
         self.peers.discard(peer)
 
@@ -122,7 +116,7 @@ class SlowReceivers:
 
     def _judge(self, peer: NodeId, took_s: float) -> None:
         usual = self._durations_s
-        if _SLOW_RECEIVER.is_slow(took_s, usual.median, len(usual)) and (
-            _SLOW_RECEIVER.allows_one_more(len(self.peers), self._most)
+        if SLOW_RECEIVER.is_slow(took_s, usual.median, len(usual)) and (
+            SLOW_RECEIVER.allows_one_more(len(self.peers), self._most)
         ):
             self.peers.add(peer)

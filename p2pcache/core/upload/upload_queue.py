@@ -7,16 +7,10 @@ from typing import Generic, TypeVar
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
+from p2pcache.core.upload.settings import FEW_ASKERS, LATELY, OWN_REQUESTS, URGENT_PLACES
 from p2pcache.core.upload.slots import PacedSlots, SlowReceivers
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId
-
-_OWN = 3  # requests of one peer: the active one, the next, and one whose end it saw before we did
-_FEW_ASKERS = 2  # with up to this many askers a long queue keeps nobody else waiting
-# The last requests, among which askers are counted: those that wait at one moment are often few in a storm of many
-# (docs/lab/0018).
-_LATELY = 32
-_URGENT_PLACES = 8  # more than the usual ones: a whole rack waits for an urgent request
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -54,7 +48,7 @@ class UploadQueue(Generic[Item]):
         self._slots = PacedSlots(settings)
         self._slow = SlowReceivers(settings.slots)
         self._refusals: Refusals[Item] = Refusals(settings.slots)
-        self._askers: deque[NodeId] = deque(maxlen=_LATELY)  # of the last requests
+        self._askers: deque[NodeId] = deque(maxlen=LATELY)  # of the last requests
         self._open = True
         self._last_served: NodeId | None = (
             None  # its upload ended last, and it hasn't yielded since
@@ -100,7 +94,7 @@ class UploadQueue(Generic[Item]):
             if full and priority.is_waited_for:
                 self._refusals.refuse(peer, item)
             return False
-        self._refusals.forget(peer)
+        self._refusals.withdraw(peer)
         self._enqueue(peer, item, priority)
         return True
 
@@ -111,20 +105,20 @@ class UploadQueue(Generic[Item]):
         """
         if len(self._active) >= 2 * self._settings.slots:
             return None
-        if len(self._active.keys() - self._slow.peers) >= self._slots.open:
+        if len(self._active.keys() - self._slow.peers) >= self._slots.open_count:
             return None
         present = sorted({line[0][0] for line in self._waiting.values()})
         return next((one for priority in present if (one := self._start(priority))), None)
 
     def mark_slow_receivers(self, now: float) -> None:
         """Find receivers whose upload takes far too long; call it after `start_next`."""
-        self._slow.review(self._active, now)
+        self._slow.mark(self._active, now)
 
     def recall(self) -> list[Item]:
         """Refused requests whose peers should hear that there is room now, the oldest first; each is named once."""
         if not self._open:
             return []
-        return self._refusals.recall(self._slots.open - self._taken(Priority.USUAL))
+        return self._refusals.recall(self._slots.open_count - self._taken(Priority.USUAL))
 
     def on_upload_ended(
         self, peer: NodeId, item: Item, took_s: float | None = None, pace_s: float = 0.0
@@ -149,7 +143,7 @@ class UploadQueue(Generic[Item]):
         if took_s is not None:
             self._slots.on_upload_done(took_s, pace_s)
 
-    def cancel(self, peer: NodeId, item: Item) -> bool:
+    def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
         waiting = self._waiting.get(peer)
         found = next((one for one in waiting or () if one[1] == item), None)
@@ -163,9 +157,9 @@ class UploadQueue(Generic[Item]):
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
-        self._askers = deque((one for one in self._askers if one != peer), maxlen=_LATELY)
-        self._refusals.forget(peer)
-        self._slow.forget(peer)
+        self._askers = deque((one for one in self._askers if one != peer), maxlen=LATELY)
+        self._refusals.withdraw(peer)
+        self._slow.on_peer_gone(peer)
         waiting = self._waiting.pop(peer, None)
         if waiting is None:
             return []
@@ -177,7 +171,7 @@ class UploadQueue(Generic[Item]):
         self._slow.check(self._active)
         self._refusals.check(set(self._active))
         assert len(self._active) <= 2 * self._settings.slots
-        most = self._settings.slots + self._settings.queue + _URGENT_PLACES
+        most = self._settings.slots + self._settings.queue + URGENT_PLACES
         assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
@@ -216,9 +210,9 @@ class UploadQueue(Generic[Item]):
     def _places(self, priority: Priority) -> int:
         """Places for requests of this priority and the ones before it."""
         if not priority.is_waited_for:
-            return self._slots.open
-        urgent = _URGENT_PLACES if priority is Priority.URGENT else 0
-        return self._slots.open + self._settings.queue + urgent
+            return self._slots.open_count
+        urgent = URGENT_PLACES if priority is Priority.URGENT else 0
+        return self._slots.open_count + self._settings.queue + urgent
 
     def _taken(self, priority: Priority) -> int:
         """Places that are taken by this priority and the ones before it, without slow receivers."""
@@ -234,13 +228,13 @@ class UploadQueue(Generic[Item]):
         askers: set[NodeId] = set()
         for peer in self._askers:
             askers.add(peer)
-            if len(askers) > _FEW_ASKERS:
+            if len(askers) > FEW_ASKERS:
                 return 0
         return self._settings.few_askers_places
 
     def _share(self, peer: NodeId, priority: Priority, few_places: int) -> int:
         """Requests that one peer may have here, the active one included."""
         peers = len(self._active.keys() | self._waiting.keys() | {peer})
-        least = _OWN if priority.is_waited_for else 1
-        even = (self._slots.open + self._settings.queue) // peers
+        least = OWN_REQUESTS if priority.is_waited_for else 1
+        even = (self._slots.open_count + self._settings.queue) // peers
         return max(min(self._settings.per_peer, max(least, even)), few_places // peers)

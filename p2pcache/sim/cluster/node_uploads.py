@@ -69,7 +69,7 @@ class Serving:
         """A CANCEL came in: it helps only while the request waits."""
         node = self._node
         upload = self._uploads.get((asker.node, number))
-        if upload is not None and self.queue.cancel(asker.node, upload):
+        if upload is not None and self.queue.cancel_waiting(asker.node, upload):
             del self._uploads[asker.node, number]
             node.cluster.send(node, asker, asker.ended, number, Outcome.CANCELLED)
 

@@ -12,22 +12,22 @@ RUNS = 40
 def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
     book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
-        peer = book.add(node, 1, 0.0)
+        peer = book.on_connected(node, 1, 0.0)
         assert peer is not None
         peer.on_request(0.0)
         peer.on_rated_end(100 if node == 3 else 1000, 1.0)
-    book.review(1.0)
+    book.rate_peers(1.0)
     assert [p.slow for p in book.peers.values()] == [False, False, False, True]
     assert sum(p.slow for p in book.peers.values()) == 1
     book.check()
-    book.review(1.0 + SETTINGS.slow_retry_s * 1.1)
+    book.rate_peers(1.0 + SETTINGS.slow_retry_s * 1.1)
     assert not any(p.slow for p in book.peers.values())
 
 
 def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None:
     book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
-        book.add(node, 1, 0.0)
+        book.on_connected(node, 1, 0.0)
     for peer in book.peers.values():
         peer.on_request(0.0)
     for second in range(1, 10):
@@ -35,7 +35,7 @@ def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None
             if peer.node != 3 or second < 3:
                 peer.on_rated_end(1000, float(second))
                 peer.on_request(float(second))
-        book.review(float(second))
+        book.rate_peers(float(second))
         slow = [p.node for p in book.peers.values() if p.slow]
         assert slow == ([3] if second > 6 else []), second
 
@@ -43,7 +43,7 @@ def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None
 def book_of(*haves: int, runs: int = 1000) -> PeerBook:
     book = PeerBook(SETTINGS, Boundaries(1, runs))
     for number, have in enumerate(haves):
-        book.add(2 + number, have, 0.0)
+        book.on_connected(2 + number, have, 0.0)
     return book
 
 

@@ -17,10 +17,10 @@ bitsets = st.integers(0, (1 << RUNS) - 1)
 def test_rarity_counts_like_a_list(sets: list[int], wanted: int, dice: Random) -> None:
     rarity = Rarity()
     for have in sets:
-        rarity.add(have)
+        rarity.add_holder(have)
     gone = [s for s in sets if dice.random() < 0.5]
     for have in gone:
-        rarity.remove(have)
+        rarity.remove_holder(have)
     left = Counter(sets) - Counter(gone)
     plain = Counter(r for s in left.elements() for r in bitset.members(s))
     assert [rarity.count(r) for r in range(RUNS)] == [plain[r] for r in range(RUNS)]

@@ -11,16 +11,16 @@ SETTINGS = SwarmSettings(have_interval_s=0.02)
 
 def sent(batch: HaveBatch, now: float) -> list[int]:
     out: list[Command] = []
-    batch.send(now, out)
+    batch.announce(now, out)
     return [one.runs for one in out if isinstance(one, Announce)]
 
 
 def test_neighbours_hear_at_once_and_then_in_batches() -> None:
     batch = HaveBatch(SETTINGS)
-    batch.add(0b1)
+    batch.on_proved(0b1)
     assert sent(batch, 1.0) == [0b1]
-    batch.add(0b10)
-    batch.add(0b100)
+    batch.on_proved(0b10)
+    batch.on_proved(0b100)
     assert sent(batch, 1.019) == []
     assert batch.next_wakeup() == 1.02
     assert sent(batch, 1.02) == [0b110]
@@ -29,9 +29,9 @@ def test_neighbours_hear_at_once_and_then_in_batches() -> None:
 
 def test_a_lost_run_is_not_told() -> None:
     batch = HaveBatch(SETTINGS)
-    batch.add(0b11)
-    batch.remove(0b1)
+    batch.on_proved(0b11)
+    batch.on_lost(0b1)
     assert sent(batch, 1.0) == [0b10]
-    batch.add(0b100)
-    batch.remove(0b100)
+    batch.on_proved(0b100)
+    batch.on_lost(0b100)
     assert batch.next_wakeup() == math.inf

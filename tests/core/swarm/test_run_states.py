@@ -49,7 +49,7 @@ def test_flags_keep_to_their_states(have: int, urgent: int, wanted: int, proved:
     states.make_urgent(urgent)
     assert not states.urgent & ~states.wanted
     states.leased |= states.missing
-    assert states.prove(proved) == proved & ~have
+    assert states.set_proved(proved) == proved & ~have
     assert not (states.urgent | states.leased) & states.have
     states.check()
 
@@ -69,6 +69,6 @@ def test_a_run_in_flight_in_two_ways_is_racing_until_one_ends() -> None:
     assert not states.free & 1
     states.end_request(1)
     assert states.state(0) is RunState.FETCHING
-    assert states.prove(1) == 1
-    assert states.lose(1) == 1
+    assert states.set_proved(1) == 1
+    assert states.set_lost(1) == 1
     assert states.state(0) is RunState.MISSING

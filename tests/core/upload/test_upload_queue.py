@@ -145,9 +145,9 @@ def test_fewer_slots_let_what_is_active_go_on() -> None:
 def test_cancel_takes_out_what_waits_only() -> None:
     queue = queue_of((1, 10), (1, 11))
     assert queue.start_next() == (1, 10)
-    assert not queue.cancel(1, 10)
-    assert queue.cancel(1, 11)
-    assert not queue.cancel(1, 11)
+    assert not queue.cancel_waiting(1, 10)
+    assert queue.cancel_waiting(1, 11)
+    assert not queue.cancel_waiting(1, 11)
     queue.on_upload_ended(1, 10)
     assert queue.load == 0
     assert queue.start_next() is None
@@ -216,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         if self.waiting:
             one = data.draw(st.sampled_from(sorted(self.waiting)))
             self.waiting.remove(one)
-            assert self.queue.cancel(*one)
+            assert self.queue.cancel_waiting(*one)
 
     @rule(seconds=st.floats(0.0, 10.0))
     def look(self, seconds: float) -> None:

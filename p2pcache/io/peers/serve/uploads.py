@@ -113,7 +113,7 @@ class Uploads:
     def cancel(self, upload: Upload) -> None:
         """Stop it at the next frame boundary; it still ends."""
         upload.cancelled = True
-        if self._queue.cancel(upload.connection.serial, upload):
+        if self._queue.cancel_waiting(upload.connection.serial, upload):
             self._over(upload, "cancelled")
 
     def leave(self, connection: Connection) -> None:
