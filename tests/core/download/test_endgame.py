@@ -29,7 +29,7 @@ def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
     desk = Desk(runs=40)
     desk.do(PeerJoined(2, desk.full))
     open_: list[Request] = list(of(Request, desk.out))
-    while desk.s.have.bit_count() < 39:  # peer 2 serves all but the last one
+    while desk.s.have.bit_count() < 39:  # peer 2 sends all runs but the last one
         one = open_.pop(0)
         desk.now += 0.1
         open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
@@ -53,12 +53,12 @@ def test_a_second_holder_that_comes_late_is_asked_at_once() -> None:
         one = open_.pop(0)
         desk.now += 0.1
         open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    assert of(Request, desk.sleep(10)) == [], "nobody else has it"
+    assert of(Request, desk.sleep(10)) == [], "no other neighbour has it"
     (twin,) = of(Request, desk.do(PeerHas(3, desk.full, 0)))
     assert (twin.run, twin.peer) == (open_[0].run, 3)
 
 
-def test_a_request_made_on_a_hint_gets_a_twin_too() -> None:
+def test_a_request_after_a_have_batch_gets_a_duplicate_too() -> None:
     desk = Desk(runs=40)
     desk.do(PeerJoined(2, desk.full >> 1))
     desk.do(PeerJoined(3, 0))

@@ -1,4 +1,4 @@
-"""Who is about to end a run is asked for the next; and who was BUSY and says that there is room again."""
+"""Asking ahead, recalls, and urgent requests of a starved node."""
 
 import pytest
 
@@ -7,18 +7,18 @@ from p2pcache.core.swarm.events import Outcome, PeerHas, PeerLeft, RequestEnded
 from p2pcache.core.upload.priority import Priority
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
 
-TOOK_S = 1.0  # each run
-TRIP_S = 0.1  # until its first byte
+TOOK_S = 1.0  # that each run takes
+TRIP_S = 0.1  # from a request to its first byte
 SENDERS = range(2, 2 + SETTINGS.outstanding)
 
 
 def busy_desk() -> tuple[Desk, dict[int, Request]]:
-    """As many neighbours as are asked at once have sent us a run; what each one sends now."""
+    """As many neighbours as are asked at once have sent us a run; returns the request to each now."""
     desk = Desk(runs=1000)
     first = desk.meet(dict.fromkeys(SENDERS, desk.full))
     desk.now += TOOK_S
     asked = [again for one in first for again in end(desk, one)]
-    assert sorted(r.peer for r in asked) == list(SENDERS), "one each"
+    assert sorted(r.peer for r in asked) == list(SENDERS), "one request to each"
     return desk, {r.peer: r for r in asked}
 
 
@@ -28,29 +28,29 @@ def end(desk: Desk, request: Request, outcome: Outcome = Outcome.DONE) -> list[R
 
 def test_a_sender_is_asked_for_the_next_run_a_question_before_the_last_one_ends() -> None:
     desk, sent = busy_desk()
-    # A question sent as the last run came would have been answered now: from then on, a run's time.
+    # The first byte of the next run comes now. From this moment the run takes its usual time.
     assert of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) == []
     following = of(Request, desk.sleep(1.1 * TRIP_S))
     assert sorted(r.peer for r in following) == list(SENDERS)
-    assert of(Request, desk.sleep(0.1 * TRIP_S)) == [], "once"
+    assert of(Request, desk.sleep(0.1 * TRIP_S)) == [], "only one request is sent ahead"
     assert end(desk, sent[2]) == [], "its next run is asked for already"
     (second,) = [r for r in following if r.peer == 2]
-    # ... and counts from the end of the first.
+    # Its duration counts from the end of the first run.
     assert [r.peer for r in of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) if r.peer == 2] == []
     assert [r.peer for r in of(Request, desk.sleep(0.1 * TRIP_S)) if r.peer == 2] == [2]
     assert end(desk, second) == []
 
 
-def test_who_keeps_no_place_for_the_next_run_is_asked_when_the_last_one_is_here() -> None:
+def test_a_sender_without_a_place_for_the_next_run_is_asked_when_the_last_one_is_here() -> None:
     desk, sent = busy_desk()
     following = of(Request, desk.sleep(TOOK_S - TRIP_S))
     (refused,) = [r for r in following if r.peer == 2]
     assert end(desk, refused, Outcome.BUSY) == []
-    assert of(Request, desk.sleep(TRIP_S / 2)) == [], "not again"
+    assert of(Request, desk.sleep(TRIP_S / 2)) == [], "it isn't asked again while it sends"
     assert [r.peer for r in end(desk, sent[2])] == [2]
 
 
-def test_what_waits_for_the_end_of_another_is_not_overdue() -> None:
+def test_a_request_that_waits_for_another_is_not_overdue() -> None:
     desk, _ = busy_desk()
     following = of(Request, desk.sleep(TOOK_S - TRIP_S))
     behind = {r.run for r in following}
@@ -59,10 +59,10 @@ def test_what_waits_for_the_end_of_another_is_not_overdue() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.CANCELLED])
-def test_what_waits_takes_the_place_of_a_request_that_ends_badly(outcome: Outcome) -> None:
+def test_a_waiting_request_takes_the_place_of_one_that_ends_badly(outcome: Outcome) -> None:
     desk, sent = busy_desk()
     assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
-    assert end(desk, sent[2], outcome) == [], "as many flow as may"
+    assert end(desk, sent[2], outcome) == [], "the limit is reached by the request that waited"
     assert desk.s._requester._requests.flowing == SETTINGS.outstanding
     desk.do(PeerLeft(2))
     assert desk.s._requester._requests.flowing == SETTINGS.outstanding - 1
@@ -75,7 +75,7 @@ def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
     assert of(Request, desk.sleep(0.9)) == []
 
 
-# -- room again -------------------------------------------------------------------------------
+# -- recalls ---------------------------------------------------------------------------------
 
 
 def refused(desk: Desk, outcome: Outcome = Outcome.BUSY) -> None:
@@ -83,14 +83,14 @@ def refused(desk: Desk, outcome: Outcome = Outcome.BUSY) -> None:
     assert of(Request, desk.do(RequestEnded(asked.request, outcome, 0.001))) == []
 
 
-def test_who_has_room_again_is_asked_at_once() -> None:
+def test_a_neighbour_with_room_again_is_asked_at_once() -> None:
     desk = Desk(runs=1)
     refused(desk)
     desk.now += 0.012
     assert [r.peer for r in of(Request, desk.do(PeerHas(2, 0, 3)))] == [2]
 
 
-def test_room_again_and_again_is_not_a_question_each_millisecond() -> None:
+def test_many_recalls_do_not_make_a_question_each_millisecond() -> None:
     desk = Desk(runs=1)
     refused(desk)
     asked = 0
@@ -102,21 +102,21 @@ def test_room_again_and_again_is_not_a_question_each_millisecond() -> None:
     assert 8 <= asked <= 11
 
 
-def test_room_does_not_end_the_rest_of_who_stalled() -> None:
+def test_a_recall_does_not_end_the_rest_after_a_stall() -> None:
     desk = Desk(runs=1)
     refused(desk, Outcome.STALLED)
     desk.now += 0.02
     assert of(Request, desk.do(PeerHas(2, 0, 0))) == []
 
 
-def test_room_at_who_never_refused_is_news_of_its_load_only() -> None:
+def test_a_recall_without_a_refusal_tells_the_load_only() -> None:
     desk = Desk(runs=4)
     desk.meet({2: 1})
     assert desk.do(PeerHas(2, 0, 3)) == []
     assert desk.s._book.peers[2].load == 3
 
 
-def test_who_finds_places_nowhere_asks_urgently() -> None:
+def test_a_starved_node_asks_urgently() -> None:
     desk = Desk(runs=1000)
     first = desk.meet(dict.fromkeys(SENDERS, desk.full))
     half = SETTINGS.outstanding // 2
@@ -138,7 +138,7 @@ def test_who_finds_places_nowhere_asks_urgently() -> None:
     )
 
 
-def test_where_little_is_in_reach_nobody_is_shut_out() -> None:
+def test_a_node_with_little_in_reach_is_not_starved() -> None:
     desk = Desk(runs=1000)
     asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
     assert asked

@@ -1,4 +1,4 @@
-"""The small pure policies of a swarm, each against a plain model of what it promises."""
+"""Owners: which node reads a run without a tracker, and which owners are passed over."""
 
 from hypothesis import given
 from hypothesis import strategies as st

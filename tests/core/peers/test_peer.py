@@ -73,7 +73,7 @@ def test_the_product_stays_within_its_bound(
     ],
 )
 def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: int) -> None:
-    """One node gets everything from others over a link of this rate and delay: 0.95 of it is used."""
+    """One node pulls from others over a link of this rate and delay and uses at least 0.95 of it."""
     runs = 600
     cluster = Cluster(
         seed=1, run_bytes=[run_bytes] * runs, rate=rate, origin_rate=1.0,
@@ -87,7 +87,7 @@ def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: i
     puller = cluster.add()
     cluster.world.run(began + 60, lambda: not cluster.missing)
     assert puller.finished is not None
-    dialled = 4 * rtt_s  # TCP, handshake and JOIN, and the first answer
+    dialled = 4 * rtt_s  # round trips of TCP, handshake, JOIN and the first answer
     ideal_s = runs * run_bytes / rate
     assert ideal_s / (puller.finished - began - dialled) >= 0.95
     assert puller.scheduler.counters.busy == 0

@@ -9,7 +9,7 @@ SETTINGS = SwarmSettings()
 RUNS = 40
 
 
-def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
+def test_a_slow_peer_is_found_and_may_try_again() -> None:
     book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
         peer = book.on_connected(node, 1, 0.0)
@@ -24,7 +24,7 @@ def test_a_slow_peer_is_found_out_and_gets_another_chance() -> None:
     assert not any(p.slow for p in book.peers.values())
 
 
-def test_a_peer_that_owes_and_sends_nothing_becomes_slow_by_that_alone() -> None:
+def test_a_peer_that_owes_a_run_and_sends_nothing_becomes_slow() -> None:
     book = PeerBook(SETTINGS, Boundaries(1, RUNS))
     for node in range(4):
         book.on_connected(node, 1, 0.0)
@@ -47,16 +47,18 @@ def book_of(*haves: int, runs: int = 1000) -> PeerBook:
     return book
 
 
-def test_who_lacks_what_most_neighbours_have_asks_for_more() -> None:
+def test_a_node_behind_most_neighbours_asks_for_more() -> None:
     one = SETTINGS.outstanding
     old = bitset.full(3 * one)
     book = book_of(*[old] * 6, 0, 0)
     assert book.catch_up_requests(bitset.full(one - 1)) == 0
     assert book.catch_up_requests(bitset.full(one)) == 1
     assert book.catch_up_requests(bitset.full(2 * one)) == 2
-    assert book.catch_up_requests(bitset.full(3 * one)) == 2, "and no more than that"
+    assert book.catch_up_requests(bitset.full(3 * one)) == 2, "two is the most"
     assert book.catch_up_requests(0) == 0
-    assert book_of(*[old] * 5, 0, 0, 0).catch_up_requests(old) == 0, "it is new to many"
+    assert book_of(*[old] * 5, 0, 0, 0).catch_up_requests(old) == 0, (
+        "few neighbours have it, so it isn't old"
+    )
     assert book_of().catch_up_requests(old) == 0
     new = bitset.full(5 * one) & ~old
     assert book_of(*[old] * 7, old | new).catch_up_requests(new | bitset.full(one)) == 0, (
@@ -64,8 +66,8 @@ def test_who_lacks_what_most_neighbours_have_asks_for_more() -> None:
     )
 
 
-def test_who_lacks_very_much_asks_for_no_more_than_the_others() -> None:
-    """It came late or has a slow link: more for it is less for all who came in time."""
+def test_a_node_far_behind_asks_for_no_more_than_the_others() -> None:
+    """Such a node came late or has a slow link, and more for it would be less for the others."""
     runs = 9 * SETTINGS.outstanding
     book = book_of(*[bitset.full(runs)] * 8)
     assert book.catch_up_requests(bitset.full(runs)) == 0

@@ -16,8 +16,10 @@ def test_runs_that_were_there_when_we_came_do_not_count() -> None:
 
 def test_gusts_do_not_change_the_mean() -> None:
     gusts = SwarmPace(0.0)
-    assert gusts.estimated_s(2.0) == 0.5, "four would be known"
-    assert gusts.estimated_s(40.0) == gusts.estimated_s(4000.0), "a model may have less than that"
+    assert gusts.estimated_s(2.0) == 0.5, "four steps in two seconds aren't ruled out"
+    assert gusts.estimated_s(40.0) == gusts.estimated_s(4000.0), (
+        "a model may have fewer runs than are needed to know the pace"
+    )
     gusts.on_count(500, 10.0)
     assert gusts.mean_s == 0.0
     for second in range(4, 40, 4):
@@ -30,8 +32,8 @@ def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
     pace = SwarmPace(0.0)
     for second in range(8):
         pace.on_count(4 * second, float(second))
-    pace.on_count(20, 8.0)  # who had some of them left
-    pace.on_count(20, 60.0)  # nothing came for long
+    pace.on_count(20, 8.0)  # a holder of some runs left
+    pace.on_count(20, 60.0)  # nothing has come for long
     pace.on_count(24, 61.0)
     assert pace.median_s == pytest.approx(0.25)
     pace.on_count(28, 62.0)
@@ -42,7 +44,7 @@ def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:
     pace = SwarmPace(0.0)
     for step in range(1, 11):
         pace.on_count(step, step * 2.0)
-    pace.on_count(20, 21.0)  # quicker at the end
+    pace.on_count(20, 21.0)  # the pace is quicker at the end
     assert pace.least_mean_s < 2.0
     pace.on_tracker_lost()
     assert pace.least_mean_s == pace.mean_s

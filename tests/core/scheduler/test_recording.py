@@ -1,4 +1,4 @@
-"""A scheduler's life as lines: everything survives the way to disk and back."""
+"""Recordings: every event and every head can be written and read again."""
 
 import random
 from typing import Any

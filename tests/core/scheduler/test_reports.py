@@ -1,4 +1,4 @@
-"""When neighbours are told what a node has."""
+"""When have batches are due, and what they hold."""
 
 import math
 

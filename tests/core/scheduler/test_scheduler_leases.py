@@ -1,4 +1,4 @@
-"""What a node does with leases, and says of what it can't get."""
+"""What a node does with leases, and what it reports as stuck."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of
 
 
 def bring(desk: Desk, run: int) -> None:
-    """Node 2 has a run now, and it comes from there."""
+    """Node 2 gets a run and sends it to us."""
     (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
     desk.do(RequestEnded(asked.request, Outcome.DONE))
 
@@ -80,7 +80,7 @@ def test_a_read_that_fails_is_told(outcome: Outcome, report: LeaseReport) -> Non
     assert of(Fetch, desk.sleep(60)) == [], "only the tracker may grant it again"
 
 
-def test_a_lease_for_what_we_have_is_reported_done() -> None:
+def test_a_lease_for_a_proved_run_is_reported_done() -> None:
     desk = Desk(have=1)
     desk.up()
     assert desk.do(LeaseGranted(1, 5)) == [LeaseReport(done=1)]
@@ -91,7 +91,7 @@ def test_a_leased_run_that_a_neighbour_has_is_taken_from_there() -> None:
     desk.up()
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
     assert of(Fetch, desk.do(LeaseGranted(1, 5))) == []
-    assert desk.s.origin_runs == 1, "the lease is kept, so that nobody else reads it"
+    assert desk.s.origin_runs == 1, "the lease is kept, so nobody else reads the run"
     out = desk.do(RequestEnded(asked.request, Outcome.DONE))
     assert of(LeaseReport, out) == [LeaseReport(done=1)]
 
@@ -141,7 +141,7 @@ def test_runs_that_nobody_has_are_reported_stuck() -> None:
     assert of(Stuck, out)[0] == Stuck(0b1001, lacking=0b1001)
 
 
-def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:
+def test_a_run_that_is_not_read_yet_is_not_stuck_while_others_come() -> None:
     desk = Desk(runs=64)
     desk.up()
     desk.do(PeerJoined(2, 0))
@@ -151,8 +151,8 @@ def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> N
     assert of(Stuck, desk.out) == []
 
 
-def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
-    """Or every node of a storm says so every four seconds, and reads are taken from whoever is at it."""
+def test_a_run_just_read_out_of_order_is_not_stuck() -> None:
+    """Otherwise every node of a storm would report it, and running reads would be granted again."""
     desk = Desk(runs=200)
     desk.up()
     desk.do(PeerJoined(2, 0))
@@ -163,7 +163,7 @@ def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
     assert of(Stuck, desk.out) == []
 
 
-def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes() -> None:
+def test_a_run_passed_over_a_whole_interval_ago_is_stuck_though_more_comes() -> None:
     desk = Desk(runs=64)
     desk.up()
     desk.do(PeerJoined(2, 0))
@@ -173,8 +173,8 @@ def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes()
     assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}
 
 
-def test_what_comes_of_another_part_says_nothing_of_ours() -> None:
-    """A slow rank's runs of its own part came one after the other, and nothing of ours was stuck for 16 s."""
+def test_runs_of_another_part_do_not_make_ours_stuck() -> None:
+    """Runs that come for another part are no progress for ours."""
     desk = Desk(runs=64)
     desk.up()
     ours = 1 << 40 | 1 << 41

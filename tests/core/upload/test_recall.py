@@ -1,4 +1,4 @@
-"""The upload queue when all places are taken: who is called, who stays, and who gives way to whom."""
+"""Peers that were told BUSY: when they are recalled, and which peers yield to them."""
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
@@ -7,7 +7,7 @@ from tests.core.upload.uploads_kit import opened, served
 
 
 def crowded(*peers: int) -> UploadQueue[int]:
-    """Two slots are taken, and these peers were told BUSY."""
+    """A queue whose two slots are taken, and which told these peers BUSY."""
     queue: UploadQueue[int] = UploadQueue(
         UploadSettings(slots=2, queue=0, per_peer=4, few_askers_places=0)
     )
@@ -18,7 +18,7 @@ def crowded(*peers: int) -> UploadQueue[int]:
     return queue
 
 
-def test_who_was_told_busy_hears_of_a_free_slot_once_and_in_turn() -> None:
+def test_refused_peers_are_recalled_once_the_oldest_first() -> None:
     queue = crowded(1, 2, 1, 3)
     queue.on_upload_ended(101, 101)
     assert queue.recall() == [10]
@@ -26,11 +26,11 @@ def test_who_was_told_busy_hears_of_a_free_slot_once_and_in_turn() -> None:
     queue.start_next()
     queue.on_upload_ended(101, 103)
     queue.on_upload_ended(102, 102)
-    assert queue.recall() == [20, 30], "one for each slot"
+    assert queue.recall() == [20, 30], "one peer for each free slot"
     assert queue.recall() == []
 
 
-def test_nobody_is_called_for_a_slot_whose_next_request_is_here() -> None:
+def test_nobody_is_recalled_for_a_slot_whose_next_request_waits() -> None:
     queue = crowded(1)
     assert queue.offer(101, 103)
     queue.on_upload_ended(101, 101)
@@ -38,7 +38,7 @@ def test_nobody_is_called_for_a_slot_whose_next_request_is_here() -> None:
     assert queue.start_next() == (101, 103)
 
 
-def test_who_got_a_slot_meanwhile_or_left_is_not_called() -> None:
+def test_a_peer_that_was_admitted_or_is_gone_is_not_recalled() -> None:
     queue = crowded(1, 2, 3)
     queue.on_upload_ended(101, 101)
     assert queue.offer(1, 11)
@@ -48,7 +48,7 @@ def test_who_got_a_slot_meanwhile_or_left_is_not_called() -> None:
     assert queue.recall() == [30]
 
 
-def test_what_waits_behind_others_or_at_a_node_that_ends_is_not_called() -> None:
+def test_warm_requests_are_not_recalled_nor_any_at_a_closed_queue() -> None:
     queue = crowded()
     assert not queue.offer(4, 40, Priority.WARM)
     assert not queue.offer(5, 50, Priority.BACKGROUND)
@@ -61,19 +61,19 @@ def test_what_waits_behind_others_or_at_a_node_that_ends_is_not_called() -> None
 
 
 def little_flows_at() -> UploadQueue[int]:
-    """Peers 101 and 102 are served, as many as flow where the uplink isn't known; 1 and 2 were told BUSY."""
+    """A queue with two open slots, for peers 101 and 102, since the uplink is unknown; 1 and 2 were told BUSY."""
     queue: UploadQueue[int] = UploadQueue(
         UploadSettings(slots=4, queue=0, per_peer=4, few_askers_places=0)
     )
     served(queue, 101, 102)
     for peer in (1, 2):
-        assert not queue.offer(peer, 10 * peer), "it would wait for long here"
+        assert not queue.offer(peer, 10 * peer), "there is no place to wait"
     return queue
 
 
-def test_where_few_are_served_who_was_served_last_gives_way_once() -> None:
+def test_while_slots_are_closed_the_peer_served_last_yields_once() -> None:
     queue = little_flows_at()
-    assert not queue.offer(101, 103), "nor does its next request wait before the others'"
+    assert not queue.offer(101, 103), "its next request doesn't wait before those of the others"
     queue.on_upload_ended(101, 101)
     assert queue.recall() == [10]
     assert not queue.offer(101, 104)
@@ -82,11 +82,11 @@ def test_where_few_are_served_who_was_served_last_gives_way_once() -> None:
     queue.on_upload_ended(102, 102)
     assert queue.recall() == [20]
     assert not queue.offer(102, 105)
-    assert queue.offer(102, 106), "nobody else has come meanwhile"
+    assert queue.offer(102, 106), "nobody else was turned away meanwhile"
     queue.check()
 
 
-def test_where_few_are_served_what_is_urgent_gives_way_to_nobody() -> None:
+def test_while_slots_are_closed_an_urgent_request_does_not_yield() -> None:
     queue = little_flows_at()
     queue.on_upload_ended(101, 101)
     assert queue.offer(101, 103, Priority.URGENT)
@@ -95,7 +95,7 @@ def test_where_few_are_served_what_is_urgent_gives_way_to_nobody() -> None:
     queue.check()
 
 
-def test_where_few_are_served_who_is_served_stays_if_nobody_was_turned_away() -> None:
+def test_while_slots_are_closed_a_served_peer_stays_if_nobody_was_turned_away() -> None:
     queue = little_flows_at()
     queue.on_peer_gone(1)
     queue.on_peer_gone(2)
@@ -106,7 +106,7 @@ def test_where_few_are_served_who_is_served_stays_if_nobody_was_turned_away() ->
     assert queue.offer(101, 104)
 
 
-def test_where_all_slots_are_open_who_is_served_stays_though_others_were_turned_away() -> None:
+def test_while_all_slots_are_open_a_served_peer_stays_though_others_were_just_turned_away() -> None:
     queue = opened(2)
     served(queue, 101, 102)
     assert not queue.offer(1, 10)
@@ -117,7 +117,7 @@ def test_where_all_slots_are_open_who_is_served_stays_though_others_were_turned_
 
 
 def rounds(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
-    """Each of these is served so many times more, its next request being here whenever one ends."""
+    """Serve each of these `count` times more; its next request always waits when an upload ends."""
     for turn in range(count):
         for peer in peers:
             number = 1000 * (turn + 1) + peer
@@ -127,15 +127,15 @@ def rounds(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
             assert queue.start_next() == (peer, number)
 
 
-def test_who_was_turned_away_two_rounds_ago_comes_next_one_for_each_slot_that_is_given_up() -> None:
+def test_one_served_peer_yields_for_each_one_turned_away_two_rounds_ago() -> None:
     queue = opened(2)
     served(queue, 101, 102)
     assert not queue.offer(1, 10)
     rounds(queue, (101, 102), 2)
     assert not queue.offer(2, 20), "turned away just now"
-    assert not queue.offer(101, 103), "its slot is for the first"
-    assert not queue.offer(101, 103), "also if it asks once more"
-    assert queue.offer(102, 104), "one slot for one that waits"
+    assert not queue.offer(101, 103), "it yields its slot to peer 1"
+    assert not queue.offer(101, 103), "it still yields when it asks again"
+    assert queue.offer(102, 104), "one peer was turned away, so one peer yields"
     queue.check()
     queue.on_upload_ended(101, 101 + 2000)
     assert queue.recall() == [10]
@@ -143,11 +143,11 @@ def test_who_was_turned_away_two_rounds_ago_comes_next_one_for_each_slot_that_is
     assert queue.start_next() == (1, 11)
     queue.on_upload_ended(102, 102 + 2000)
     assert queue.start_next() == (102, 104)
-    assert queue.offer(1, 12), "it stays as all do"
+    assert queue.offer(1, 12), "it is served now and stays"
     queue.check()
 
 
-def test_what_is_urgent_gives_way_to_nobody_who_waits_for_long() -> None:
+def test_an_urgent_request_does_not_yield_to_one_turned_away_long_ago() -> None:
     queue = opened(2)
     served(queue, 101, 102)
     assert not queue.offer(1, 10)

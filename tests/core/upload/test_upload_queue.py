@@ -1,4 +1,4 @@
-"""The upload queue: admission, order, fairness; and a state machine against its invariants."""
+"""Admission, order and fairness of uploads, and the invariants under random events."""
 
 import pytest
 from hypothesis import settings
@@ -28,7 +28,7 @@ def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
     assert queue.start_next() is None
     queue.on_upload_ended(1, 10)
     assert queue.start_next() == (1, 11)
-    assert queue.load == 1, "peers"
+    assert queue.load == 1, "the load counts peers"
 
 
 def test_slots_go_round_the_peers() -> None:
@@ -52,7 +52,7 @@ def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
     queue.check()
 
 
-def test_who_is_served_may_have_its_next_request_wait_here_when_all_places_are_taken() -> None:
+def test_a_served_peer_may_have_its_next_request_wait_when_all_places_are_taken() -> None:
     queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
     assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
     assert not queue.offer(6, 60)
@@ -63,20 +63,22 @@ def test_who_is_served_may_have_its_next_request_wait_here_when_all_places_are_t
     queue.check()
 
 
-def test_the_next_request_of_what_warms_a_cache_keeps_no_place_from_a_pull() -> None:
+def test_a_warm_request_keeps_no_place_from_a_pull() -> None:
     queue = queue_of()
     assert queue.offer(1, 10, Priority.WARM)
     assert queue.offer(2, 20, Priority.WARM)
     assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
     assert not queue.offer(3, 30, Priority.WARM)
     assert not queue.offer(1, 11, Priority.WARM)
-    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), "as if nobody were here"
+    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), (
+        "warm requests take no place from pulls"
+    )
     queue.on_upload_ended(1, 10)
     assert queue.start_next() == (4, 4)
     queue.check()
 
 
-def test_who_asks_across_a_boundary_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
+def test_an_urgent_request_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
     queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
     assert not queue.offer(6, 60)
     assert queue.offer(6, 60, Priority.URGENT)
@@ -87,7 +89,7 @@ def test_who_asks_across_a_boundary_is_served_first_and_finds_a_place_when_all_a
     queue.check()
 
 
-def test_places_for_requests_across_a_boundary_end_too() -> None:
+def test_places_for_urgent_requests_end_too() -> None:
     queue = queue_of()
     admitted = sum(queue.offer(peer, peer, Priority.URGENT) for peer in range(100))
     assert SETTINGS.slots + SETTINGS.queue < admitted <= 3 * (SETTINGS.slots + SETTINGS.queue)
@@ -97,7 +99,7 @@ def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue = opened(3, 2)
     queue.limit_slots(1)
     assert queue.offer(1, 10, Priority.BACKGROUND)
-    assert not queue.offer(2, 20, Priority.BACKGROUND), "the places to wait are for others"
+    assert not queue.offer(2, 20, Priority.BACKGROUND), "only pulls may wait"
     queue.limit_slots(3)
     assert queue.offer(2, 20, Priority.BACKGROUND)
     assert queue.offer(2, 21)
@@ -112,27 +114,27 @@ def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue.check()
 
 
-def test_what_warms_a_cache_waits_behind_pulls_and_before_the_background() -> None:
+def test_a_warm_request_waits_behind_pulls_and_before_the_background() -> None:
     queue = opened(4, 4)
     for peer, priority in enumerate(
         (Priority.BACKGROUND, Priority.WARM, Priority.USUAL, Priority.URGENT)
     ):
         assert queue.offer(peer, peer, priority)
     assert queue.offer(9, 9, Priority.WARM), "it comes before the background"
-    assert not queue.offer(10, 10, Priority.WARM), "the places to wait are for others"
+    assert not queue.offer(10, 10, Priority.WARM), "only pulls may wait"
     assert [queue.start_next(), queue.start_next()] == [(3, 3), (2, 2)]
     assert {queue.start_next(), queue.start_next()} == {(1, 1), (9, 9)}
     queue.check()
 
 
-def test_fewer_slots_let_what_is_active_go_on() -> None:
+def test_active_uploads_go_on_when_slots_become_fewer() -> None:
     queue = opened(4, 4)
     for peer in range(4):
         assert queue.offer(peer, peer)
         assert queue.start_next() is not None
     queue.limit_slots(1)
     assert queue.offer(9, 9)
-    assert not queue.offer(10, 10), "one slot and its queue are taken"
+    assert not queue.offer(10, 10), "the slot and the two places behind it are taken"
     for peer in range(3):
         queue.on_upload_ended(peer, peer)
         assert queue.start_next() is None
@@ -142,7 +144,7 @@ def test_fewer_slots_let_what_is_active_go_on() -> None:
     queue.check()
 
 
-def test_cancel_takes_out_what_waits_only() -> None:
+def test_only_a_waiting_request_can_be_cancelled() -> None:
     queue = queue_of((1, 10), (1, 11))
     assert queue.start_next() == (1, 10)
     assert not queue.cancel_waiting(1, 10)
@@ -153,7 +155,7 @@ def test_cancel_takes_out_what_waits_only() -> None:
     assert queue.start_next() is None
 
 
-def test_leave_returns_what_waited() -> None:
+def test_the_waiting_requests_of_a_peer_that_is_gone_are_returned() -> None:
     queue = queue_of((1, 10), (1, 11), (2, 20))
     assert queue.start_next() == (1, 10)
     assert queue.on_peer_gone(1) == [11]
@@ -169,7 +171,7 @@ def test_closed_admits_nothing_but_serves_the_rest() -> None:
     assert queue.start_next() == (1, 10)
 
 
-def test_an_unknown_end_is_our_bug() -> None:
+def test_the_end_of_an_unknown_upload_is_our_bug() -> None:
     queue = queue_of((1, 10))
     with pytest.raises(LocalProtocolError):
         queue.on_upload_ended(1, 10)
@@ -240,8 +242,8 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
-def test_many_that_ask_in_turn_are_not_few() -> None:
-    """Each is served before the next one asks: at any moment only one of them waits."""
+def test_three_peers_that_ask_one_after_the_other_are_not_few_askers() -> None:
+    """Each peer is served before the next one asks, so only one of them is here at any moment."""
     queue: UploadQueue[int] = UploadQueue(UploadSettings())
     for peer in (1, 2, 3):
         assert queue.offer(peer, peer)
@@ -254,7 +256,7 @@ def test_many_that_ask_in_turn_are_not_few() -> None:
 def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
     places = UploadSettings().few_askers_places
     queue = opened(7, places=places)
-    for number in range(64):  # ... and only these two have asked lately
+    for number in range(64):  # only these two have asked lately
         peer = 1 + number % 2
         assert queue.offer(peer, -number)
         assert queue.start_next() == (peer, -number)
@@ -268,5 +270,5 @@ def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -
     assert queue.start_next() == (3, 1000), "it has a slot of its own"
     queue.check()
     queue.on_peer_gone(2)
-    queue.limit_slots(1)  # we are to give way: no long queues then
+    queue.limit_slots(1)  # this node is to serve less, so its queue is short
     assert not queue.offer(4, 1001)

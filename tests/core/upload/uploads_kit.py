@@ -16,7 +16,7 @@ def opened(slots: int, queue: int = 0, places: int = 0) -> UploadQueue[int]:
 
 
 def served(queue: UploadQueue[int], *peers: int) -> None:
-    """Each of these has a slot now, for the request that has its number."""
+    """Give each of these peers a slot, for a request with the peer's number."""
     for peer in peers:
         assert queue.offer(peer, peer)
         assert queue.start_next() == (peer, peer)
