@@ -253,19 +253,22 @@ class Requester:
         5. *Fill*: everything else.
         """
         everybody, per_peer = self._book.peers.values(), self._limits.per_peer
-        yield RequestPass("stay", ALL, self._with_free_slot(now), per_peer)
+        if (sender := self._with_free_slot(now)) is not None:
+            yield RequestPass("stay", ALL, (sender,), per_peer)
         for peer in self._about_to_end(now):
             yield RequestPass("ask ahead", ALL, (peer,), 2, waits=True)
-        yield RequestPass("urgent", self._states.urgent, everybody, per_peer)
-        yield RequestPass("bridge", self._book.to_bridge, everybody, per_peer)
+        if urgent := self._states.urgent:
+            yield RequestPass("urgent", urgent, everybody, per_peer)
+        if to_bridge := self._book.to_bridge:
+            yield RequestPass("bridge", to_bridge, everybody, per_peer)
         yield RequestPass("fill", ALL, everybody, per_peer)
 
-    def _with_free_slot(self, now: float) -> tuple[Peer, ...]:
+    def _with_free_slot(self, now: float) -> Peer | None:
         """The neighbour that has just ended an upload to us, if it should be asked for the next run."""
         peer, self._free_slot = self._free_slot, None
         if peer is None or peer.slow or peer.rest_until > now or not self._limits.suits(peer):
-            return ()
-        return (peer,)
+            return None
+        return peer
 
     def _about_to_end(self, now: float) -> Iterator[Peer]:
         """Neighbours whose only request is about to end.

@@ -1,4 +1,4 @@
-"""Peers that were told BUSY: when they are called again, and who makes room for them."""
+"""Peers that were told BUSY: when they are called again, and which peers make room for them."""
 
 from collections.abc import Hashable
 from itertools import takewhile

@@ -89,8 +89,10 @@ class SlowReceivers:
             receivers: peers with an active upload.
             now: seconds.
         """
+        limit_s = self._limit_s
         for peer in receivers:
-            self._judge(peer, now - self._started.setdefault(peer, now))
+            if now - self._started.setdefault(peer, now) > limit_s:
+                self._add(peer)
 
     def on_upload_ended(self, peer: NodeId, took_s: float | None) -> None:
         """An upload is over.
@@ -103,7 +105,8 @@ class SlowReceivers:
         if took_s is not None:
             self._durations_s.add(took_s)
             self.peers.discard(peer)
-            self._judge(peer, took_s)
+            if took_s > self._limit_s:
+                self._add(peer)
 
     def on_peer_gone(self, peer: NodeId) -> None:
         """A peer is gone."""
@@ -114,9 +117,11 @@ class SlowReceivers:
         assert len(self.peers) <= self._most
         assert self._started.keys() <= set(receivers)
 
-    def _judge(self, peer: NodeId, took_s: float) -> None:
-        usual = self._durations_s
-        if SLOW_RECEIVER.is_slow(took_s, usual.median, len(usual)) and (
-            SLOW_RECEIVER.allows_one_more(len(self.peers), self._most)
-        ):
+    @property
+    def _limit_s(self) -> float:
+        """Seconds above which an upload is slow; inf while too few are known."""
+        return SLOW_RECEIVER.limit(self._durations_s.median, len(self._durations_s))
+
+    def _add(self, peer: NodeId) -> None:
+        if SLOW_RECEIVER.allows_one_more(len(self.peers), self._most):
             self.peers.add(peer)
