@@ -171,45 +171,6 @@ def test_an_end_of_nothing_is_our_own_bug() -> None:
         desk.s.handle(RequestEnded(asked[0].request, Outcome.DONE), desk.now)
 
 
-def full_room(desk: Desk) -> list[Request]:
-    """Connect thirty neighbours that have everything; returns as many requests as the limits allow."""
-    asked = desk.meet(dict.fromkeys(range(2, 32), desk.full))
-    assert len(asked) == SETTINGS.outstanding
-    return asked
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.BUSY, Outcome.STALLED])
-def test_a_neighbour_that_has_just_sent_is_asked_for_the_next_run(outcome: Outcome) -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    desk.do(PeerHas(ended.peer, 0, 9))  # all others are idle, as far as we know
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, outcome)))
-    assert (again.peer == ended.peer) == (outcome is Outcome.DONE)
-
-
-def test_an_urgent_run_is_asked_of_its_holder_before_anybody_stays() -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    late = 1 << 199
-    for peer in desk.s._book.peers.values():
-        desk.s._book.on_refused(peer, late)
-    desk.do(PeerJoined(32, late))
-    desk.do(Urgent(late))
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
-    assert (again.peer, again.run) == (32, 199)
-
-
-def test_a_neighbour_stays_though_an_urgent_run_has_no_holder() -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    for peer in desk.s._book.peers.values():
-        desk.s._book.on_refused(peer, 1 << 199)
-    desk.do(Urgent(1 << 199))
-    desk.do(PeerHas(ended.peer, 0, 9))
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
-    assert again.peer == ended.peer
-
-
 def test_busy_peers_rest_and_are_asked_again() -> None:
     desk = Desk(runs=1)
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
