@@ -3,9 +3,8 @@
 # -- passes --
 
 LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
-REVIEW_S = (
-    0.25  # between two reviews of rates, pace and limits: they change slowly and cost O(neighbours)
-)
+# Between two reviews of rates, pace and limits: they change slowly and cost O(neighbours).
+REVIEW_S = 0.25
 TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
 FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs
 NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
@@ -27,9 +26,8 @@ ANYWHERE = 2  # times the limit after which a neighbour beyond a boundary may be
 PATIENT = 8
 # Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
 UNMEASURED = 2
-MOST_TURNS = (
-    4  # uploads before ours that are believed: at a slow node each may take a whole round of slots
-)
+# Uploads before ours that are believed: at a slow node each may take a whole round of slots.
+MOST_TURNS = 4
 LATELY = 4  # longest rests after a refusal: a neighbour that refused earlier wasn't asked since
 REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart

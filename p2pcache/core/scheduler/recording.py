@@ -19,9 +19,8 @@ from p2pcache.core.swarm import events as e
 from p2pcache.errors import UsageError
 
 VERSION = 2
-_EXACT = (
-    1 << 53
-)  # larger numbers are written as hex: run sets have a bit for each run, and JSON has doubles
+# Larger numbers are written as hex: a run set has a bit for each run, and JSON has doubles.
+_EXACT = 1 << 53
 _OLD_NAMES: dict[type[Any], str] = {e.Urgent: "Demanded"}  # in the recordings of all releases
 _KINDS: dict[str, type[Any]] = {
     _OLD_NAMES.get(kind, kind.__name__): kind

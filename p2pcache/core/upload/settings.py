@@ -4,9 +4,8 @@ from p2pcache.core.stats import Straggler
 
 # -- slots --
 
-FEWEST_SLOTS = (
-    2.0  # one upload flows while the other starts or ends; also while the uplink is unknown
-)
+# One upload flows while the other starts or ends; also while the uplink is unknown.
+FEWEST_SLOTS = 2.0
 HURRY = 0.75  # of the usual duration: an upload quicker than this opens another slot
 MOST_CUT = 0.5  # of the open slots remain at least when one upload was slow
 DURATIONS = 31  # uploads whose median is the usual duration
