@@ -1,11 +1,16 @@
 """The state of a run moves as the transition table says."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
+from p2pcache.core.swarm import run_states
 from p2pcache.core.swarm.run_states import TRANSITIONS, RunEvent, RunState, RunStates
 
+CHAPTER = Path(__file__).resolve().parents[3] / "docs" / "design" / "06-what-a-node-asks.md"
 RUNS = 8
 ALL = bitset.full(RUNS)
 RUN_SETS = st.integers(0, ALL)
@@ -72,3 +77,23 @@ def test_a_run_in_flight_in_two_ways_is_racing_until_one_ends() -> None:
     assert states.set_proved(1) == 1
     assert states.set_lost(1) == 1
     assert states.state(0) is RunState.MISSING
+
+
+def tables(text: str) -> list[list[str]]:
+    """The cells of the rows below each header that begins with `event`, in order."""
+    rows = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    start = next(i for i, row in enumerate(rows) if row[0] == "event")
+    assert rows[start][1:] == [state.value for state in RunState]
+    return [row[1:] for row in rows[start + 2 : start + 2 + len(RunEvent)]]
+
+
+@pytest.mark.parametrize("text", [run_states.__doc__, CHAPTER.read_text()], ids=["code", "docs"])
+def test_documents_show_the_table(text: str) -> None:
+    expected = [
+        [TRANSITIONS[event].get(state, "") for state in RunState] for event in RunEvent
+    ]  # fmt: skip
+    assert tables(text) == expected
