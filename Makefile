@@ -17,11 +17,15 @@ $(VENV)/.ready: pyproject.toml
 demo: setup      ## the main job on this machine: S3 server, tracker, four agents, one pull storm (KEEP=1 leaves it running)
 	$(BIN)/python -m loadtest.demo $(if $(KEEP),--keep)
 
-test: setup      ## all tests
-	$(BIN)/python -m pytest -q
+# One worker a core. A file's tests stay together: those of pods and namespaces share names on the machine.
+JOBS ?= $(shell nproc)
+PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=15
+test: setup      ## all tests, the slowest ones listed (JOBS=2)
+	$(PYTEST)
 
 unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
-	$(BIN)/python -m pytest -q -m 'not slow and not functional and not netns and not gpu'
+	$(PYTEST) --durations=5 tests/core tests/arch tests/sim tests/cli tests/loader/plan tests/loader/format \
+	  -m 'not slow and not functional and not netns and not gpu'
 
 check: setup tools engines lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import p2pcache
 from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.listeners import Doors
+from p2pcache.agent.api.listeners import Listeners
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.context import OriginReads, Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
-from p2pcache.agent.downloads.lost_tracker import Stranded
-from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.lost_tracker import LostTracker
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
@@ -26,10 +27,11 @@ from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node import location
 from p2pcache.agent.node.explain import Explainer
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
@@ -42,8 +44,8 @@ from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.models.store import Store
-from p2pcache.io.notes.known_members import MemberBook
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.known_members import KnownMembers
+from p2pcache.io.notes.pending_warms import PendingWarms
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
@@ -54,16 +56,18 @@ from p2pcache.io.tasks import Tasks, Threads
 
 log = logging.getLogger(__name__)
 
-ORIGIN_RETRY_S = 10.0  # an origin that can't be opened is tried again
-ASK_AGAIN_S = 10.0  # after a refusal: is it over? Nobody may pull for hours
-PROVE_S = 60.0  # one that doesn't take our credentials is asked again
+ORIGIN_RETRY_S = 10.0  # between two tries to open the origin
+ASK_AGAIN_S = (
+    10.0  # between two tests whether a refusal of the origin is over: a pull may not come for hours
+)
+PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 
 
 class AgentApp:
     """One agent: `async with AgentApp(...).running():` serves until the block ends."""
 
     def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
-        """Build the parts; nothing listens or connects yet. `limits`: of the API, else the usual ones.
+        """Build the parts; nothing listens or connects yet. `limits`: of the API; default: the usual ones.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
@@ -75,7 +79,7 @@ class AgentApp:
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host
-        self.doors = Doors(settings, limits)
+        self.listeners = Listeners(settings, limits)
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         if settings.recycle_bytes:
             log.warning(
@@ -105,40 +109,44 @@ class AgentApp:
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk,
         )  # fmt: skip
-        self.serving = Serving(self.parts, settings)
+        self.governor = GovernorLoop(self.parts, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
-        self.downloads = Downloads(self.parts, self.resolver, SwarmSettings(), self.journal)
+        self.downloads = DownloadManager(
+            self.parts, self.resolver.manifest, SwarmSettings(), self.journal
+        )
         self.pushes = Pushes(self.parts, self.downloads, self.resolver, self.journal)
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
             self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
-            self.serving,
+            self.governor,
         )  # fmt: skip
         self.queries = Queries(
-            self.parts, self.resolver, self.downloads, self.metrics, self.serving
+            self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
-        order = Order(self.parts, self.downloads)
+        order = DownloadOrder(self.parts, self.downloads)
         pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
-        book = WarmBook(Path(settings.cache_dir) / WARMS_FILE)
+        book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.parts, self.downloads, pulls),
-            pushes=self.pushes, queries=self.queries, journal=self.journal,
-            explainer=Explainer(self.parts, self.downloads, self.journal, self.serving),
-            serving=self.serving, gate=self.doors.gate,
+            pushes=self.pushes,
+            housekeeping=Housekeeping(self.parts, self.downloads, self.warms, self.journal),
+            queries=self.queries, journal=self.journal,
+            explainer=Explainer(self.parts, self.downloads, self.journal, self.governor),
+            governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
-        self.janitor = Janitor(self.parts, self.downloads, self.serving)
-        members = MemberBook(Path(settings.cache_dir) / MEMBERS_FILE)
-        self.stranded = Stranded(self.parts, self.downloads, members)
+        self.janitor = Janitor(self.parts, self.downloads, self.governor)
+        members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
+        self.lost_tracker = LostTracker(self.parts, self.downloads, members)
         self._name = location.own_name(settings)
         self._labeller = (
             Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
-        self._openers = Threads(2, name="origin-open")  # a storage that hangs can't hold up our end
+        self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        self._announced: set[str] = set()  # swarms that the last announcement named
+        self._announced: set[str] = set()  # digests of the swarms in the last announcement
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -154,14 +162,14 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
-                self.serving.start()
-                self.stranded.start()
+                self.governor.start()
+                self.lost_tracker.start()
                 self._lag.start(self.tasks)
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
                     self._labeller.start()
-                await stack.enter_async_context(self.doors.open(self.api))
+                await stack.enter_async_context(self.listeners.listening(self.api))
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,
@@ -170,7 +178,7 @@ class AgentApp:
                 await self._stop()
         finally:
             self.journal.close()
-            self.stranded.close()
+            self.lost_tracker.close()
             self.store.close()
 
     def reload(self) -> None:
@@ -181,8 +189,8 @@ class AgentApp:
             log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
-        self.doors.gate.stopping.set()
-        self.warms.leave()
+        self.listeners.gate.stopping.set()
+        self.warms.on_stopping()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()
@@ -193,7 +201,7 @@ class AgentApp:
         self.downloads.stop()
 
     async def _use_origin(self, url: str) -> None:
-        """Open the storage; when it can't be had, say so and try again later."""
+        """Open the storage; if it can't be opened, log it and try again later."""
         self._opening(url)
         try:
             repo = OriginRepo(await self._openers.run(open_origin, url))
@@ -213,7 +221,7 @@ class AgentApp:
             self.origin.settled.set()
 
     async def _prove_origin(self, repo: OriginRepo) -> None:
-        """Wrong credentials, or a bucket that isn't there, should be known before the first pull."""
+        """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
         while self.origin.repo is repo:
             doubt: P2PCacheError | None = None
             try:
@@ -226,7 +234,7 @@ class AgentApp:
             if doubt is None:
                 break
             await asyncio.sleep(PROVE_S)
-        while self.origin.repo is repo:  # credentials end, too, and are renewed
+        while self.origin.repo is repo:  # credentials may expire later, and be renewed
             await asyncio.sleep(ASK_AGAIN_S)
             await self._openers.run(repo.ask_again)
 
@@ -250,8 +258,8 @@ class AgentApp:
     # -- TrackerHandler ----------------------------------------------------------------------------
 
     def announcement(self) -> m.Announce:
-        """All that we are and have."""
-        self._find_ourselves()
+        """This node's whole state."""
+        self._update_address()
         self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
@@ -259,8 +267,8 @@ class AgentApp:
             self._name, warms=True,
         )  # fmt: skip
 
-    def _find_ourselves(self) -> None:
-        """Where we listen on every address, ours is the one that has just led to the tracker: it may be a new one."""
+    def _update_address(self) -> None:
+        """Update our address if we listen on every address: the one that reaches the tracker may have changed."""
         link = self.link
         if link is None or self.settings.advertise or not is_wildcard(self._host):
             return
@@ -274,7 +282,7 @@ class AgentApp:
             self.net.move(address)
 
     def heartbeat(self) -> m.Heartbeat:
-        """We live; swarms that want something tell their state."""
+        """A sign of life, with the states of swarms that want runs."""
         cached, free = self.store.usage()
         active = tuple(s.state() for s in self.downloads.swarms.values() if s.wants())
         return m.Heartbeat(self.net.load, active, free, cached)
@@ -282,14 +290,15 @@ class AgentApp:
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
         if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
-            self._opening(settled.origin)  # at once: a lease may be granted before the task runs
+            # Now, because a lease may be granted before the task runs.
+            self._opening(settled.origin)
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
             if digest not in self._announced and self.link is not None:
-                self.link.send(m.Enter(swarm.state()))  # it came between our words and the answer
+                self.link.send(m.Enter(swarm.state()))  # it began after the announcement
         if self.link is not None:
-            self.link.send(self.heartbeat())  # how full we are shouldn't wait for the first beat
+            self.link.send(self.heartbeat())  # the tracker should know our free space at once
 
     def tracker_down(self) -> None:
         """Tell every swarm."""
@@ -297,14 +306,14 @@ class AgentApp:
             swarm.tracker_down()
 
     def tracker_said(self, message: m.ToAgent) -> None:
-        """Route by model."""
+        """Hand a message of the tracker to the part that it is for."""
         if isinstance(message, m.Warm):
-            self.warms.told(message)
+            self.warms.on_warm(message)
             return
         if isinstance(message, m.TwinSeen):
-            self.queries.twin_seen(message.address)
+            self.queries.on_twin_seen(message.address)
             return
-        self.stranded.heard(message)
+        self.lost_tracker.on_message(message)
         digest = getattr(message, "digest", None)
         swarm = self.downloads.swarms.get(digest) if isinstance(digest, str) else None
         if swarm is not None:
@@ -312,7 +321,7 @@ class AgentApp:
 
 
 def _own_address(settings: AgentSettings, host: str, port: int) -> str:
-    """What to tell peers when we listen on every address; "" where the bound address will do."""
+    """The address to announce when we listen on every address; "": the bound address will do."""
     if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker)

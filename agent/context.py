@@ -1,144 +1,30 @@
-"""What every swarm of an agent shares, passed by constructor."""
+"""The parts that the objects of one agent share. They are passed by constructor."""
 
 import asyncio
-import contextlib
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.tracker_link import TrackerLink
-from p2pcache.core.format.layout import Layout
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome, Source
-from p2pcache.errors import OriginUnavailable, P2PCacheError, without_frames
-from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.ids import NodeId
 from p2pcache.io.models.store import Store
-from p2pcache.io.origins.fetch import fetch_run
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.peers.protocol.limits import Both, TokenBucket
+from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.security.tls import Tls
-from p2pcache.io.tasks import THREAD_IDLE_S, Tasks, Threads
-
-OPENING_S = 30.0  # imports, credentials from instance roles; a lease lives about as long
-# S3 gives about 100 MB/s a connection; leases bound the rest. As many as one swarm reads at most.
-ORIGIN_THREADS = SwarmSettings().origin_fetches + SwarmSettings().origin_ahead
-
-WRONG_KEPT = 1000  # a model's pulls stop at its second wrong read; nobody has so many at a time
-
-
-class OriginReads:
-    """Reads leased runs from the origin on threads of its own.
-
-    `settled` is clear while the origin is being opened.
-    """
-
-    def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
-        """At most so many bytes per second (0: no cap), and within the rate of our own disk."""
-        self.repo: OriginRepo | None = None
-        self.unopened: P2PCacheError | None = None  # why there is none, if one was named
-        self.settled = asyncio.Event()
-        self.settled.set()
-        self._limiter = Both(TokenBucket(bytes_per_s), disk)
-        self._threads = Threads(ORIGIN_THREADS, name="origin")
-        self._reading = 0
-        self._at_rest: asyncio.TimerHandle | None = None  # runs while nothing is read
-        self._wrong: dict[tuple[str, int], str] = {}
-        self._why: dict[str, P2PCacheError] = {}
-        self.odd = ""  # what others have and our own storage doesn't; until it is read well again
-
-    async def fetch(
-        self, layout: Layout, store: ModelStore, run: int, cancelled: threading.Event
-    ) -> Outcome:
-        """Read, prove and store one run; never raises for what the origin does."""
-        # A lease that comes while the origin is being opened must not be given back as failed.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OPENING_S):
-                await self.settled.wait()
-        repo = self.repo
-        if repo is None:
-            self._why[layout.digest] = self.unopened or OriginUnavailable("no storage is open here")
-            return Outcome.UNAVAILABLE
-        wrong: list[str] = []
-        trouble: list[P2PCacheError] = []
-
-        def read() -> Outcome:
-            return fetch_run(
-                repo, layout, store, run,
-                on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
-                on_wrong=wrong.append, on_trouble=trouble.append,
-            )  # fmt: skip
-
-        self._begin()
-        try:
-            outcome = await self._threads.run(read)
-            if outcome is Outcome.DONE:
-                self.odd = ""
-            return outcome
-        finally:
-            self._end()
-            self._note(layout.digest, run, wrong)
-            self._why.pop(layout.digest, None)
-            if trouble:
-                self._why[layout.digest] = without_frames(trouble[-1])
-
-    def wrong(self, digest: str, run: int) -> str:
-        """Why the last read of a run found other bytes than were pushed; "": it didn't, or none was."""
-        return self._wrong.get((digest, run), "")
-
-    def why(self, digest: str) -> P2PCacheError | None:
-        """Why the last read of a model that ended brought nothing; None: it did, or none was."""
-        return self._why.get(digest)
-
-    def take_wrong(self, digest: str) -> str:
-        """Why a read of a model found other bytes than were pushed; "": none did since this was asked last."""
-        found = {key: why for key, why in self._wrong.items() if key[0] == digest}
-        for key in found:
-            del self._wrong[key]
-        return next(iter(found.values()), "")
-
-    def _begin(self) -> None:
-        self._reading += 1
-        if self._at_rest is not None:
-            self._at_rest.cancel()
-            self._at_rest = None
-
-    def _end(self) -> None:
-        self._reading -= 1
-        if not self._reading:
-            # With the threads: a deep read leaves 64 connections, which storage gives up before long and nobody
-            # else would.
-            self._at_rest = asyncio.get_running_loop().call_later(THREAD_IDLE_S, self._rest)
-
-    def _rest(self) -> None:
-        if self.repo is not None:
-            self.repo.origin.rest()
-
-    def _note(self, digest: str, run: int, wrong: list[str]) -> None:
-        self._wrong.pop((digest, run), None)
-        if wrong:
-            self._wrong[digest, run] = wrong[-1]
-            if len(self._wrong) > WRONG_KEPT:
-                del self._wrong[next(iter(self._wrong))]
-
-    async def drained(self, limit_s: float) -> None:
-        """Wait until cancelled reads have ended, so that none writes into a closed store."""
-        deadline = time.monotonic() + limit_s
-        while self._reading and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(0.02)
+from p2pcache.io.tasks import Tasks
 
 
 @dataclass(slots=True)
 class Tally:
-    """What this process took in since its start, over all models, removed ones included."""
+    """Counts of this process since its start, over all models, removed ones included."""
 
-    taken: Counter[Source] = field(default_factory=Counter)  # proved bytes
-    requests: Counter[Outcome] = field(default_factory=Counter)  # to peers, by how they ended
-    fetches: Counter[Outcome] = field(default_factory=Counter)  # from the origin, the same
+    taken: Counter[Source] = field(default_factory=Counter)  # proved bytes, by source
+    requests: Counter[Outcome] = field(default_factory=Counter)  # to peers, by outcome
+    fetches: Counter[Outcome] = field(default_factory=Counter)  # reads of the origin, by outcome
 
 
 @dataclass(slots=True)
@@ -146,7 +32,7 @@ class Parts:
     """The agent's shared parts."""
 
     settings: AgentSettings
-    node: int
+    node: NodeId
     store: Store
     net: PeerNet
     link: TrackerLink | None
@@ -154,6 +40,6 @@ class Parts:
     tasks: Tasks
     rng: random.Random
     tls: Tls | None = None
-    disk: TokenBucket = field(default_factory=TokenBucket)  # of what is written to the cache
+    disk: TokenBucket = field(default_factory=TokenBucket)  # rate of writes to the cache
     tally: Tally = field(default_factory=Tally)
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

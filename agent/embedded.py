@@ -12,7 +12,7 @@ from p2pcache.errors import P2PCacheError
 
 @contextlib.contextmanager
 def run_embedded(settings: AgentSettings) -> Iterator[str]:
-    """Run an agent on a thread of its own for the length of the block; yields its socket path.
+    """Run an agent on a thread of its own for the length of the block; yield its socket path.
 
     Raises:
         P2PCacheError: the agent can't start.
@@ -45,7 +45,7 @@ def run_embedded(settings: AgentSettings) -> Iterator[str]:
         yield settings.socket
     finally:
         loop, stop = loops[0]
-        with contextlib.suppress(RuntimeError):  # the loop ended by itself: its error follows
+        with contextlib.suppress(RuntimeError):  # the loop has ended with an error, which follows
             loop.call_soon_threadsafe(stop.set)
         thread.join()
         for error in trouble:

@@ -1,4 +1,4 @@
-"""What ended on this node: counts for metrics, rows for `p2pcache history`."""
+"""The history of this node: counts for metrics, rows for `p2pcache history`."""
 
 import asyncio
 import contextlib
@@ -18,34 +18,34 @@ from p2pcache.io.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-# From a small model on a fast link to 700 GB over 1 GbE; storms of 100 GB at 25 GbE end at 34 s.
+# From a small model on a fast link to a large one over 1 GbE.
 BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 MAX_MESSAGE_CHARS = 300
-MAX_WAITING = 1000  # rows not yet on disk: a full disk must not fill the memory too
+MAX_WAITING = 1000  # rows that aren't on disk yet: a full disk must not fill the memory, too
 
 
 class Durations:
     """How long completed pulls took, as a histogram."""
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS_S) + 1)  # not cumulative; the last one is above all
+        self.counts = [0] * (len(BUCKETS_S) + 1)  # not cumulative; the last one is for longer pulls
         self.sum_s = 0.0
 
-    def add(self, seconds: float) -> None:
+    def count(self, seconds: float) -> None:
         """Count one."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, pulls that took no longer), as Prometheus wants them."""
+        """Pairs (upper bound, pulls that took no longer), in Prometheus' form."""
         bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
         return [(bound, sum(self.counts[: n + 1])) for n, bound in enumerate(bounds)]
 
 
 class Journal:
-    """Counts what ended since start, and writes it down without making anybody wait.
+    """Counts pulls, pushes and removals that ended, and writes rows of them on another thread.
 
-    `note` is called on the loop's thread; rows go to disk on another one, in order.
+    `record` is called on the loop's thread and doesn't wait for the disk; rows keep their order.
     """
 
     def __init__(self, store: Store, tasks: Tasks) -> None:
@@ -56,9 +56,9 @@ class Journal:
         self._store = store
         self._tasks = tasks
         self._waiting: deque[HistoryRow] = deque(maxlen=MAX_WAITING)
-        self._writing = threading.Lock()  # the last rows may be written while an earlier one is
+        self._writing = threading.Lock()  # `close` may write while a thread does
 
-    def note(
+    def record(
         self,
         action: str,
         *,
@@ -70,22 +70,22 @@ class Journal:
         error: P2PCacheError | None = None,
         report: dict[str, object] | None = None,
     ) -> None:
-        """Something ended.
+        """Count something that ended, and queue its row.
 
         Args:
             action: pull, warm, push, rm or prune.
             ref: of the model.
             digest: of its manifest, if known.
-            size_bytes: of the model; for rm and prune what was freed.
-            seconds: how long it took.
+            size_bytes: of the model; for rm and prune the bytes that were freed.
+            seconds: its duration.
             sources: `bytes_origin`, `bytes_peers`, `bytes_local`, for pulls.
-            error: why it failed; None: it went well.
-            report: of a pull: where its time went.
+            error: why it failed; None: it didn't.
+            report: of a pull, says where its time went.
         """
         code = error.exit_code if error is not None else 0
         self.ended[action, code] += 1
         if action == "pull" and not code:
-            self.durations.add(seconds)
+            self.durations.count(seconds)
             self.pull_bytes += size_bytes
         message = str(error)[:MAX_MESSAGE_CHARS] if error is not None else ""
         self._waiting.append(HistoryRow(
@@ -93,22 +93,22 @@ class Journal:
             **(sources or {}), code=code, message=message,
             report=msgspec.json.encode(report).decode() if report else "",
         ))  # fmt: skip
-        with contextlib.suppress(RuntimeError):  # the daemon is stopping: `close` writes it
+        with contextlib.suppress(RuntimeError):  # the daemon stops: `close` writes the row
             work = asyncio.to_thread(self._write)
             self._tasks.spawn_contained(work, name="journal")
 
     @contextlib.contextmanager
     def failures(self, action: str, ref: str) -> Iterator[None]:
-        """Note what the block fails with; whoever does the work notes that it went well."""
+        """Record an error of the block. The block itself records its success."""
         began = time.monotonic()
         try:
             yield
         except P2PCacheError as error:
-            self.note(action, ref=ref, seconds=time.monotonic() - began, error=error)
+            self.record(action, ref=ref, seconds=time.monotonic() - began, error=error)
             raise
 
     async def rows(self, limit: int) -> list[HistoryRow]:
-        """What ended, the newest first, this life's and earlier ones'."""
+        """Up to `limit` rows, the newest first, also of times before this start."""
 
         def read() -> list[HistoryRow]:
             self._write()
@@ -117,7 +117,7 @@ class Journal:
         return await asyncio.to_thread(read)
 
     def close(self) -> None:
-        """Write what is left (blocks); the store is about to close."""
+        """Write the rows that are left, before the store closes. It blocks."""
         self._write()
 
     def _write(self) -> None:
@@ -126,5 +126,5 @@ class Journal:
                 while self._waiting:
                     self._store.add_history(self._waiting[0])
                     self._waiting.popleft()
-            except P2PCacheError as error:  # the next one tries again, at most MAX_WAITING are kept
+            except P2PCacheError as error:  # the next call tries again
                 log.warning("the history can't be written: %s", error)

@@ -1,4 +1,4 @@
-"""Why the link to the tracker doesn't stand, in words for people."""
+"""Why the link to the tracker is down, in words for people."""
 
 import ssl
 import time
@@ -6,18 +6,24 @@ import time
 import aiohttp
 
 from p2pcache.errors import NotAllowed, P2PCacheError
-from p2pcache.ids import format_node
+from p2pcache.ids import NodeId, format_node
 from p2pcache.io.security.tls import Tls, expiry_warning, explain
 
 _FORBIDDEN, _UNAVAILABLE = 403, 503
 
 
 class Twin(P2PCacheError):
-    """The tracker has another live member with our id; the text says where."""
+    """The tracker has another live member with our node id; the text says where."""
 
 
-def twins(node: int, where: str, cache_dir: str) -> str:
-    """What to tell people of two agents with one id, and what to do."""
+def twin_text(node: NodeId, where: str, cache_dir: str) -> str:
+    """Describe two agents with one id, and the remedy.
+
+    Args:
+        node: the id.
+        where: the other agent's place; "": unknown.
+        cache_dir: of this agent; "": unknown.
+    """
     at = f" ({where})" if where else ""
     return (
         f"another live agent{at} has this node's id {format_node(node)}: the cache, or the image of the machine, was "
@@ -27,17 +33,17 @@ def twins(node: int, where: str, cache_dir: str) -> str:
 
 
 def denied(error: Exception) -> bool:
-    """Whether key, certificate, name or id, ours or the tracker's, was the cause: trying again won't help."""
+    """Whether a key, certificate, name or id was the cause, ours or the tracker's: another try won't help."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         return error.status == _FORBIDDEN
     return isinstance(error, NotAllowed | aiohttp.ClientConnectorCertificateError)
 
 
-def said(error: Exception, tls: Tls | None) -> str:
-    """A failed connection in one line.
+def failure_text(error: Exception, tls: Tls | None) -> str:
+    """Describe a failed connection in one line.
 
     Args:
-        error: how it ended.
+        error: its end.
         tls: our certificate, if members show one.
     """
     if isinstance(error, aiohttp.WSServerHandshakeError):
@@ -50,7 +56,7 @@ def said(error: Exception, tls: Tls | None) -> str:
         cause = error.os_error
         if isinstance(cause, ssl.SSLError):
             return explain(cause)
-        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's text for it is no sentence
+        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's own text is no sentence
         return f"can't connect: {'connection refused' if refused else cause.strerror or cause}"
     return explain(error)
 
@@ -71,6 +77,6 @@ def _answered(status: int, tls: Tls | None) -> str:
 def _hung_up(tls: Tls | None) -> str:
     if tls is None:
         return "it hung up on us; where members show certificates its URL begins with https://"
-    # In TLS 1.3 a refusal comes after our side is done, and asyncio's servers keep mute.
+    # In TLS 1.3 a refusal comes after our side of the handshake, and asyncio's servers send no reason.
     text = f"it hung up on {tls.member}; does it know our CA? Its log says why"
     return expiry_warning(tls.expires_at, time.time()) or text

@@ -1,11 +1,11 @@
-"""Run an agent in the foreground until it is told to stop."""
+"""Run an agent in the foreground until a signal stops it."""
 
 import faulthandler
 
 import uvloop
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.node.location import settled
+from p2pcache.agent.node.location import located
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
 from p2pcache.io.disk.syscalls import give_back_blocks_of
@@ -13,8 +13,8 @@ from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
 
-# Parts of an upload have 8 MiB: after 14 pushes of 24 MiB an agent kept 65 to 110 MiB of them, now 4. What comes
-# and goes often is smaller, or reused.
+# Freed blocks of at least this size go back to the system at once. Parts of an upload are larger; blocks that come
+# and go often are smaller, or reused.
 LARGE_BYTES = 1 << 20
 
 
@@ -27,14 +27,14 @@ def run(settings: AgentSettings) -> int:
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
     give_back_blocks_of(LARGE_BYTES)
-    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
+    faulthandler.enable()  # so the watchdog's SIGABRT leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 
 
 async def _serve(settings: AgentSettings) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
-        app = AgentApp(await settled(settings))
+        app = AgentApp(await located(settings))
         on_hangup(app.reload)
         async with app.running():
             app.warms.resume()
@@ -45,7 +45,7 @@ async def _serve(settings: AgentSettings) -> int:
 
 
 def _headline(app: AgentApp) -> str:
-    """How it goes, for `systemctl status`."""
+    """The agent's state in one line, for `systemctl status`."""
     if reasons := app.queries.reasons():
         return f"not ready: {'; '.join(reasons)}"
     return f"ready: {len(app.downloads.swarms)} models, {len(app.downloads.running)} pulls running"

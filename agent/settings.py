@@ -88,15 +88,15 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     recycle_bytes: int = 0
     """Does nothing any more, and goes with the next release: a removed model's files are deleted at once."""
     abandon_after_s: float = 30.0
-    """A pull that no client waits for any more goes on for so long."""
+    """Time that a pull goes on after its last client has left."""
     shutdown_s: float = 10.0
     """Limit for finishing uploads after SIGTERM."""
     flush_interval_s: float = 2.0
-    """Proved chunks become durable at least so often while a pull runs."""
+    """Longest time until proved chunks become durable while a pull runs."""
     flush_bytes: int = 256 << 20
-    """Proved chunks also become durable after so many bytes."""
+    """Proved chunks also become durable when this many bytes have come."""
     scrub_interval_s: float = 7 * 86400.0
-    """Every complete model is proved again about so often, in the background; 0: never."""
+    """Time until a complete model is proved again in the background; 0: never."""
     record_dir: str = ""
     """Record each pull's scheduler here, for `python -m loadtest.replay`; default: nothing is recorded."""
     record_bytes: int = 256 << 20

@@ -1,17 +1,16 @@
 """The agent's one persistent connection to the tracker: handshake, announce, heartbeats, questions.
 
-The link reconnects for ever with growing pauses. Everything that the tracker must know is told
-again with each `Announce`, so a lost connection or a restarted tracker costs nothing but time.
+The link reconnects for ever with growing pauses. Each `Announce` contains all that the tracker must know, so a
+lost connection or a restarted tracker costs time only.
 
-A tracker that hangs, and one behind a broken network, keep their connections open: TCP finds out after a
-quarter of an hour, or never. So a quiet tracker is sent a ping, which every WebSocket server answers, and one
-that says nothing for `silence_s` is lost.
+TCP keeps the connection to a hanging tracker, or across a broken network, open for a quarter of an hour or for
+ever. So the link pings a quiet tracker, and every WebSocket server answers that. A tracker that is silent for
+`silence_s` is lost.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import secrets
 import time
@@ -22,8 +21,9 @@ import aiohttp
 import msgspec
 
 from p2pcache.agent import link_trouble
+from p2pcache.agent.tracker_handshake import handshake, receive
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
+from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import (
     NotAllowed,
     P2PCacheError,
@@ -32,6 +32,7 @@ from p2pcache.errors import (
     UsageError,
     from_code,
 )
+from p2pcache.ids import NodeId
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.security.tls import Tls, check_role
 from p2pcache.io.tasks import Tasks
@@ -40,33 +41,30 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md; from the first packet to `Settled`
 SILENCE_S = 10.0  # docs/protocol.md
-LOOKS = 10  # at a connection in that time ...
-PING_AT = frozenset(
-    {4, 8}
-)  # ... and after so many quiet ones a ping: two may come late, and one be lost
-GOODBYE_S = 2.0  # for the other side's half of a goodbye, and for our own to leave
-FIRST_RETRY_S = 0.2  # a restarted tracker is found again quickly ...
-LAST_RETRY_S = 5.0  # ... and a dead one is not hammered
-MAX_HANDSHAKE_BYTES = 1024
+LOOKS = 10  # at a connection within SILENCE_S
+PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
+GOODBYE_S = 2.0  # for each side's half of a goodbye
+FIRST_RETRY_S = 0.2  # the first pause, so that a restarted tracker is found again quickly
+LAST_RETRY_S = 5.0  # the longest pause, so that a dead tracker is not dialled too often
 
 
 class TrackerHandler(Protocol):
-    """What the link calls, on the loop thread."""
+    """The calls that the link makes, on the loop's thread."""
 
     def announcement(self) -> m.Announce:
         """The agent's whole state, for a fresh connection."""
 
     def heartbeat(self) -> m.Heartbeat:
-        """The agent's state worth a heartbeat."""
+        """The agent's state for a heartbeat."""
 
     def tracker_up(self, settled: m.Settled) -> None:
-        """We are a member."""
+        """This node is a member now."""
 
     def tracker_down(self) -> None:
-        """We are no longer."""
+        """This node is no member any more."""
 
     def tracker_said(self, message: m.ToAgent) -> None:
-        """Any message but `Settled`, `Answer` and `Refusal`."""
+        """A message came; the link handles `Settled`, `Answer` and `Refusal` itself."""
 
 
 class TrackerLink:
@@ -80,7 +78,7 @@ class TrackerLink:
         self,
         *,
         url: str,
-        node: int,
+        node: NodeId,
         secret: Secret,
         handler: TrackerHandler,
         tasks: Tasks,
@@ -89,21 +87,21 @@ class TrackerLink:
         cache_dir: str = "",
         silence_s: float = SILENCE_S,
     ) -> None:
-        """Nothing is dialled before `run`.
+        """A link that dials when `run` is called.
 
         Args:
             url: of the tracker.
             node: our id.
             secret: the cluster key.
-            handler: is told what happens.
+            handler: is called for each event.
             tasks: run the parts of a connection.
-            rng: dice.
+            rng: spreads pauses and heartbeats.
             tls: our certificate; the connection is then TLS.
-            cache_dir: where our id lies, for people.
-            silence_s: a tracker that says nothing for so long is lost.
+            cache_dir: the directory of our node id, for people.
+            silence_s: a tracker that is silent for this many seconds is lost.
 
         Raises:
-            UsageError: the URL is none, or has another scheme than the cluster's members use.
+            UsageError: it is no URL, or has another scheme than the cluster's members use.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -115,10 +113,10 @@ class TrackerLink:
         self.epoch = 0
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
-        # Why the last attempt failed, if key or certificate was the cause.
+        # Why the last attempt failed, if a key or certificate was the cause.
         self.refusal: NotAllowed | None = None
         self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
-        self.changed_at = time.time()  # unix seconds; since then `connected` is what it is
+        self.changed_at = time.time()  # unix seconds of the last change of `connected`
         self.local_host = ""  # our address on the last connection
         self.losses = 0  # connections that broke, since start
         self._node = node
@@ -130,7 +128,7 @@ class TrackerLink:
         self._cache_dir = cache_dir
         self._silence_s = silence_s
         self._instance = secrets.randbits(63) or 1
-        self._quiet = 0  # looks since the tracker last said something
+        self._quiet = 0  # looks since the last sign of life
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: asyncio.Queue[m.ToTracker | None] = asyncio.Queue()  # None: a ping
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
@@ -146,20 +144,20 @@ class TrackerLink:
                     await self._member(session)
                     pause = FIRST_RETRY_S
                 except (P2PCacheError, aiohttp.ClientError, OSError, TimeoutError) as error:
-                    self._note(error)
+                    self._on_failure(error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.5)):
                         await self._closing.wait()
                 pause = min(LAST_RETRY_S, pause * 2)
 
     async def close(self) -> None:
-        """Say goodbye, so that the tracker forgets us at once."""
+        """Say goodbye, so that the tracker forgets this node at once."""
         self._closing.set()
         socket = self._socket
         if socket is not None and self.connected:
             try:
                 async with asyncio.timeout(GOODBYE_S):
-                    while not self._outbox.empty():  # lease reports that wait belong to the swarm
+                    while not self._outbox.empty():  # the tracker needs the lease reports in it
                         if (message := self._outbox.get_nowait()) is not None:
                             await socket.send_bytes(m.encode(message))
                     await socket.send_bytes(m.encode(m.Leaving()))
@@ -168,7 +166,7 @@ class TrackerLink:
                 log.debug("the tracker didn't hear our goodbye")
 
     def send(self, message: m.ToTracker) -> None:
-        """Queue a message; lost when the link is down (the next `Announce` tells all)."""
+        """Queue a message. Without a connection it is dropped: the next `Announce` contains all."""
         if self.connected:
             self._outbox.put_nowait(message)
 
@@ -177,9 +175,15 @@ class TrackerLink:
     ) -> m.Answer:
         """Ask one question.
 
+        Args:
+            what: its kind, as in docs/protocol.md.
+            text: its argument.
+            offset: of the wanted part of a manifest, in bytes.
+            timeout_s: for the answer.
+
         Raises:
-            Unreachable: no tracker, or no answer in time.
-            P2PCacheError: the tracker's refusal, by its code.
+            Unreachable: there is no connection, or no answer in time.
+            P2PCacheError: the tracker refused; the class follows its code.
         """
         if not self.connected:
             raise Unreachable(f"tracker {self.url} is not reachable: {self.last_error}")
@@ -211,11 +215,13 @@ class TrackerLink:
         finally:
             if socket is not None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_S):  # who doesn't read may not hold us up
+                    async with asyncio.timeout(
+                        GOODBYE_S
+                    ):  # a tracker that doesn't read must not hold us up
                         await socket.close()
 
     async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
-        # Without `autoping` pongs are shown to us: they are signs of life.
+        # Without `autoping` we see pongs, which are signs of life.
         socket = await session.ws_connect(
             f"{self.url}/v1/member", max_msg_size=m.MAX_MESSAGE_BYTES, autoping=False, compress=0,
             timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE_S),
@@ -227,13 +233,15 @@ class TrackerLink:
     async def _join(self, socket: aiohttp.ClientWebSocketResponse) -> m.Settled:
         if self._tls is not None:
             check_role(socket.get_extra_info("peercert"), "tracker")
-        await self._handshake(socket)
+        await handshake(socket, self._secret, self._node, self.url)
         said = msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
         await socket.send_bytes(m.encode(said))
         try:
-            settled = m.decode_to_agent(await _binary(socket, m.MAX_MESSAGE_BYTES))
+            settled = m.decode_to_agent(await receive(socket, m.MAX_MESSAGE_BYTES))
         except link_trouble.Twin as twin:
-            raise NotAllowed(link_trouble.twins(self._node, str(twin), self._cache_dir)) from None
+            raise NotAllowed(
+                link_trouble.twin_text(self._node, str(twin), self._cache_dir)
+            ) from None
         if not isinstance(settled, m.Settled):
             raise RemoteProtocolError("the tracker's first message isn't Settled")
         return settled
@@ -242,7 +250,7 @@ class TrackerLink:
         """Be a member until the connection ends.
 
         Raises:
-            Unreachable: the tracker fell silent.
+            Unreachable: the tracker was silent for too long.
         """
         self._socket, self.connected, self.epoch = socket, True, settled.epoch
         self.changed_at = time.time()
@@ -271,16 +279,16 @@ class TrackerLink:
             self._went_down(why)
 
     async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
-        """End `alive` when the tracker was silent for so many looks of ours.
+        """End `alive` when the tracker was silent for `LOOKS` looks.
 
-        Looks, not seconds: a process that was stopped, or a busy loop, hears nobody, and that is no silence of
-        theirs. What came meanwhile is read before the next look.
+        It counts looks and not seconds, because a stopped process or a busy loop reads nothing, and that is no
+        silence of the tracker. Messages that came meanwhile are read before the next look.
         """
         loop, sock = asyncio.get_running_loop(), socket.get_extra_info("socket")
         while True:
             looked = loop.time()
             await asyncio.sleep(self._silence_s / LOOKS)
-            # A long message on a slow way takes its time; its bytes are signs of life.
+            # The bytes of a long message over a slow link are signs of life.
             if sock is not None and tcp_info.quiet_s(sock) < loop.time() - looked:
                 self._quiet = 0
             self._quiet += 1
@@ -289,28 +297,6 @@ class TrackerLink:
                 return
             if self._quiet in PING_AT:
                 self._outbox.put_nowait(None)
-
-    async def _handshake(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        try:
-            challenge = msgspec.msgpack.decode(
-                await _binary(socket, MAX_HANDSHAKE_BYTES), type=Challenge
-            )
-            said = hello(
-                self._secret,
-                challenge,
-                nonce=os.urandom(NONCE_BYTES),
-                node=self._node,
-                role="agent",
-            )
-            await socket.send_bytes(msgspec.msgpack.encode(said))
-            welcome = msgspec.msgpack.decode(
-                await _binary(socket, MAX_HANDSHAKE_BYTES), type=Welcome
-            )
-        except msgspec.MsgspecError as error:
-            raise RemoteProtocolError(
-                f"{self.url} doesn't speak the member protocol: {error}"
-            ) from None
-        confirm(self._secret, challenge, said, welcome)
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in socket:
@@ -338,7 +324,7 @@ class TrackerLink:
                 else:
                     await socket.send_bytes(m.encode(message))
         except (aiohttp.ClientError, OSError):
-            await socket.close()  # the reader then ends, and with it the connection
+            await socket.close()  # this ends the reader, too
 
     async def _beat(self, interval_s: float) -> None:
         while True:
@@ -369,27 +355,12 @@ class TrackerLink:
                 "lost the tracker at %s (%s); going on without it, reconnecting", self.url, why
             )
 
-    def _note(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         self.tried.set()
-        text = link_trouble.said(error, self._tls)
+        text = link_trouble.failure_text(error, self._tls)
         denied = link_trouble.denied(error)
-        if text != self.last_error:  # once per cause, not once per retry
+        if text != self.last_error:  # once for each cause, not for each retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", self.url, text)
         self.last_error = text
         self.refusal = NotAllowed(f"tracker {self.url}: {text}") if denied else None
-
-
-async def _binary(socket: aiohttp.ClientWebSocketResponse, limit: int) -> bytes:
-    frame = await socket.receive()
-    if frame.type is not aiohttp.WSMsgType.BINARY:
-        reason = f": {frame.extra}" if frame.type is aiohttp.WSMsgType.CLOSE and frame.extra else ""
-        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.NOT_ALLOWED:
-            raise NotAllowed(f"it refuses this node{reason}")
-        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.TWIN:
-            raise link_trouble.Twin(frame.extra or "")
-        raise RemoteProtocolError(f"the tracker closed the connection during the handshake{reason}")
-    data: bytes = frame.data
-    if len(data) > limit:
-        raise RemoteProtocolError("the tracker sent an oversized handshake frame")
-    return data

@@ -1,8 +1,8 @@
-"""`p2pcache-init SRC DEST`: the model of a `p2pcache://` address put into a directory, then the end.
+"""`p2pcache-init SRC DEST`: put the model of a `p2pcache://` address into a directory.
 
-This is how KServe calls a storage initializer; the exit codes are those of `p2pcache pull`. With
-`--compile-cache ENGINE` in front it's not the model but what that engine compiled for it, if anybody
-has saved that; options after ENGINE are those of `p2pcache compile-cache restore`.
+KServe calls a storage initializer like this; the exit codes are those of `p2pcache pull`. With
+`--compile-cache ENGINE` in front it puts what that engine compiled for the model there, if it was
+saved; options after ENGINE are those of `p2pcache compile-cache restore`.
 """
 
 import sys
@@ -17,7 +17,11 @@ _USAGE = f"usage: p2pcache-init {_ADDRESS}, or p2pcache-init --compile-cache ENG
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Pull and materialise with the caller's own rights; returns the exit code."""
+    """Run `p2pcache pull --to` or `compile-cache restore`, and return the exit code.
+
+    Args:
+        argv: the arguments without the program's name; None: those of this process.
+    """
     args = sys.argv[1:] if argv is None else argv
     if args in (["-h"], ["--help"]):
         print(_USAGE)

@@ -1,7 +1,19 @@
-"""The `p2pcache` command: which commands there are, and how a command ends.
+"""The `p2pcache` command: the table of its commands, and how a command ends.
 
-Commands are imported when they are used, so that help and a warm pull stay quick. This is the
-one place that turns errors and signals into exit codes.
+The tree is the help: a command word is a module of its name in the folder of its part, so `ls` is
+`commands/models/ls.py`. To add a command:
+
+1. Write `cli/commands/FOLDER/WORD.py` with a click command (or group) `WORD`; `-` in a word is `_` in Python.
+   Its docstring is the help; the first line is repeated in the table below, and examples end it.
+   - It talks to an agent: `support.client_options.client_options` and `support.connect.need_agent`.
+   - It works on a cache without an agent, too: `standalone.local_cache.cache_or_agent`.
+   - Its options are the settings of a daemon: `support.setting_options`.
+2. Add the word to `COMMANDS`, a row to docs/cli.md, and `tests/cli/commands/FOLDER/test_WORD.py`.
+
+`tests/cli/test_main.py` compares tree, table, help and documentation.
+
+A module is imported when its command is used, so that help and a pull of a complete model stay quick.
+Only this module turns errors and signals into exit codes.
 """
 
 import importlib
@@ -9,74 +21,52 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import NamedTuple
 
 import click
 
 from p2pcache import __version__
 from p2pcache.errors import P2PCacheError
 
-
-class Entry(NamedTuple):
-    """A command: where it lives and its line in the help."""
-
-    module: str
-    help: str
-
-
-COMMANDS: dict[str, dict[str, Entry]] = {
-    "Models": {
-        "pull": Entry("commands.models.pull", "Fetch a model and print its directory."),
-        "warm": Entry(
-            "commands.models.warm", "Fetch a model before anybody asks for it, here or on K nodes."
-        ),
-        "push": Entry("commands.models.push", "Store a directory as a model."),
-        "ls": Entry("commands.models.inventory", "List the models in the cache."),
-        "show": Entry("commands.models.inventory", "Show a model's files, sizes and digest."),
-        "verify": Entry("commands.models.pull", "Prove every byte of a model again."),
-        "rm": Entry(
-            "commands.models.inventory",
-            "Remove a model's tag here, and the model with its last tag.",
-        ),
-        "prune": Entry(
-            "commands.models.inventory", "Free the space of what nothing names any more."
-        ),
-        "compile-cache": Entry(
-            "commands.models.compile_cache", "Restore and save what an engine has compiled."
-        ),
+COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
+    "models": {
+        "pull": "Fetch a model and print its directory.",
+        "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
+        "push": "Store a directory as a model.",
+        "ls": "List the models in the cache.",
+        "show": "Show a model's files, sizes and digest.",
+        "verify": "Prove every byte of a model again.",
+        "rm": "Remove a model's tag here, and the model with its last tag.",
+        "prune": "Free the space of what nothing names any more.",
+        "compile-cache": "Restore and save what an engine has compiled.",
     },
-    "Cluster": {
-        "ps": Entry("commands.models.inventory", "Show the pulls that run now."),
-        "nodes": Entry("commands.cluster.fleet", "List the cluster's nodes."),
-        "locate": Entry("commands.cluster.fleet", "List the nodes that have a model."),
-        "status": Entry("commands.cluster.fleet", "Show the agent, its tracker, origin and cache."),
-        "stats": Entry(
-            "commands.cluster.stats", "Watch this node: rates, pulls, what ended lately."
-        ),
-        "history": Entry("commands.cluster.history", "List what ended: pulls, pushes, removals."),
-        "explain": Entry(
-            "commands.cluster.explain", "Say what a pull waits for, or where its time went."
-        ),
-        "bench": Entry(
-            "commands.cluster.bench", "Measure this node: disk, hash, loopback, storage."
-        ),
-        "doctor": Entry(
-            "commands.cluster.doctor", "Examine this node, with or without a running agent."
-        ),
+    "cluster": {
+        "ps": "Show the pulls that run now.",
+        "nodes": "List the cluster's nodes.",
+        "locate": "List the nodes that have a model.",
+        "status": "Show the agent, its tracker, origin and cache.",
+        "stats": "Watch this node: rates, pulls, what ended lately.",
+        "history": "List what ended: pulls, pushes, removals.",
+        "explain": "Say what a pull waits for, or where its time went.",
+        "bench": "Measure this node: disk, hash, loopback, storage.",
+        "doctor": "Examine this node, with or without a running agent.",
     },
-    "Daemons": {
-        "agent": Entry("commands.daemons.serve", "Run this node's agent in the foreground."),
-        "tracker": Entry("commands.daemons.serve", "Run the cluster's tracker in the foreground."),
-        "token": Entry(
-            "commands.daemons.token", "Make and read tokens: what a client without a socket may do."
-        ),
-        "ca": Entry("commands.daemons.ca", "Make certificates for a cluster in mTLS mode."),
+    "daemons": {
+        "agent": "Run this node's agent in the foreground.",
+        "tracker": "Run the cluster's tracker in the foreground.",
+        "token": "Make and read tokens: what a client without a socket may do.",
+        "ca": "Make certificates for a cluster in mTLS mode.",
     },
-    "This program": {
-        "config": Entry("commands.program.config", "Show or check the settings."),
-        "completion": Entry("commands.program.completion", "Print a shell's completion script."),
-        "version": Entry("commands.cluster.fleet", "Print the version of this program."),
+    "program": {
+        "config": "Show or check the settings.",
+        "completion": "Print a shell's completion script.",
+        "version": "Print the version of this program.",
     },
+}
+_TITLES = {
+    "models": "Models",
+    "cluster": "Cluster",
+    "daemons": "Daemons",
+    "program": "This program",
 }
 
 _EPILOG = """\b
@@ -97,22 +87,23 @@ class Commands(click.Group):
     """The command table; imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
-        return [name for entries in COMMANDS.values() for name in entries]
+        """Return all words, in the order of the help."""
+        return [word for part in COMMANDS.values() for word in part]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command."""
-        for entries in COMMANDS.values():
-            if cmd_name in entries:
-                module = importlib.import_module(f"p2pcache.cli.{entries[cmd_name].module}")
-                command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        """Import and return one command; None: there is no such word."""
+        for folder, part in COMMANDS.items():
+            if cmd_name in part:
+                name = cmd_name.replace("-", "_")
+                module = importlib.import_module(f"p2pcache.cli.commands.{folder}.{name}")
+                command: click.Command = getattr(module, name)
                 return command
         return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a guess at what was meant."""
+        """Do as click does, and suggest a word of the table for a misspelt one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -125,10 +116,10 @@ class Commands(click.Group):
             raise click.UsageError(guess, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by task, without importing any of them."""
-        for title, entries in COMMANDS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+        """Write the table by parts, without importing any command."""
+        for folder, part in COMMANDS.items():
+            with formatter.section(_TITLES[folder]):
+                formatter.write_dl(list(part.items()))
 
 
 @click.group(cls=Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -141,11 +132,11 @@ class Commands(click.Group):
 def cli(ctx: click.Context, agent: str | None, config: str | None) -> None:
     """Models from storage to every node, each chunk read from storage once."""
     given = {k: v for k, v in (("agent", agent), ("config", config)) if v is not None}
-    ctx.default_map = {name: given for entries in COMMANDS.values() for name in entries}
+    ctx.default_map = {word: given for part in COMMANDS.values() for word in part}
 
 
 class Interrupted(BaseException):
-    """A signal asks us to end; not an Exception, so that nothing on the way mistakes it for a fault."""
+    """A signal asks the process to end. It is no Exception: no handler on the way takes it for a fault."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -153,10 +144,14 @@ class Interrupted(BaseException):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the arguments without the program's name; None: those of this process.
+    """
     args = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
-    if "_P2PCACHE_COMPLETE" in os.environ:  # a shell asks: it needs our kind of bash
+    if "_P2PCACHE_COMPLETE" in os.environ:  # registers our completion for bash
         importlib.import_module("p2pcache.cli.commands.program.completion")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -190,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    """First signal: unwind. Second one: the user means it."""
+    """Unwind at the first signal; from then on a signal ends the process at once."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _force)
     raise Interrupted(number)
@@ -208,7 +203,7 @@ def _usage_message(error: click.UsageError) -> str:
 def _fail(args: list[str], code: int, message: str) -> int:
     from p2pcache.cli.support.output import clean, emit_json
 
-    line = clean(" ".join(message.split()))  # it may quote what a stranger sent
+    line = clean(" ".join(message.split()))  # it may quote what somebody else sent
     if "--json" in args:
         emit_json({"event": "error", "code": code, "message": line})
     print(f"p2pcache: error: {line}", file=sys.stderr)
@@ -216,7 +211,7 @@ def _fail(args: list[str], code: int, message: str) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Give closed ones (`>&-`) /dev/null, or the next file that is opened would take their place."""
+    """Open /dev/null for closed streams (`>&-`), or the next file that is opened takes their number."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         if fd:
             setattr(sys, ("stdout", "stderr")[fd - 1], os.fdopen(fd, "w", closefd=False))
@@ -224,7 +219,7 @@ def _open_standard_streams() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Nobody reads any more: give the interpreter's last flush somewhere to go."""
+    """Send the interpreter's last flush to /dev/null: the reader has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -39,7 +39,7 @@ from loadtest.kit.daemons import wait_until
 from loadtest.kit.flags import count
 from p2pcache.errors import NoSpace, P2PCacheError, Unreachable
 from p2pcache.io.models.arriving_dir import FOLDER
-from p2pcache.loader.source import attach
+from p2pcache.loader.source import attachment
 
 KINDS = ("calm", "killed", "gone", "liar", "slow", "full")
 REF = "faults/m:v1"
@@ -48,7 +48,7 @@ ORIGIN_RATE = 12_000_000  # bytes/s: a calm load takes about half a second, so f
 SLOW_RATE = 1_500_000
 SMALL_DISK_BYTES = 4 << 20  # the model has 6 MiB
 HANG_S = 90.0  # a load that takes longer hangs
-GONE_S = 1.0  # instead of attach.REATTACH_S, for those who wait in vain
+GONE_S = 1.0  # instead of attachment.REATTACH_S, for those who wait in vain
 FORGET_S = 15.0
 
 
@@ -213,12 +213,12 @@ def small_disk(path: Path, size_bytes: int = SMALL_DISK_BYTES) -> Iterator[None]
 @contextlib.contextmanager
 def alone(origin: str) -> Iterator[None]:
     """Loads of this process give a lost agent little time, and may use the origin."""
-    before, attach.REATTACH_S = attach.REATTACH_S, GONE_S
+    before, attachment.REATTACH_S = attachment.REATTACH_S, GONE_S
     os.environ["P2PCACHE_ORIGIN"] = origin
     try:
         yield
     finally:
-        attach.REATTACH_S = before
+        attachment.REATTACH_S = before
         del os.environ["P2PCACHE_ORIGIN"]
 
 

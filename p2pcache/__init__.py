@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from p2pcache.loader.api import load_into as load_into
     from p2pcache.loader.api import safe_open as safe_open
     from p2pcache.loader.integrations.transformers import from_pretrained as from_pretrained
-    from p2pcache.loader.plan.plan import ParallelAxis as ParallelAxis
-    from p2pcache.loader.snapshot import snapshot as snapshot
+    from p2pcache.loader.plan.selection import ParallelAxis as ParallelAxis
+    from p2pcache.loader.resolve import snapshot as snapshot
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "ParallelAxis": "p2pcache.loader.plan.plan",
+    "ParallelAxis": "p2pcache.loader.plan.selection",
     "from_pretrained": "p2pcache.loader.integrations.transformers",
     "iter_tensors": "p2pcache.loader.api",
     "load": "p2pcache.loader.api",
     "load_into": "p2pcache.loader.api",
     "safe_open": "p2pcache.loader.api",
-    "snapshot": "p2pcache.loader.snapshot",
+    "snapshot": "p2pcache.loader.resolve",
 }
 _MODULES = {"errors": "p2pcache.errors", "compile_cache": "p2pcache.loader.compile_cache"}
 

@@ -10,6 +10,7 @@ DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
+
 _NAME = r"[a-z0-9][a-z0-9._-]{0,79}"
 _REF = re.compile(
     rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})"

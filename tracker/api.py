@@ -1,10 +1,11 @@
-"""The tracker's HTTP API: the members' door, and read-only views.
+"""The tracker's HTTP API: the members' connection, read-only views, and the page for people at `GET /`.
 
 Nothing here changes state without the members' handshake.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from importlib import resources
 
 import msgspec
 from aiohttp import web
@@ -17,27 +18,41 @@ from p2pcache.io.http.connection_limits import admit, rated
 from p2pcache.io.http.server import json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.public_words import openly
-from p2pcache.tracker import page
-from p2pcache.tracker.members.hub import Members
+from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
 
 EACH = Rate(100, 400)  # views for one address: a page polls once a second, a scheduler asks often
-EVERYONE = Rate(500, 2000)  # ... and for all of them: half a core at most
-LOCATE_EACH = Rate(
-    20, 100
-)  # each new ref is a read of the storage: a scheduler asks about few, ...
-LOCATE_EVERYONE = Rate(50, 200)  # ... and members must not wait behind strangers
-MEMBERS_DOOR = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
-DEAR_S = 0.002  # an answer that costs more CPU time is kept for a moment: ...
-KEEP_S = 1.0  # ... fifty people who watch a storm of 1,000 nodes cost what one costs
-MOST_KEPT = 64  # answers; models that somebody looks at, mostly
+EVERYONE = Rate(500, 2000)  # views for all addresses: half a core at most
+# A ref that wasn't asked for lately costs a read of the storage, and members must not wait behind strangers.
+LOCATE_EACH = Rate(20, 100)
+LOCATE_EVERYONE = Rate(50, 200)
+UNLIMITED = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
+# An answer that costs this much CPU time is kept, so that fifty people who watch a large storm cost what one does.
+DEAR_S = 0.002
+KEEP_S = 1.0
+MOST_KEPT = 64  # answers; mostly models that a person looks at
+
+# The page runs its own script and style, and talks to this tracker only, whatever a member's name contains.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # a new release's script must not meet the old one's page
+}
+_PAGE_FILES = {
+    "/": ("index.html", "text/html"),
+    "/page/page.css": ("page.css", "text/css"),
+    "/page/page.js": ("page.js", "text/javascript"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+}
 
 
 class Api:
-    """Routes and their handlers."""
+    """Handlers of the tracker's calls."""
 
-    def __init__(self, members: Members, views: Views, metrics: TrackerMetrics) -> None:
+    def __init__(self, members: MemberHub, views: Views, metrics: TrackerMetrics) -> None:
         self._members = members
         self._views = views
         self._metrics = metrics
@@ -46,65 +61,65 @@ class Api:
 
     def application(self) -> web.Application:
         """The routes, with error mapping and limits around them."""
-        app = make_app(rated(RateLimit(EACH, EVERYONE), free=MEMBERS_DOOR))
+        app = make_app(rated(RateLimit(EACH, EVERYONE), free=UNLIMITED))
         app.add_routes([
             web.get("/v1/member", self._members.serve),
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics), web.get("/v1/nodes", self.nodes),
-            web.get("/v1/swarms", self.swarms), web.get("/v1/status", self.status),
-            web.get("/v1/locate", self.locate), web.get("/v1/swarm", self.swarm), *page.routes(),
+            web.get("/healthz", self.get_healthz), web.get("/readyz", self.get_readyz),
+            web.get("/metrics", self.get_metrics), web.get("/v1/nodes", self.get_nodes),
+            web.get("/v1/swarms", self.get_swarms), web.get("/v1/status", self.get_status),
+            web.get("/v1/locate", self.get_locate), web.get("/v1/swarm", self.get_swarm), *_page_routes(),
         ])  # fmt: skip
         return app
 
-    async def healthz(self, _: web.Request) -> web.Response:
+    async def get_healthz(self, _: web.Request) -> web.Response:
         """The loop turns."""
         return json_response({"ok": True})
 
-    async def readyz(self, _: web.Request) -> web.Response:
+    async def get_readyz(self, _: web.Request) -> web.Response:
         """Whether refs can be resolved, and why not."""
         reasons = self._views.reasons()
         body = {"ready": not reasons, "reasons": reasons, "warnings": self._views.warnings()}
         return json_response(body, status=503 if reasons else 200)
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, _: web.Request) -> web.Response:
         """Prometheus text."""
-        body = self._kept_or("metrics", lambda: generate_latest(self._metrics.registry))
+        body = self._kept_answer("metrics", lambda: generate_latest(self._metrics.registry))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    async def nodes(self, _: web.Request) -> web.Response:
+    async def get_nodes(self, _: web.Request) -> web.Response:
         """Every member."""
         return self._view("nodes", self._views.nodes)
 
-    async def swarms(self, _: web.Request) -> web.Response:
+    async def get_swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
         return self._view("swarms", self._views.swarms)
 
-    async def swarm(self, request: web.Request) -> web.Response:
+    async def get_swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
         digest = request.query.get("digest", "")
         return self._view(f"swarm {digest}", lambda: self._views.swarm(digest))
 
-    async def locate(self, request: web.Request) -> web.Response:
+    async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
         try:
             return json_response(await self._views.locate(wanted_ref(request)))
         except NoContainer as error:
             raise NotFound(openly(error)) from None
-        except (NotFound, UsageError):  # in our own words
+        except (NotFound, UsageError):  # our own text, without anything from storage
             raise
         except P2PCacheError as error:
             raise type(error)(openly(error)) from None
 
-    async def status(self, _: web.Request) -> web.Response:
+    async def get_status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""
         return json_response(self._views.status())
 
     def _view(self, name: str, build: Callable[[], object]) -> web.Response:
-        body = self._kept_or(name, lambda: msgspec.json.encode(build()))
+        body = self._kept_answer(name, lambda: msgspec.json.encode(build()))
         return web.Response(body=body, content_type="application/json")
 
-    def _kept_or(self, name: str, build: Callable[[], bytes]) -> bytes:
+    def _kept_answer(self, name: str, build: Callable[[], bytes]) -> bytes:
         until, body = self._kept.pop(name, (0.0, b""))
         if until <= time.monotonic():
             began, body = time.thread_time(), build()
@@ -115,3 +130,17 @@ class Api:
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]  # the one not asked for the longest
         return body
+
+
+def _page_routes() -> list[web.RouteDef]:
+    """The page for people at `GET /`: four static files, read once, at start."""
+    return [web.get(path, _page_file(name, kind)) for path, (name, kind) in _PAGE_FILES.items()]
+
+
+def _page_file(name: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    body = resources.files("p2pcache.tracker").joinpath("web", name).read_bytes()
+
+    async def serve(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=_PAGE_HEADERS)
+
+    return serve

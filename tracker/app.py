@@ -12,7 +12,7 @@ from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
 from p2pcache.io.clock import LOOK_S, AwakeClock
-from p2pcache.io.gc_pacing import Garbage
+from p2pcache.io.gc_pacing import GcPacing
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import connection_limit
 from p2pcache.io.loop_lag import LoopLag
@@ -21,21 +21,21 @@ from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.api import Api
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members.hub import Members
+from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
-from p2pcache.tracker.questions import Asks
+from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
-from p2pcache.tracker.state_notes import Memory
+from p2pcache.tracker.state_notes import StateNotes
 from p2pcache.tracker.views import Views
 from p2pcache.tracker.warming import Warming
 
 _log = logging.getLogger(__name__)
 
-PROBE_S = 5.0  # how often the origin is asked whether it answers, for /readyz
-REQUEST_BYTES = 64 << 10  # every call is a GET, a handshake has 1 KiB: strangers need no more
-MOST_MEMBERS = 20_000  # connections; twice the largest cluster that was simulated
-SILENCE_S = 10.0  # docs/protocol.md; a heartbeat that comes late, and four seconds
-NOTES_S = 5.0  # how often the members' lists are written down
+PROBE_S = 5.0  # between two probes of the origin, for /readyz
+REQUEST_BYTES = 64 << 10  # every call is a GET, and a handshake has 1 KiB
+MOST_MEMBERS = 20_000  # connections, twice the largest supported cluster
+SILENCE_S = 10.0  # docs/protocol.md; a late heartbeat, and four seconds
+NOTES_S = 5.0  # between two writes of the notes
 
 
 class TrackerApp:
@@ -48,7 +48,7 @@ class TrackerApp:
         members: MemberSettings | None = None,
         leases: LeaseSettings | None = None,
     ) -> None:
-        """Build the parts; nothing listens yet. `members` and `leases`: other clocks, for tests.
+        """Build the parts; nothing listens yet. `members` and `leases`: other settings, for tests.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, origin, state dir).
@@ -63,7 +63,7 @@ class TrackerApp:
         self.settings = settings
         self.address = settings.listen
         self._clock = AwakeClock()
-        self._memory = Memory(Path(settings.state_dir) if settings.state_dir else None)
+        self._notes = StateNotes(Path(settings.state_dir) if settings.state_dir else None)
         self._tasks = Tasks()
         self.catalog = Catalog(settings.origin, self._tasks)
         self.tracking = Tracking(
@@ -77,23 +77,23 @@ class TrackerApp:
                 leases or LeaseSettings(), in_flight=settings.leases_in_flight
             ),
             origin=settings.origin,
-            remembered=self._memory.load(self._clock.wall()),
+            remembered=self._notes.load_members(self._clock.wall()),
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
-        asks = Asks(
+        questions = Questions(
             self.catalog, self._views.nodes, self._views.status, self._views.locate, warming
         )
-        self.members = Members(
-            self.tracking, node=secrets.randbits(63), secret=self._secret, asks=asks,
+        self.members = MemberHub(
+            self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
-        warming.tell = self.members.tell
+        warming.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._lag = LoopLag()
         metrics = TrackerMetrics(
-            tracking=self.tracking, members=self.members, asks=asks, catalog=self.catalog,
+            tracking=self.tracking, members=self.members, questions=questions, catalog=self.catalog,
             clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
         )  # fmt: skip
         self._api = Api(self.members, self._views, metrics)
@@ -116,7 +116,7 @@ class TrackerApp:
                 server.serving(app, [sock], tls=tls, connections=room, request_bytes=REQUEST_BYTES),
             ):
                 self._lag.start(self._tasks)
-                self._tasks.every(LOOK_S, self._clock.look, name="clock")
+                self._tasks.every(LOOK_S, self._clock.keep_awake, name="clock")
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
                 if self.tls is not None:
@@ -125,16 +125,16 @@ class TrackerApp:
                 self._say_hello()
                 yield
                 _log.info("stopping: saying goodbye to %d members", len(self.members))
-                memory = self.tracking.memory()  # before the goodbyes empty it
+                memory = self.tracking.memory()  # before members leave
                 await self.members.close()
                 await self._save(memory)
         finally:
             self.catalog.close()
 
     def pace_garbage(self) -> None:
-        """Collect cycles at our own times; for a process that is a tracker and nothing else."""
+        """Pace the garbage collector; for a process that only runs a tracker."""
         members = self.members
-        Garbage(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
+        GcPacing(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
 
     def reload(self) -> None:
         """SIGHUP: read the certificate again. All else needs a restart."""
@@ -144,7 +144,7 @@ class TrackerApp:
             _log.info("nothing to reload: there is no certificate")
 
     def headline(self) -> str:
-        """How it goes, in one line, for `systemctl status`."""
+        """The tracker's state in one line, for `systemctl status`."""
         reasons = self._views.reasons()
         return (
             f"not ready: {'; '.join(reasons)}" if reasons else f"ready: {len(self.members)} members"
@@ -158,12 +158,12 @@ class TrackerApp:
         elif not self._secret.key:
             who = "anybody who reaches this port" if self.settings.insecure else "local processes"
             _log.warning("no cluster key: %s can join and read every model", who)
-        if self.catalog.trouble is not None:  # later ones are told when they come
+        if self.catalog.trouble is not None:  # `_probe` logs later ones
             _log.warning("not ready: origin: %s", self.catalog.trouble)
 
     def _warnings(self) -> list[str]:
-        """What an operator should look at, though all works."""
-        return self.members.warnings() + (self.tls.warnings() if self.tls is not None else [])
+        """What an operator should look at although the tracker is ready."""
+        return self.members.log.warnings() + (self.tls.warnings() if self.tls is not None else [])
 
     async def _probe(self) -> None:
         before = str(self.catalog.trouble or "")
@@ -176,4 +176,4 @@ class TrackerApp:
         await self._save(self.tracking.memory())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
-        await asyncio.to_thread(self._memory.save, memory, self._clock.wall())
+        await asyncio.to_thread(self._notes.save_members, memory, self._clock.wall())

@@ -1,7 +1,7 @@
-"""Refs and manifests from the origin, read once for everybody.
+"""Refs and manifests from the origin, read once for all members.
 
-A storm of 1,000 agents that resolve one ref costs one read: equal questions share one flight,
-answers (bad ones too) are kept for a moment, manifests until newer ones need their room.
+A storm of agents that resolve one ref costs one read. Equal questions at the same time share one read (single
+flight). Tags, and errors of their reads, are kept for `TAG_TTL_S`; manifests until newer ones need their space.
 """
 
 import asyncio
@@ -28,29 +28,33 @@ from p2pcache.io.tasks import Tasks, Threads
 
 T = TypeVar("T")
 
-TAG_TTL_S = 2.0  # a moved tag is seen within two seconds, also when nobody told us
-FRESH = 0.5  # of that: who asks later begins the next read, and is answered with what is known
-MANIFEST_CACHE_BYTES = 512 << 20  # two of the largest, thousands of usual ones
-MAX_TAGS = 10_000  # remembered for their two seconds, before the expired ones are swept
-THREADS = 8  # reads at once; each is for a different ref or manifest
-TAG_WAIT_S = 8.0  # an agent waits 15 s for an answer and goes on with what it knows
-TROUBLE_WAIT_S = 1.0  # while storage doesn't answer anyway: nobody should wait for it
-MANIFEST_WAIT_S = 50.0  # 256 MiB over a slow link; the agent waits 60 s
-RETRY_FOR_S = 4.0  # shorter than an agent's own retries: a refusal lets it look elsewhere
+TAG_TTL_S = 2.0  # a moved tag is seen within this, also without a message of the pusher
+FRESH = (
+    0.5  # share of TAG_TTL_S after which a question begins the next read and gets the known answer
+)
+MANIFEST_CACHE_BYTES = 512 << 20  # two of the largest manifests, thousands of usual ones
+MAX_TAGS = 10_000  # kept before expired ones are removed
+THREADS = 8  # reads at once, each of another ref or manifest
+TAG_WAIT_S = 8.0  # for a tag; an agent waits 15 s, then goes on with its last known meaning
+TROUBLE_WAIT_S = 1.0  # for a tag while storage is in trouble
+MANIFEST_WAIT_S = 50.0  # for the largest manifest over a slow link; an agent waits 60 s
+RETRY_FOR_S = (
+    4.0  # shorter than an agent's own retries, so that it can look elsewhere after a refusal
+)
 
 
 class Catalog:
     """The origin as the tracker's members see it."""
 
     def __init__(self, url: str, tasks: Tasks) -> None:
-        """No contact yet.
+        """Check the URL, and try to open the storage.
 
         Args:
             url: of the origin; "" for a tracker without one.
             tasks: owner of the reads under way.
 
         Raises:
-            UsageError: not a URL of an origin, or one with credentials in it.
+            UsageError: it is no URL of an origin, or has credentials in it.
         """
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise UsageError(
@@ -58,7 +62,7 @@ class Catalog:
                 "environment or files (AWS_ACCESS_KEY_ID, ~/.aws/credentials, ...)"
             )
         self.url = url
-        self.trouble: P2PCacheError | None = None  # why the last contact failed
+        self.trouble: P2PCacheError | None = None  # why the last call to storage failed
         self.reads = {"tag": 0, "manifest": 0}  # of the origin, for metrics
         self._tasks = tasks
         self._threads = Threads(THREADS, name="origin")
@@ -72,30 +76,30 @@ class Catalog:
             self._open_early()
 
     def close(self) -> None:
-        """Drop the origin's connections."""
+        """Close the connections to the origin."""
         if self._repo is not None:
             self._repo.origin.close()
 
     async def tag(self, ref: Ref) -> TagRecord:
-        """What a ref's tag means now, at most two seconds old.
+        """The record of a ref's tag, at most `TAG_TTL_S` old.
 
         Raises:
-            NotFound: no such tag.
+            NotFound: there is no such tag.
             OriginUnavailable: storage doesn't answer.
             Unreachable: this tracker has no origin.
         """
         record = self.known_tag(ref)
         if record is None:
             wait_s = TAG_WAIT_S if self.trouble is None else TROUBLE_WAIT_S
-            record = await self._once(("tag", *ref.tag_key), lambda: self._read_tag(ref), wait_s)
+            record = await self._shared(("tag", *ref.tag_key), lambda: self._read_tag(ref), wait_s)
         if isinstance(record, P2PCacheError):
             raise type(record)(str(record))
         return record
 
     def known_tag(self, ref: Ref) -> TagRecord | P2PCacheError | None:
-        """What a read of the last two seconds found, if there was one.
+        """The result of the last read if it is at most `TAG_TTL_S` old; None: there is none.
 
-        The next one begins in good time: who asks again and again never waits for storage.
+        If it is older than a part of that, the next read begins, so frequent questions never wait for storage.
         """
         known, now = self._tags.get(ref.tag_key), time.monotonic()
         if known is None or known[0] <= now:
@@ -115,29 +119,34 @@ class Catalog:
         known = self.known_manifest(digest)
         if known is not None:
             return known
-        return await self._once(
+        return await self._shared(
             ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
         )
 
     def known_manifest(self, digest: str) -> bytes | None:
-        """A manifest that was read before."""
+        """A manifest that was read before and is still kept; None: it isn't."""
         if digest in self._manifests:
             self._manifests.move_to_end(digest)
         return self._manifests.get(digest)
 
     def moved(self, ref: Ref) -> None:
-        """Somebody moved the tag: forget what was known, and what is being read."""
+        """The tag was moved: forget its record, and any read that is in flight."""
         self._tags.pop(ref.tag_key, None)
         self._flights.pop(("tag", *ref.tag_key), None)
 
     async def put_tag(self, ref: Ref, digest: str, expect_generation: int | None) -> TagRecord:
-        """Move a tag on behalf of an agent whose origin has no conditional put.
+        """Move a tag for an agent whose origin has no conditional put.
+
+        Args:
+            ref: of the tag.
+            digest: of the manifest that it shall name.
+            expect_generation: the generation that it must have; None: any.
 
         Raises:
-            Conflict: another generation is there.
-            NotFound: no such manifest at the origin.
+            Conflict: the tag has another generation.
+            NotFound: the manifest isn't at the origin.
         """
-        async with self._writing:  # alone: that is what makes an unconditional put safe
+        async with self._writing:  # one at a time, which makes an unconditional put safe
             repo = await self._threads.run(self._get_repo)
             if not await self._threads.run(repo.has_manifest, digest):
                 raise NotFound(f"no manifest blake3:{digest} at {repo.url}; push the model first")
@@ -148,21 +157,28 @@ class Catalog:
         return record
 
     async def probe(self) -> None:
-        """See whether the origin answers; the result is in `trouble`."""
+        """Check whether the origin answers; `trouble` has the result."""
         if self.url:
             try:
-                await self._once(("probe",), self._probe, TAG_WAIT_S)
+                await self._shared(("probe",), self._probe, TAG_WAIT_S)
             except P2PCacheError as error:
                 self.trouble = error
 
-    async def look(self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float) -> T:
-        """What `work` finds at the origin, on a thread; `key` names it.
+    async def ask_origin(
+        self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float
+    ) -> T:
+        """Run `work` on a thread, with the open origin; return its result.
+
+        Args:
+            key: calls with an equal key at the same time share one run.
+            work: the call.
+            wait_s: for the result.
 
         Raises:
-            OriginUnavailable: it took longer than so many seconds.
-            P2PCacheError: of `work`, or there is no origin.
+            OriginUnavailable: it took longer than `wait_s`.
+            P2PCacheError: `work` failed, or there is no origin.
         """
-        return await self._once(key, lambda: work(self._get_repo()), wait_s)
+        return await self._shared(key, lambda: work(self._get_repo()), wait_s)
 
     # -- on worker threads -------------------------------------------------------------------------
 
@@ -184,7 +200,9 @@ class Catalog:
     def _get_repo(self) -> OriginRepo:
         if not self.url:
             raise Unreachable("this tracker has no origin; start it with --origin URL")
-        if self._repo is None:  # twice at once is harmless: the later one is used
+        if (
+            self._repo is None
+        ):  # two threads may open it at once: the later one wins, and that is harmless
             settings = dataclasses.replace(OriginSettings.from_env(), retry_for_s=RETRY_FOR_S)
             self._repo = OriginRepo(open_origin(self.url, settings))
         return self._repo
@@ -192,7 +210,7 @@ class Catalog:
     # -- single flight -----------------------------------------------------------------------------
 
     def _open_early(self) -> None:
-        """A wrong URL ends the start; storage that can't be had yet doesn't."""
+        """Open the origin at the start. A wrong URL is an error; storage that doesn't answer yet is no error."""
         try:
             self._get_repo()
         except UsageError:
@@ -201,16 +219,16 @@ class Catalog:
             self.trouble = error
 
     def _flight(self, key: tuple[str, ...], work: Callable[[], T]) -> "asyncio.Future[T]":
-        """The read that is under way, begun here if there is none."""
+        """The read of this key in flight; it begins here if there is none."""
         flight: asyncio.Future[T] | None = self._flights.get(key)
         if flight is None:
             flight = asyncio.get_running_loop().create_future()
             flight.add_done_callback(lambda f: f.cancelled() or f.exception())
             self._flights[key] = flight
-            self._tasks.spawn_contained(self._fly(key, work, flight), name=" ".join(key))
+            self._tasks.spawn_contained(self._run_flight(key, work, flight), name=" ".join(key))
         return flight
 
-    async def _once(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
+    async def _shared(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
         flight = self._flight(key, work)
         try:
             async with asyncio.timeout(wait_s):
@@ -218,19 +236,19 @@ class Catalog:
         except TimeoutError:
             raise OriginUnavailable(f"{self.url} didn't answer within {wait_s:.0f} s") from None
 
-    async def _fly(
+    async def _run_flight(
         self, key: tuple[str, ...], work: Callable[[], T], flight: "asyncio.Future[T]"
     ) -> None:
         try:
             result = await self._threads.run(work)
         except P2PCacheError as error:
-            self._note(error)
+            self._set_trouble(error)
             flight.set_exception(error)
         except BaseException:
             flight.set_exception(P2PCacheError("the tracker failed at this; see its log"))
             raise
         else:
-            self._note(result if isinstance(result, P2PCacheError) else None)
+            self._set_trouble(result if isinstance(result, P2PCacheError) else None)
             if self._flights.get(key) is flight:
                 self._keep(key, result)
             flight.set_result(result)
@@ -238,8 +256,8 @@ class Catalog:
             if self._flights.get(key) is flight:
                 del self._flights[key]
 
-    def _note(self, error: P2PCacheError | None) -> None:
-        """A missing or corrupt object says nothing about the storage as a whole; a missing bucket does."""
+    def _set_trouble(self, error: P2PCacheError | None) -> None:
+        """Set `trouble`. A missing or corrupt object is none of the storage as a whole; a missing bucket is."""
         if isinstance(error, NoContainer) or not isinstance(
             error, NotFound | IntegrityError | UsageError
         ):

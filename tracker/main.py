@@ -1,4 +1,4 @@
-"""Run the tracker in the foreground until it is told to stop."""
+"""Run the tracker in the foreground until a signal stops it."""
 
 import faulthandler
 
@@ -20,7 +20,7 @@ def run(settings: TrackerSettings) -> int:
     """
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
-    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
+    faulthandler.enable()  # so the watchdog's SIGABRT leaves every thread's trace in the log
     return uvloop.run(_serve(settings))
 
 

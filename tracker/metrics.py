@@ -1,4 +1,4 @@
-"""What Prometheus sees of the tracker: gathered at scrape time from the parts that keep the counts."""
+"""The tracker's Prometheus metrics, gathered at scrape time from the parts that keep the counts."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -15,21 +15,21 @@ from p2pcache.io.clock import Clock
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import Tls, certificate_metrics
 from p2pcache.tracker.catalog import Catalog
-from p2pcache.tracker.members.hub import Members
-from p2pcache.tracker.questions import Asks
+from p2pcache.tracker.members.hub import MemberHub
+from p2pcache.tracker.questions import Questions
 
-MAX_SWARMS = 500  # with series of their own: ten each; those that most nodes want come first
+MAX_SWARMS = 500  # with series of their own; swarms that most nodes want come first
 
 
 class TrackerMetrics(Collector):
-    """The tracker's counters. Nothing is counted twice: each value has one owner."""
+    """The tracker's counters. Each value is kept in one place."""
 
     def __init__(
         self,
         *,
         tracking: Tracking,
-        members: Members,
-        asks: Asks,
+        members: MemberHub,
+        questions: Questions,
         catalog: Catalog,
         clock: Clock,
         lag: LoopLag,
@@ -39,7 +39,7 @@ class TrackerMetrics(Collector):
         self.registry = CollectorRegistry()
         self._tracking = tracking
         self._members = members
-        self._asks = asks
+        self._questions = questions
         self._catalog = catalog
         self._clock = clock
         self._lag = lag
@@ -49,7 +49,7 @@ class TrackerMetrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: registering must not need a running tracker."""
+        """No metric in advance: registering must not need a running tracker."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -63,12 +63,12 @@ class TrackerMetrics(Collector):
             ("polls", "Times that a swarm was asked what it has.", totals.polls),
             ("blames", "Wrong bytes from a peer, as members told.", totals.blames),
             ("handshakes_refused", "Connections that failed to become members.",
-             self._members.refused + (self._tls.refused if self._tls is not None else 0)),
+             self._members.log.refused + (self._tls.refused if self._tls is not None else 0)),
         ):  # fmt: skip
             yield CounterMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
         kinds = self._members.messages.items()
         reads = self._catalog.reads.items()
-        asks = self._asks.counts.items()
+        asks = self._questions.counts.items()
         ends = totals.lease_ends.items()
         for name, text, labels, values in (
             ("lease_ends", "Leases that are over, by why.", ["reason"], [((k,), n) for k, n in ends]),

@@ -1,4 +1,4 @@
-"""Answers to members' questions (`Ask`): refs, manifests, nodes, status, tags."""
+"""Answers to the questions of members (`Ask`): refs, manifests, nodes, status, tags."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -19,19 +19,19 @@ from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
-MAX_REFUSAL = 500  # characters of a reason
+MAX_REFUSAL = 500  # characters of its text
 
 
 class TagPut(msgspec.Struct, forbid_unknown_fields=True):
-    """The text of a "tag_put". Without `expect_generation` whatever is there is replaced."""
+    """The text of a "tag_put". Without `expect_generation` the tag is replaced in any case."""
 
     ref: str
     digest: str
     expect_generation: int | None = None
 
 
-class Asks:
-    """Answers questions. Counts them by kind and outcome for metrics."""
+class Questions:
+    """Answers questions, and counts them by kind and outcome."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Asks:
         locate: Callable[[Ref], Awaitable[object]],
         warming: Warming,
     ) -> None:
-        """`nodes`, `status` and `locate` give what msgspec can encode."""
+        """Results of `nodes`, `status` and `locate` must be JSON-able by msgspec."""
         self.warming = warming
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
@@ -49,9 +49,9 @@ class Asks:
         self._views = {"nodes": nodes, "status": status}
 
     def at_once(self, ask: Ask) -> Answer | None:
-        """The answer to what a storm asks for a thousand times, if it is known; else `answer` finds it.
+        """The answer to a frequent question, if it is known already; None: call `answer`.
 
-        No task has to run for it, so it is sent a turn of the loop sooner.
+        It needs no task, so it is sent a turn of the loop sooner. That counts in a storm.
         """
         found: tuple[bytes, int] | None = None
         if ask.what == "resolve" and len(ask.text) <= MAX_TEXT:
@@ -67,7 +67,7 @@ class Asks:
         return Answer(ask.id, *found)
 
     async def answer(self, ask: Ask) -> Answer | Refusal:
-        """The one answer to a question; whatever goes wrong is a refusal."""
+        """The answer to a question; an error becomes a refusal."""
         kind = ask.what if ask.what in _KINDS else "unknown"
         try:
             data, total = await self._data(ask)

@@ -1,7 +1,7 @@
-"""The tracker's notes in its state dir: who was in which swarm. Only a restart reads them.
+"""The tracker's notes in its state dir: the members of each swarm. Only a restart reads them.
 
-They make a restarted tracker wait for members that it would otherwise not know of; losing them
-loses nothing, because the members tell it too.
+A restarted tracker waits for the members in them before it grants leases. Lost notes do no harm, because members
+announce the same.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 FILE = "members.json"
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20  # 10,000 members in 300 swarms
-STALE_S = 600.0  # a storm that was under way so long ago is over
+STALE_S = 600.0  # older notes are ignored: their storms are over
 
 
 class _Probe(msgspec.Struct):
@@ -32,14 +32,14 @@ class _Notes(msgspec.Struct, forbid_unknown_fields=True):
     swarms: dict[str, list[str]]
 
 
-class Memory:
-    """The notes of one tracker. `root` None: none are kept."""
+class StateNotes:
+    """The notes of one tracker. Without a `root` it keeps none."""
 
     def __init__(self, root: Path | None) -> None:
-        """Make the directory if it isn't there.
+        """Make the directory if it is missing.
 
         Raises:
-            UsageError, NotAllowed: it can't be one, or can't be written.
+            UsageError, NotAllowed: it can't be made or written.
         """
         self._path = None if root is None else root / FILE
         self._saved: dict[str, list[int]] = {}
@@ -53,10 +53,10 @@ class Memory:
         if not os.access(root, os.W_OK | os.X_OK):
             raise NotAllowed(f"can't write into the state dir {root}")
 
-    def load(self, wall: float) -> dict[str, list[int]]:
-        """Members by manifest digest as of the last `save`; empty if that is too long ago.
+    def load_members(self, wall: float) -> dict[str, list[int]]:
+        """Node ids by manifest digest, as last saved; {} if the notes are too old or can't be read.
 
-        Notes that can't be read are worth a warning, not an end.
+        `wall` is the time now, unix seconds.
         """
         if self._path is None or not self._path.exists():
             return {}
@@ -79,10 +79,10 @@ class Memory:
             return {}
         return {digest: nodes for digest, nodes in known.items() if is_digest(digest)}
 
-    def save(self, swarms: dict[str, list[int]], wall: float) -> None:
-        """Write the notes, atomically. Blocking; problems are logged.
+    def save_members(self, swarms: dict[str, list[int]], wall: float) -> None:
+        """Write the notes atomically. It blocks, and logs errors.
 
-        An unchanged list is written again too: its age counts when it is read.
+        It writes an unchanged list again, because `load_members` looks at its age.
         """
         if self._path is None or (not swarms and not self._saved):
             return

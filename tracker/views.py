@@ -1,4 +1,4 @@
-"""What the tracker tells people: nodes, swarms, status, as plain JSON-ready objects."""
+"""Views of the tracker's state for people: nodes, swarms, status, as JSON-ready objects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from p2pcache.core.coordinator.swarm_state import TrackedSwarm
 from p2pcache.core.coordinator.tracker_state import Tracking
 from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
 from p2pcache.errors import NotFound
-from p2pcache.ids import Ref, format_node
+from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.origins.public_words import openly
 from p2pcache.tracker.catalog import Catalog
@@ -28,7 +28,7 @@ class Views:
         self._started = clock.now()
 
     def reasons(self) -> list[str]:
-        """Why the tracker isn't ready, for everybody; empty when it is. The log has storage's words."""
+        """Why the tracker isn't ready, without storage's own words; empty when it is. The log has those."""
         trouble = self._catalog.trouble
         return [] if trouble is None else [f"origin: {openly(trouble)}"]
 
@@ -69,7 +69,7 @@ class Views:
         left_out = len(nodes) - len(rows)
         return {**_row(swarm, self._clock.now()), "members": rows, "left_out": left_out}
 
-    def _member(self, swarm: TrackedSwarm, node: int) -> dict[str, Any]:
+    def _member(self, swarm: TrackedSwarm, node: NodeId) -> dict[str, Any]:
         peers, origin, local = swarm.ledger.of(node)
         return {
             **self._holder(swarm, node)[1], "leases": len(swarm.book.runs_of(node)),
@@ -95,7 +95,7 @@ class Views:
             "getting": 0 if swarm is None else len(swarm.roster.pulling - {*swarm.roster.complete}),
         }  # fmt: skip
 
-    def _holder(self, swarm: TrackedSwarm, node: int) -> tuple[float, dict[str, Any]]:
+    def _holder(self, swarm: TrackedSwarm, node: NodeId) -> tuple[float, dict[str, Any]]:
         record = self._tracking.registry.nodes[node]
         runs = swarm.book.run_count
         share = swarm.roster.have[node].bit_count() / runs if runs else 1.0
@@ -106,7 +106,7 @@ class Views:
         }  # fmt: skip
 
     def status(self) -> dict[str, object]:
-        """Everything about the tracker that fits a screen."""
+        """The tracker's state on one screen."""
         totals = self._tracking.totals()
         return {
             "version": p2pcache.__version__, "epoch": self._tracking.epoch,

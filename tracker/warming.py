@@ -1,6 +1,6 @@
-"""`Ask` "warm": sees to it that so many nodes of the cluster get a model.
+"""Answers the question "warm": chooses nodes for a model and tells them to fetch it.
 
-Once, not for ever: who loses the model later is not told again.
+It does so once. A node that loses the model later is not told again.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.replica_placement import choose
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Unreachable, UsageError
-from p2pcache.ids import Ref, format_node
+from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.tasks import Turns
 from p2pcache.tracker.catalog import Catalog
 
 _log = logging.getLogger(__name__)
 
-TOLD_S = 15.0  # a node resolves the name, reads the manifest and sets the space aside
-ALL_S = 40.0  # rounds of it, when nodes refuse; who asks waits for a minute
+TOLD_S = 15.0  # for one node to resolve the ref, read the manifest and reserve the space
+ALL_S = 40.0  # for all rounds, when nodes refuse; the asking agent waits longer
 MAX_REPLICAS = 100_000  # more than any cluster has nodes
 
 
@@ -36,23 +36,23 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Warming:
-    """Chooses nodes, tells them, and gathers what they say."""
+    """Chooses nodes, tells them, and gathers their answers."""
 
     def __init__(self, tracking: Tracking, catalog: Catalog, clock: Clock) -> None:
-        self.tell: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
+        self.send_to: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
         """Sends a member a message; False: it isn't connected."""
         self._tracking = tracking
         self._catalog = catalog
         self._clock = clock
-        self._asked: dict[tuple[int, int], asyncio.Future[m.Warmed]] = {}  # by node and number
+        self._asked: dict[tuple[NodeId, int], asyncio.Future[m.Warmed]] = {}  # by node and number
         self._number = 0
         self._turns = Turns()
 
     async def warm(self, text: str) -> dict[str, object]:
-        """What "warm" is answered with (docs/protocol.md).
+        """Warm a model; return the answer of "warm" in docs/protocol.md.
 
         Raises:
-            UsageError: not a wish.
+            UsageError: the text is no wish.
             NotFound, OriginUnavailable, Unreachable: the model can't be looked up.
         """
         try:
@@ -65,9 +65,9 @@ class Warming:
         digest = ref.digest or (await self._catalog.tag(ref)).digest
         encoded = await self._catalog.manifest(digest)
         manifest = await asyncio.to_thread(manifests.decode, encoded, digest)
-        async with self._turns.of(digest):  # two who ask at once mustn't choose twice as many
+        async with self._turns.of(digest):  # two questions at once must not choose twice the nodes
             before = self._tracking.spread(digest)
-            told = await self._told(ref, digest, wish.replicas, manifest.size_bytes)
+            told = await self._tell_nodes(ref, digest, wish.replicas, manifest.size_bytes)
         rows = [
             _named(n, record) | {"state": "had" if n in before.complete else "getting"}
             for n, record in before.holders.items()
@@ -80,45 +80,45 @@ class Warming:
             "replicas": wish.replicas, "have": have, "older": before.older, "nodes": rows,
         }  # fmt: skip
 
-    def heard(self, node: int, said: m.Warmed) -> None:
+    def on_answer(self, node: NodeId, said: m.Warmed) -> None:
         """A member answered."""
         future = self._asked.get((node, said.id))
         if future is not None and not future.done():
             future.set_result(said)
 
-    async def _told(
+    async def _tell_nodes(
         self, ref: Ref, digest: str, replicas: int, size_bytes: int
-    ) -> list[tuple[int, Node, m.Warmed]]:
-        """Tell as many nodes as are missing, and others for those that refuse."""
+    ) -> list[tuple[NodeId, Node, m.Warmed]]:
+        """Tell as many nodes as are missing, and further ones in place of those that refuse."""
         dice = random.Random(int(digest[:16], 16) ^ self._tracking.epoch)
-        told: dict[int, tuple[int, Node, m.Warmed]] = {}
+        told: dict[NodeId, tuple[NodeId, Node, m.Warmed]] = {}
         deadline = self._clock.now() + ALL_S
         while (left_s := deadline - self._clock.now()) > 0:
             spread = self._tracking.spread(digest)
             fresh = {node: record for node, record in spread.others.items() if node not in told}
             good = {node for node, (_, _, said) in told.items() if not said.code}
             missing = replicas - len(spread.holders.keys() | good)
-            # A thousand copies among 10,000 nodes take a third of a second.
+            # The choice takes long in a large cluster.
             chosen = await asyncio.to_thread(
                 choose, fresh, spread.holders.values(), missing, size_bytes, dice
             )
             if not chosen:
                 break
             limit_s = min(TOLD_S, left_s)
-            answers = await asyncio.gather(*(self._one(node, ref, limit_s) for node in chosen))
+            answers = await asyncio.gather(*(self._ask_node(node, ref, limit_s) for node in chosen))
             for node, said in zip(chosen, answers, strict=True):
                 told[node] = (node, fresh[node], said)
                 if not said.code:
                     self._tracking.warmed(node, said.digest)
         return list(told.values())
 
-    async def _one(self, node: int, ref: Ref, limit_s: float) -> m.Warmed:
+    async def _ask_node(self, node: NodeId, ref: Ref, limit_s: float) -> m.Warmed:
         self._number += 1
         number = self._number
         future: asyncio.Future[m.Warmed] = asyncio.get_running_loop().create_future()
         self._asked[node, number] = future
         try:
-            if not self.tell(node, m.Warm(number, str(ref))):
+            if not self.send_to(node, m.Warm(number, str(ref))):
                 return m.Warmed(number, code=Unreachable.exit_code, message="it has just left")
             async with asyncio.timeout(limit_s):
                 return await future
@@ -129,14 +129,14 @@ class Warming:
             del self._asked[node, number]
 
 
-def _answer(node: int, record: Node, said: m.Warmed) -> dict[str, object]:
+def _answer(node: NodeId, record: Node, said: m.Warmed) -> dict[str, object]:
     if said.code:
         refusal: Mapping[str, object] = {"code": said.code, "message": said.message[:500]}
         return _named(node, record) | {"state": "refused", **refusal}
     return _named(node, record) | {"state": said.state[:20]}
 
 
-def _named(node: int, record: Node) -> dict[str, object]:
+def _named(node: NodeId, record: Node) -> dict[str, object]:
     return {
         "node": format_node(node), "name": record.name, "address": record.member.address,
         "rack": record.member.rack, "site": record.member.site,

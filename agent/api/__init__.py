@@ -1,1 +1,1 @@
-"""The local HTTP API: who may call what, and what it answers."""
+"""The agent's HTTP API: its calls, their rights and their answers."""

@@ -1,4 +1,4 @@
-"""The gate before every handler: who calls, how often, may they, and what runs already."""
+"""The gate before every handler: it finds the caller, checks its rights, and limits rates and calls at once."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from p2pcache.agent.api.rights import RULES, UNLISTED, Caller, Denied, Door, Rule, Slots
+from p2pcache.agent.api.rights import Caller, Denied, ListenerKind
+from p2pcache.agent.api.routes import BY_CALL, UNLISTED, Rule, Slots
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
@@ -23,15 +24,15 @@ from p2pcache.io.security.peercred import peer_of
 
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
-RETRY_SLOT_S = 5.0  # when to come back where all places are taken
+RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _slots() -> dict[Slots, tuple[int, int]]:
     return {
-        "pull": (512, 1024),  # waiting costs a descriptor and four lines a second; 200 pods at once
-        "offer": (1, 2),  # a manifest may have 256 MiB, and lies in memory while it is checked
+        "pull": (512, 1024),  # a waiting client costs a descriptor and four lines a second
+        "offer": (1, 2),  # a manifest may have 256 MiB, all in memory while it is checked
         "blob": (16, 64),  # our own push sends 4 at a time
         "work": (8, 32),  # each reads or writes a whole model
     }
@@ -39,30 +40,30 @@ def _slots() -> dict[Slots, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Rates (one client's, everybody's) and how many calls may run at once (the same)."""
+    """Limits of rates and of calls at once. Each pair is (for one client, for all clients)."""
 
-    cheap: tuple[Rate, Rate] = (Rate(500, 2000), Rate(2000, 8000))  # some 0.3 ms of CPU each
-    dear: tuple[Rate, Rate] = (Rate(50, 400), Rate(200, 1600))  # disk, tracker or storage is asked
+    cheap: tuple[Rate, Rate] = (Rate(500, 2000), Rate(2000, 8000))  # each takes little CPU time
+    dear: tuple[Rate, Rate] = (Rate(50, 400), Rate(200, 1600))  # each asks disk, tracker or storage
     refusals: tuple[Rate, Rate] = (Rate(1, 20), Rate(10, 100))  # audit lines about strangers
     slots: dict[Slots, tuple[int, int]] = field(default_factory=_slots)
 
 
 class Gate:
-    """Applies `agent.api.rights` to every request of every listener.
+    """Applies the table of routes to every request of every listener.
 
-    Invariant: `_running` counts, by (slots, client) and by (slots, ""), the calls between `_place`'s
-    two halves, and holds no zeros.
+    Invariant: `_running` counts, by (slots, client) and by (slots, ""), the calls inside
+    `_place`, and holds no zeros.
     """
 
     def __init__(
         self, *, key: Secret | None, client_namespaces: tuple[str, ...], limits: ApiLimits
     ) -> None:
-        """Nobody has called yet.
+        """A gate that nobody has called yet.
 
         Args:
-            key: the tokens' `signing_key`; None: no token is good.
-            client_namespaces: what the client socket may pull from without a token.
-            limits: of rates and calls at once.
+            key: the tokens' `signing_key`; None: every token is refused.
+            client_namespaces: namespaces that the client socket may pull from without a token.
+            limits: of rates and of calls at once.
         """
         self.stopping = asyncio.Event()
         self._key = key
@@ -71,16 +72,18 @@ class Gate:
         self._cheap = RateLimit(*limits.cheap)
         self._dear = RateLimit(*limits.dear)
         self._refusals = RateLimit(*limits.refusals)
-        self._unsaid = 0  # refusals that had no audit line of their own
+        self._unsaid = 0  # refusals without an audit line of their own since the last line
         self._running: Counter[tuple[str, str]] = Counter()
 
-    def middleware(self, door: Door, *, group: int | None = None, trusted: bool = False) -> Any:
+    def middleware(
+        self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
+    ) -> Any:
         """The gate of one listener.
 
         Args:
-            door: which one.
-            group: whose members are operators, on the operators' socket.
-            trusted: whoever reaches it is an operator (loopback and `--insecure`).
+            listener: its kind.
+            group: id of the group whose members are operators, on the operators' socket.
+            trusted: every client of it is an operator (loopback and `--insecure`).
         """
 
         @web.middleware
@@ -88,16 +91,16 @@ class Gate:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             call = f"{request.method} {path}"
-            caller = self._visitor(request, door, group, trusted=trusted)
+            caller = self._visitor(request, listener, group, trusted=trusted)
             try:
                 caller = self._with_token(request, caller)
                 request[CALLER] = caller
-                if resource is None:  # nothing there: aiohttp says so
+                if resource is None:  # no such path: aiohttp answers 404
                     await self._admit(caller, UNLISTED)
                     return await handler(request)
                 return await self._call(request, handler, caller, call)
             except Denied as error:
-                self._note_refusal(caller, call, error)
+                self._audit_refusal(caller, call, error)
                 raise
 
         return gate
@@ -106,7 +109,8 @@ class Gate:
         self, request: web.Request, handler: Handler, caller: Caller, call: str
     ) -> web.StreamResponse:
         method, _, path = call.partition(" ")
-        rule = RULES.get(("GET" if method == "HEAD" else method, path), UNLISTED)
+        route = BY_CALL.get(("GET" if method == "HEAD" else method, path))
+        rule = UNLISTED if route is None else route.rule
         await self._admit(caller, rule)
         if rule.scope is not None:
             caller.need(rule.scope, EVERY if rule.where == "node" else "", call)
@@ -115,26 +119,29 @@ class Gate:
         async with self._place(caller, rule):
             return await handler(request)
 
-    # -- who ---------------------------------------------------------------------------------------
+    # -- the caller --------------------------------------------------------------------------------
 
     def _visitor(
-        self, request: web.Request, door: Door, group: int | None, *, trusted: bool
+        self, request: web.Request, listener: ListenerKind, group: int | None, *, trusted: bool
     ) -> Caller:
-        """Who it is without a token."""
-        if door in ("api", "health"):
+        """The caller as the connection shows it, before any token."""
+        if listener in ("api", "health"):
             address = f"ip={request.remote}"
-            return Caller(address, address, OPERATOR if trusted else None, door)
+            return Caller(address, address, OPERATOR if trusted else None, listener)
         peer = peer_of(request.transport)
         rights: Rights | None = self._clients
-        if door == "operator":
+        if listener == "operator":
             ours = peer.uid in (0, os.geteuid()) or (group is not None and group in peer.groups)
             rights = OPERATOR if ours else None
-        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, door)
+        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, listener)
 
     def _with_token(self, request: web.Request, caller: Caller) -> Caller:
-        """A token that is shown decides, also where less would do without it.
+        """The caller with the rights of its token. They replace those of the connection, even wider ones.
 
-        On the client socket it decides about namespaces only: pulling is all that can be done there.
+        On the client socket the token decides about namespaces only: its scope is pull in any case.
+
+        Raises:
+            Denied: the token isn't good, or this agent takes none.
         """
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
@@ -151,13 +158,13 @@ class Gate:
         except NotAllowed as error:
             raise Denied(str(error)) from None
         rights = token.rights
-        if caller.door == "client":
+        if caller.listener == "client":
             rights = Rights(Scope.PULL, rights.namespaces)
-        # By default a token is named after who made it: the name alone doesn't tell clients apart.
+        # A token's default name is that of its maker, so the name alone doesn't tell clients apart.
         client = f"token={token.name} id={token.id}"
-        return Caller(f"{client} {caller.who}", client, rights, caller.door)
+        return Caller(f"{client} {caller.who}", client, rights, caller.listener)
 
-    def _note_refusal(self, caller: Caller, call: str, error: Denied) -> None:
+    def _audit_refusal(self, caller: Caller, call: str, error: Denied) -> None:
         if self._refusals.take(caller.client, time.monotonic(), patience_s=0) > 0:
             self._unsaid += 1
             return
@@ -165,7 +172,7 @@ class Gate:
         audit_log.write(caller.who, "call", call=call, result="refused", why=str(error), **more)
         self._unsaid = 0
 
-    # -- how much ----------------------------------------------------------------------------------
+    # -- limits ------------------------------------------------------------------------------------
 
     async def _admit(self, caller: Caller, rule: Rule) -> None:
         await admit(self._cheap if rule.cheap else self._dear, caller.client)

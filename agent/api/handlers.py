@@ -1,8 +1,8 @@
-"""The agent's HTTP API: what docs/api.md says. Who may call what is decided in `agent.api.rights`."""
+"""What answers the calls of the agent's API. `agent.api.routes` lists them; docs/api.md describes them."""
 
 import asyncio
-import logging
 import time
+from collections.abc import Iterable
 
 from aiohttp import web
 
@@ -10,10 +10,9 @@ from p2pcache.agent.api.gate import CALLER, Gate
 from p2pcache.agent.api.openapi import document
 from p2pcache.agent.api.possession import Possession
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.api.rights import Caller, Denied, Door, seen_model, seen_pulls
-from p2pcache.agent.downloads.downloads import Downloads
-from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.jobs.bodies import (
+from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
+from p2pcache.agent.api.routes import (
+    ROUTES,
     DemandRequest,
     LingerRequest,
     LoadRequest,
@@ -21,50 +20,52 @@ from p2pcache.agent.jobs.bodies import (
     PruneRequest,
     PullRequest,
     PushRequest,
+    Route,
     VerifyRequest,
     WarmRequest,
 )
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
-from p2pcache.agent.jobs.ndjson import Events, audited, stream
+from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.explain import Explainer
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.io.http import server as scaffold
+from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
 
-log = logging.getLogger(__name__)
-
-PROGRESS_S = 0.25  # of a push, as of a pull
-MAX_LINGER_S = 3600.0
+MAX_LINGER_S = 3600.0  # a longer wait of POST /v1/linger is cut to this
 HISTORY_ROWS = 100  # unless ?limit= says otherwise
 
 
 class Api:
-    """Handlers. One instance serves both sockets; the role of a socket decides what is allowed."""
+    """The handlers. One instance serves all listeners; the gate of each listener decides what is allowed."""
 
     def __init__(
         self,
         *,
         store: Store,
         resolver: Resolver,
-        downloads: Downloads,
+        downloads: DownloadManager,
         pulls: Pulls,
         warms: Warms,
         loads: Loads,
         pushes: Pushes,
+        housekeeping: Housekeeping,
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
-        serving: Serving,
+        governor: GovernorLoop,
         gate: Gate,
     ) -> None:
         self._gate = gate
@@ -76,126 +77,138 @@ class Api:
         self._warms = warms
         self._loads = loads
         self._pushes = pushes
+        self._housekeeping = housekeeping
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
-        self._serving = serving
+        self._governor = governor
 
     def health_application(self) -> web.Application:
-        """For probes and Prometheus on TCP: health and figures, read only."""
-        app = scaffold.make_app(self._gate.middleware("health"))
-        app.add_routes([
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics),
-        ])  # fmt: skip
-        return app
+        """Health and figures on TCP, for probes and Prometheus."""
+        return self._application("health", [route for route in ROUTES if route.probe])
 
     def application(
-        self, door: Door, *, group: int | None = None, trusted: bool = False
+        self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
     ) -> web.Application:
         """Every route, behind the gate of one listener; the arguments are `Gate.middleware`'s."""
-        app = scaffold.make_app(self._gate.middleware(door, group=group, trusted=trusted))
-        app.add_routes([
-            web.get("/healthz", self.healthz), web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics), web.get("/openapi.json", self.openapi),
-            web.post("/v1/pull", self.pull), web.post("/v1/load", self.load),
-            web.post("/v1/demand", self.demand), web.post("/v1/warm", self.warm),
-            web.get("/v1/models", self.models),
-            web.get("/v1/model", self.model), web.get("/v1/pulls", self.pulls),
-            web.get("/v1/status", self.status), web.get("/v1/nodes", self.nodes),
-            web.get("/v1/locate", self.locate), web.post("/v1/manifests", self.manifests),
-            web.put("/v1/blobs/{manifest}/{blob}", self.blob),
-            web.post("/v1/push", self.push), web.delete("/v1/model", self.remove),
-            web.post("/v1/prune", self.prune), web.post("/v1/verify", self.verify),
-            web.post("/v1/linger", self.linger), web.get("/v1/history", self.history),
-            web.get("/v1/explain", self.explain), web.post("/v1/pressure", self.pressure),
-        ])  # fmt: skip
+        return self._application(listener, ROUTES, group=group, trusted=trusted)
+
+    def _application(
+        self,
+        listener: ListenerKind,
+        routes: Iterable[Route],
+        *,
+        group: int | None = None,
+        trusted: bool = False,
+    ) -> web.Application:
+        app = server.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
+        for route in routes:
+            handler = getattr(self, route.handler)
+            app.add_routes([
+                web.get(route.path, handler) if route.method == "GET"  # answers HEAD, too
+                else web.route(route.method, route.path, handler)
+            ])  # fmt: skip
         return app
 
     # -- health ------------------------------------------------------------------------------------
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def get_healthz(self, request: web.Request) -> web.Response:
         """The process answers."""
-        return scaffold.json_response({"ok": True})
+        return server.json_response({"ok": True})
 
-    async def readyz(self, request: web.Request) -> web.Response:
-        """Reasons why not, as JSON; with `?model=REF`: whether that model is complete here."""
+    async def get_readyz(self, request: web.Request) -> web.Response:
+        """Whether this agent is ready, with reasons; with `?model=REF`: whether that model is complete here."""
         if "model" in request.query:
             ref = Ref.parse(request.query["model"])
             caller = request[CALLER]
-            if caller.door != "health":  # that port is for probes, which hold no token
+            if caller.listener != "health":  # that port is for probes, which hold no token
                 caller.need(Scope.PULL, ref.namespace, "GET /readyz?model=")
-            # Pods are served by what this asks about: a lost tracker must not take them down.
+            # A pod that serves this model needs the cache only: a lost tracker must not take it down.
             reasons = await self._queries.model_reasons(ref)
         else:
             reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
-        warnings = self._queries.warnings(openly)  # a probe shows them to everybody
+        # Everybody may probe, so without storage's own words.
+        warnings = self._queries.warnings(openly)
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
-        return scaffold.json_response(body, status=status)
+        return server.json_response(body, status=status)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
         body, kind = self._queries.metrics()
         return web.Response(body=body, headers={"Content-Type": kind})
 
-    async def openapi(self, request: web.Request) -> web.Response:
-        """This API for machines."""
-        return scaffold.json_response(document())
+    async def get_openapi(self, request: web.Request) -> web.Response:
+        """The OpenAPI document of this API."""
+        return server.json_response(document())
 
     # -- pull --------------------------------------------------------------------------------------
 
-    async def pull(self, request: web.Request) -> web.StreamResponse:
+    async def post_pull(self, request: web.Request) -> web.StreamResponse:
         """NDJSON until the model is complete; closing the connection stops waiting."""
-        wanted = await scaffold.read_json(request, PullRequest)
+        wanted = await server.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref)
-        events = self._pulls.events(ref, wanted)
+        caller = await self._allowed_caller(request, ref)
+        events = self._pulls.events(
+            ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
+            background=wanted.background,
+        )  # fmt: skip
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
-    async def warm(self, request: web.Request) -> web.Response:
-        """Begin to fetch a model that nobody waits for, on this node or on so many of the cluster."""
-        wanted = await scaffold.read_json(request, WarmRequest)
+    async def post_warm(self, request: web.Request) -> web.Response:
+        """Begin to fetch a model without a client that waits, on this node or on `replicas` nodes of the cluster."""
+        wanted = await server.read_json(request, WarmRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref, Scope.ADMIN)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
             if wanted.replicas:
                 body = await self._warms.spread(ref, wanted.replicas)
                 return web.Response(body=body, content_type="application/json")
             warmed = await self._warms.start(ref)
             entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
-        return scaffold.json_response({
+        return server.json_response({
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
 
-    async def load(self, request: web.Request) -> web.StreamResponse:
+    async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
-        wanted = await scaffold.read_json(request, LoadRequest)
+        wanted = await server.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref)
+        caller = await self._allowed_caller(request, ref)
         events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
         return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
 
-    async def demand(self, request: web.Request) -> web.Response:
-        """What an attached loader needs, and what it waits for."""
-        wanted = await scaffold.read_json(request, DemandRequest)
-        missing = self._loads.demand(
+    async def post_demand(self, request: web.Request) -> web.Response:
+        """Note the runs that an attached loader needs, or waits for; answer how many are missing."""
+        wanted = await server.read_json(request, DemandRequest)
+        missing = self._loads.on_demand(
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
-        return scaffold.json_response({"missing": missing})
+        return server.json_response({"missing": missing})
 
-    async def _reader(self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL) -> Caller:
-        """The caller, if it may do this to the model: by its namespace, and by its digest if one is given.
+    async def _allowed_caller(
+        self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL
+    ) -> Caller:
+        """The caller, after a check of its right to the model.
 
-        A digest says nothing about whose model it is, so a limited caller may use one only for
-        what a tag in its namespaces names.
+        A digest says nothing about namespaces. So a caller with limited rights may use a digest only if a tag
+        in its namespaces names that model; to remove it, all its tags must be in them.
+
+        Args:
+            request: the call.
+            ref: of the model.
+            scope: the right that is needed.
+
+        Raises:
+            Denied: it may not.
+            P2PCacheError: the ref can't be resolved, if that is needed to know.
         """
         caller, call = request[CALLER], f"{request.method} {request.path}"
         caller.need(scope, ref.namespace, call)
         if ref.digest is None or caller.everywhere:
             return caller
         tags = await asyncio.to_thread(self._store.tags_of, ref.digest)
-        seen = all if scope is Scope.ADMIN else any  # who removes a model removes all its names
+        seen = all if scope is Scope.ADMIN else any
         if tags and seen(caller.sees(tag.namespace) for tag in tags):
             return caller
         if scope is Scope.PULL:
@@ -206,172 +219,140 @@ class Api:
             f"{call}: no tag of your namespaces names blake3:{ref.digest}; leave the digest out"
         )
 
-    async def linger(self, request: web.Request) -> web.Response:
-        """Answer when every run that we have of a model lies on another node too, or after the limit."""
-        wanted = await scaffold.read_json(request, LingerRequest)
+    async def post_linger(self, request: web.Request) -> web.Response:
+        """Answer when every run that this node has of a model lies on another node too, or after the limit."""
+        wanted = await server.read_json(request, LingerRequest)
         swarm = self._downloads.swarms.get(wanted.digest)
         began = time.monotonic()
         limit = min(wanted.seconds, MAX_LINGER_S)
-        # Polled: it is rare, and nothing else wants to know that have-sets elsewhere grew.
+        # Polled: it is rare, and nothing else needs an event for growing run sets of neighbours.
         while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         replicated = swarm is None or swarm.replicated
-        return scaffold.json_response(
+        return server.json_response(
             {"replicated": replicated, "seconds": round(time.monotonic() - began, 3)}
         )
 
-    async def pressure(self, request: web.Request) -> web.Response:
-        """How the engine does; said again every few seconds, for it counts no longer."""
-        self._serving.said((await scaffold.read_json(request, PressureRequest)).level)
-        return scaffold.json_response({"governor": self._serving.state()})
+    async def post_pressure(self, request: web.Request) -> web.Response:
+        """Take the engine's level of strain; it counts for some seconds, so clients repeat it."""
+        self._governor.on_engine_level((await server.read_json(request, PressureRequest)).level)
+        return server.json_response({"governor": self._governor.state()})
 
     # -- push --------------------------------------------------------------------------------------
 
-    async def manifests(self, request: web.Request) -> web.Response:
-        """Begin a push: which blobs are missing?"""
-        encoded = bytes(await scaffold.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
-        digest, missing = await self._pushes.begin(
+    async def post_manifests(self, request: web.Request) -> web.Response:
+        """Begin a push; answer which blobs are missing."""
+        encoded = bytes(await server.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
+        digest, missing = await self._pushes.take_manifest(
             encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
         )
-        return scaffold.json_response(
+        return server.json_response(
             {
                 "digest": digest,
                 "missing": [{"blob": item.blob, "path": item.path} for item in missing],
             }
         )
 
-    async def blob(self, request: web.Request) -> web.Response:
+    async def put_blob(self, request: web.Request) -> web.Response:
         """One blob of a push."""
         digest, blob = request.match_info["manifest"], request.match_info["blob"]
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
         size = await self._pushes.receive(digest, blob, request.content)
-        self._possession.proved(request[CALLER], digest, blob)
-        return scaffold.json_response({"bytes": size})
+        self._possession.on_proved(request[CALLER], digest, blob)
+        return server.json_response({"bytes": size})
 
-    async def push(self, request: web.Request) -> web.StreamResponse:
+    async def post_push(self, request: web.Request) -> web.StreamResponse:
         """Upload, then move the tag."""
-        wanted = await scaffold.read_json(request, PushRequest)
+        wanted = await server.read_json(request, PushRequest)
         ref = Ref.parse(wanted.ref)
         if ref.digest is not None:
             raise UsageError("push to a tag, not to a digest")
-        caller = await self._reader(request, ref, Scope.PUSH)
+        caller = await self._allowed_caller(request, ref, Scope.PUSH)
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await asyncio.to_thread(self._possession.check, caller, swarm.layout)
-        events = self._push_events(ref, wanted)
+        events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
-
-    async def _push_events(self, ref: Ref, wanted: PushRequest) -> Events:
-        began = time.monotonic()
-        push = self._pushes.start(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
-        while not push.ended.done():
-            await asyncio.wait([push.ended], timeout=PROGRESS_S)
-            yield {
-                "event": "progress",
-                "bytes_done": push.bytes_done,
-                "bytes_total": push.bytes_total,
-                **({"trouble": trouble} if (trouble := self._pulls.trouble()) else {}),
-            }
-        result = push.ended.result()
-        yield {
-            "event": "done", "ref": str(ref), "digest": wanted.digest, "bytes": push.bytes_total,
-            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
 
     # -- the cache ---------------------------------------------------------------------------------
 
-    async def models(self, request: web.Request) -> web.Response:
-        """What the cache holds."""
+    async def get_models(self, request: web.Request) -> web.Response:
+        """The models of the cache."""
         caller = request[CALLER]
         rows = [seen_model(caller, row) for row in await self._queries.models()]
-        return scaffold.json_response({"models": [row for row in rows if row]})
+        return server.json_response({"models": [row for row in rows if row]})
 
-    async def model(self, request: web.Request) -> web.Response:
+    async def get_model(self, request: web.Request) -> web.Response:
         """One model, here or at the origin."""
-        ref = scaffold.wanted_ref(request)
-        caller = await self._reader(request, ref)
+        ref = server.wanted_ref(request)
+        caller = await self._allowed_caller(request, ref)
         row = await self._queries.model(ref)
-        return scaffold.json_response(seen_model(caller, row))
+        return server.json_response(seen_model(caller, row))
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def delete_model(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""
-        ref = scaffold.wanted_ref(request)
-        caller = await self._reader(request, ref, Scope.ADMIN)
-        began, failures = time.monotonic(), self._journal.failures("rm", str(ref))
-        with Entry(caller.who, "rm", model=str(ref)) as entry, failures:
-            await self._warms.stop(ref)
-            self._downloads.refuse_while_pulled(ref)
-            digest = await self._queries.local_digest(ref)
-            names = await asyncio.to_thread(self._store.names_of, digest)
-            if ref.digest is not None or len(names) <= 1:
-                await self._downloads.forget(digest)
-                freed = await asyncio.to_thread(self._store.remove_model, digest)
-            else:
-                freed = 0
-                await asyncio.to_thread(self._store.remove_tag, ref)
-            entry.fields |= {"digest": digest, "bytes_freed": freed}
-        self._journal.note(
-            "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
-        )
-        log.info("removed %s (%d bytes freed)", ref.short, freed)
-        return scaffold.json_response({"removed": str(ref), "digest": digest, "bytes_freed": freed})
+        ref = server.wanted_ref(request)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "rm", model=str(ref)) as entry:
+            removed = await self._housekeeping.remove_ref(ref)
+            entry.fields |= removed._asdict()
+        return server.json_response({"removed": str(ref), **removed._asdict()})
 
-    async def prune(self, request: web.Request) -> web.Response:
+    async def post_prune(self, request: web.Request) -> web.Response:
         """Remove what nothing names."""
-        wanted = await scaffold.read_json(request, PruneRequest)
+        wanted = await server.read_json(request, PruneRequest)
         with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
-            result = await self._queries.prune(dry_run=wanted.dry_run, everything=wanted.all)
+            result = await self._housekeeping.prune_cache(
+                dry_run=wanted.dry_run, everything=wanted.all
+            )
             entry.fields |= {"bytes_freed": result.bytes_freed}
-        if result.removed and not wanted.dry_run:
-            self._journal.note("prune", size_bytes=result.bytes_freed)
-        return scaffold.json_response({**result._asdict(), "dry_run": wanted.dry_run})
+        return server.json_response({**result._asdict(), "dry_run": wanted.dry_run})
 
-    async def verify(self, request: web.Request) -> web.StreamResponse:
+    async def post_verify(self, request: web.Request) -> web.StreamResponse:
         """Prove every chunk again."""
-        wanted = await scaffold.read_json(request, VerifyRequest)
+        wanted = await server.read_json(request, VerifyRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._reader(request, ref, Scope.ADMIN)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
         entry = Entry(caller.who, "verify", model=str(ref))
-        return await stream(request, audited(entry, self._queries.verify(ref)))
+        return await stream(request, audited(entry, self._housekeeping.verify_model(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 
-    async def pulls(self, request: web.Request) -> web.Response:
-        """What is being pulled now."""
-        return scaffold.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
+    async def get_pulls(self, request: web.Request) -> web.Response:
+        """The pulls that run now."""
+        return server.json_response({"pulls": seen_pulls(request[CALLER], self._queries.pulls())})
 
-    async def history(self, request: web.Request) -> web.Response:
-        """What ended on this node."""
+    async def get_history(self, request: web.Request) -> web.Response:
+        """Pulls, pushes and removals that ended on this node."""
         text = request.query.get("limit", str(HISTORY_ROWS))
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = [row.told() for row in await self._journal.rows(int(text))]
-        return scaffold.json_response({"history": seen_pulls(request[CALLER], rows)})
+        rows = [row.as_json() for row in await self._journal.rows(int(text))]
+        return server.json_response({"history": seen_pulls(request[CALLER], rows)})
 
-    async def explain(self, request: web.Request) -> web.Response:
+    async def get_explain(self, request: web.Request) -> web.Response:
         """What a pull waits for, or where its time went."""
-        ref = scaffold.wanted_ref(request)
-        await self._reader(request, ref)
-        return scaffold.json_response(await self._explainer.explain(ref))
+        ref = server.wanted_ref(request)
+        await self._allowed_caller(request, ref)
+        return server.json_response(await self._explainer.explain(ref))
 
-    async def nodes(self, request: web.Request) -> web.Response:
+    async def get_nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""
         return web.Response(
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
 
-    async def locate(self, request: web.Request) -> web.Response:
+    async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
-        ref = scaffold.wanted_ref(request)
-        await self._reader(request, ref)
+        ref = server.wanted_ref(request)
+        await self._allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return web.Response(body=body, content_type="application/json")
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def get_status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         caller = request[CALLER]
-        status = await self._queries.status(openly if caller.door == "client" else str)
+        status = await self._queries.status(openly if caller.listener == "client" else str)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
-        return scaffold.json_response(status)
+        return server.json_response(status)

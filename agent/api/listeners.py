@@ -1,4 +1,4 @@
-"""Where an agent's API is listened for: the two unix sockets, and on TCP if an operator says so."""
+"""The listeners of an agent's API: two unix sockets, and TCP if the settings say so."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -12,12 +12,14 @@ from p2pcache.errors import UsageError
 from p2pcache.io.http import server
 from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
 
-OPERATOR_MODE = 0o660  # the socket's group may operate; the folder decides who reaches it
-CLIENT_MODE = 0o666  # anybody who can see the socket may pull
+OPERATOR_MODE = (
+    0o660  # members of the socket's group are operators; the folder decides who reaches it
+)
+CLIENT_MODE = 0o666  # every user who can see the socket may pull
 
 
-class Doors:
-    """The listeners of one agent, and the gate behind all of them."""
+class Listeners:
+    """The listeners of one agent, and the gate that all of them share."""
 
     def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
         """Read the token key; nothing listens yet.
@@ -40,7 +42,7 @@ class Doors:
         self.gate = Gate(key=key, client_namespaces=namespaces, limits=limits or ApiLimits())
 
     @contextlib.asynccontextmanager
-    async def open(self, api: Api) -> AsyncIterator[None]:
+    async def listening(self, api: Api) -> AsyncIterator[None]:
         """Listen for the length of the block.
 
         Raises:

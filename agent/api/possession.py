@@ -1,25 +1,25 @@
-"""What pushers of limited rights have shown to hold.
+"""Which blobs a client with limited rights has proved to hold.
 
-Knowing a digest isn't having the bytes: who may not read everything can push only blobs that it
-sent and that were proved, or that models of its own namespaces hold.
+To know a digest isn't to have the bytes. A client that may not read every namespace can push only blobs that
+it has sent, or that models of its own namespaces hold.
 """
 
 from p2pcache.agent.api.rights import Caller, Denied
 from p2pcache.core.format.layout import Layout
 from p2pcache.io.models.store import Store
 
-MAX_PUSHES = 256  # remembered at once; the oldest is forgotten, and must send its blobs again
+MAX_PUSHES = 256  # remembered at once; a client whose push was forgotten must send its blobs again
 
 
 class Possession:
-    """The blobs that callers have proved, by caller and manifest. Memory only."""
+    """The blobs that callers have sent and that were proved, by caller and manifest. Memory only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._proved: dict[tuple[str, str], set[str]] = {}
 
-    def proved(self, caller: Caller, manifest: str, blob: str) -> None:
-        """A caller has sent all bytes of a blob, and they were right."""
+    def on_proved(self, caller: Caller, manifest: str, blob: str) -> None:
+        """A caller has sent all bytes of a blob, and they match its digest."""
         key = (caller.client, manifest)
         blobs = self._proved.pop(key, set())
         blobs.add(blob)
@@ -35,10 +35,10 @@ class Possession:
         return wanted - self._proved.get((caller.client, layout.digest), set()) - self._own(caller)
 
     def check(self, caller: Caller, layout: Layout) -> None:
-        """Refuse a push of bytes that its caller hasn't shown to have. May block for disk.
+        """Refuse a push if its caller still has to send blobs. May block for disk.
 
         Raises:
-            Denied: says how many are missing.
+            Denied: blobs are missing; the text says how many.
         """
         missing = self.unproved(caller, layout)
         if missing:

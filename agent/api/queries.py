@@ -1,59 +1,55 @@
-"""What the API can tell about this node: models, pulls, health, the cluster as the tracker sees it."""
+"""Answers of the API about this node: health, models, pulls, and the cluster as the tracker sees it."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
 from p2pcache.agent.downloads.give_up import CUT_OFF
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.link_trouble import twins
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.jobs.housekeeping import local_model, open_model
+from p2pcache.agent.link_trouble import twin_text
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.disk.store_info import ModelInfo, Pruned
-from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 0.25
-TWIN_S = 60.0  # the other one tries to be a member every few seconds, as long as it lives
+TWIN_S = 60.0  # a warning of a twin lasts; a live twin tries to become a member every few seconds
 
 
 class Queries:
-    """Read-only views, and the two chores that only touch the cache (prune, verify)."""
+    """Read-only views."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, downloads: Downloads, metrics: AgentMetrics,
-        serving: Serving,
+        self, parts: Parts, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
+        governor: GovernorLoop,
     ) -> None:  # fmt: skip
-        self.origin_trouble: P2PCacheError | None = None  # why the origin isn't open
-        self.origin_doubt: P2PCacheError | None = None  # why it isn't good; a peer may have all
+        self.origin_trouble: P2PCacheError | None = None  # why the origin couldn't be opened
+        self.origin_doubt: P2PCacheError | None = None  # why the open origin failed its test
         self.address = ""
         self.name = ""  # what people call this node
         self._started = time.monotonic()
-        self._twin, self._twin_at = (
-            "",
-            0.0,
-        )  # another agent that has our id, and when we heard of it
+        self._twin = ""  # a warning of another agent that has our node id
+        self._twin_at = 0.0  # when the tracker told us of it, monotonic
         self._parts = parts
         self._resolver = resolver
         self._downloads = downloads
         self._metrics = metrics
-        self._serving = serving
+        self._governor = governor
 
-    def twin_seen(self, where: str) -> None:
+    def on_twin_seen(self, where: str) -> None:
         """The tracker refused another agent that has our node id."""
-        text = twins(
+        text = twin_text(
             self._parts.node, f"at {where}, which the tracker refuses", str(self._parts.store.root)
         )
         if text != self._twin:
@@ -62,23 +58,23 @@ class Queries:
 
     # -- health ------------------------------------------------------------------------------------
 
-    def reasons(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """Why this agent isn't ready to take part; empty when it is. `told`: an origin's trouble in words."""
+    def reasons(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """Why this agent isn't ready to take part; empty when it is. `wording`: makes a text of an origin's error."""
         reasons = []
         link = self._parts.link
         if link is not None and link.refusal is not None:
-            reasons.append(str(link.refusal))  # it was reached, and said no
+            reasons.append(str(link.refusal))  # the tracker answers, and refuses us
         elif link is not None and not link.connected:
             reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
         if self.origin_trouble is not None:
-            reasons.append(f"origin: {told(self.origin_trouble)}")
+            reasons.append(f"origin: {wording(self.origin_trouble)}")
         return reasons
 
-    def warnings(self, told: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """What an operator should look at, though all works. `told`: as `reasons`."""
+    def warnings(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
+        """What an operator should look at although the agent is ready. `wording`: as for `reasons`."""
         tls = self._parts.tls
         unsure = (self.origin_doubt, self._refusing)
-        doubts = [*dict.fromkeys(f"origin: {told(one)}" for one in unsure if one is not None)]
+        doubts = [*dict.fromkeys(f"origin: {wording(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
         if odd := self._parts.origin.odd:
@@ -91,14 +87,14 @@ class Queries:
 
     @property
     def _refusing(self) -> P2PCacheError | None:
-        """Why storage didn't do what this node asked for last."""
+        """Why the last call to storage failed; None: it didn't."""
         repo = self._parts.origin.repo
         return None if repo is None else repo.trouble
 
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""
         try:
-            known = await self._known(ref)
+            known = await local_model(self._parts.store, ref)
         except NotFound:
             return [f"model {ref} is not in this cache; run: p2pcache pull {ref}"]
         if known.complete:
@@ -113,20 +109,16 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [known.told() for known in await asyncio.to_thread(self._parts.store.models)]
-
-    async def local_digest(self, ref: Ref) -> str:
-        """The digest that a ref names in this cache.
-
-        Raises:
-            NotFound: not here.
-        """
-        return (await self._known(ref)).digest
+        return [known.as_json() for known in await asyncio.to_thread(self._parts.store.models)]
 
     async def model(self, ref: Ref) -> dict[str, object]:
-        """One model with its files; from the tracker or the origin when it isn't here."""
+        """One model with its files; looked up at tracker or origin when it isn't here.
+
+        Raises:
+            P2PCacheError: it can't be looked up.
+        """
         try:
-            known = await self._known(ref)
+            known = await local_model(self._parts.store, ref)
         except NotFound:
             resolved = await self._resolver.resolve(ref)
             encoded = await self._resolver.manifest(resolved.digest)
@@ -137,52 +129,10 @@ class Queries:
                 "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
-        model = await self._open(known.digest)
+        model = await open_model(self._parts.store, self._downloads, known.digest)
         generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
-        row = {**known.told(), "generation": generation, "local": True}
+        row = {**known.as_json(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
-
-    async def prune(self, *, dry_run: bool, everything: bool) -> Pruned:
-        """Remove what nothing names (`everything`: what nothing uses)."""
-        store = self._parts.store
-        known = [] if dry_run else await asyncio.to_thread(store.models)
-        in_use = self._downloads.in_use
-        for info in known:
-            if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.forget(info.digest)
-        return await asyncio.to_thread(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
-        )
-
-    async def verify(self, ref: Ref) -> AsyncGenerator[dict[str, object], None]:
-        """Prove every chunk again; bad ones are dropped, to be fetched again."""
-        began = time.monotonic()
-        model = await self._open((await self._known(ref)).digest)
-        done, total = 0, model.layout.total_bytes
-
-        def note(so_far: int, _of: int) -> None:
-            nonlocal done
-            done = so_far
-
-        def prove() -> int:
-            model.copy_local()  # files that changed behind our back are settled first
-            return len(model.verify(note))
-
-        work = asyncio.gather(asyncio.to_thread(prove))
-        while not work.done():
-            await asyncio.wait([work], timeout=PROGRESS_S)
-            yield {"event": "progress", "bytes_done": done, "bytes_total": total}
-        (bad,) = work.result()
-        layout = model.layout
-        missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
-        swarm = self._downloads.swarms.get(model.digest)
-        if swarm is not None:
-            swarm.lost()
-        yield {
-            "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
-            "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
 
     # -- cluster -----------------------------------------------------------------------------------
 
@@ -217,8 +167,8 @@ class Queries:
             )
         return (await link.ask(what, text)).data
 
-    async def status(self, told: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
-        """Everything about this node that fits a screen. `told`: as `reasons`."""
+    async def status(self, wording: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
+        """This node's state on one screen. `wording`: as for `reasons`."""
         cached, free = await asyncio.to_thread(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
@@ -228,8 +178,8 @@ class Queries:
             "node": format_node(self._parts.node), "name": self.name, "address": self.address,
             "rack": self._parts.settings.rack, "site": self._parts.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(told),
-            "warnings": self.warnings(told),
+            "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
+            "warnings": self.warnings(wording),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
@@ -238,31 +188,14 @@ class Queries:
                 "last_heartbeat": link.heartbeat_at if link else 0.0,
             },
             "origin": {
-                "url": repo.url if repo else "", "error": "" if trouble is None else told(trouble),
+                "url": repo.url if repo else "", "error": "" if trouble is None else wording(trouble),
                 "refused": refusing is not None and not refusing.retryable,
             },
             "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
-            "bytes": traffic, "governor": self._serving.state(),
+            "bytes": traffic, "governor": self._governor.state(),
         }  # fmt: skip
-
-    async def _known(self, ref: Ref) -> ModelInfo:
-        store = self._parts.store
-        digest = await asyncio.to_thread(store.named, ref)
-        for known in await asyncio.to_thread(store.models):
-            if known.digest == digest:
-                return known
-        raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
-
-    async def _open(self, digest: str) -> ModelStore:
-        swarm = self._downloads.swarms.get(digest)
-        if swarm is not None:
-            return swarm.store
-        model = await asyncio.to_thread(self._parts.store.get, digest)
-        if model is None:
-            raise NotFound(f"model blake3:{digest} is not in this cache")
-        return model
 
 
 def _files(manifest: manifests.Manifest) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""One model on its way to this node."""
+"""Downloads: from a ref to a model that is complete and published on this node."""

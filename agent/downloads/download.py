@@ -1,39 +1,41 @@
-"""The fetch of one model, as its clients see it: what is wanted, how far it is, how it ends."""
+"""The download of one model as its clients see it: the runs that they want, its progress, its end."""
 
 import asyncio
 
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.core.swarm.events import Source
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import P2PCacheError, without_frames
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, RunSet
 
-RATE_WINDOW_S = 5.0  # the rate that progress shows is a mean over so long
+RATE_WINDOW_S = 5.0  # the rate in progress events is the mean over this window
 
 
 def action_of(turn: Priority) -> str:
-    """What the history calls a fetch."""
+    """The action of a download in the history."""
     return "warm" if turn is Priority.WARM else "pull"
 
 
 class Download:
-    """The fetch of one model. Any number of clients wait for it; it ends once, for all of them."""
+    """The download of one model. Any number of clients wait for it; it ends once, for all of them."""
 
     def __init__(
-        self, ref: Ref, swarm: Swarm, timeline: Timeline, started: float, started_unix: float, *,
+        self, ref: Ref, swarm: SwarmDriver, timeline: Timeline, started: float, started_unix: float, *,
         whole: bool,
     ) -> None:  # fmt: skip
         self.ref = ref
         self.swarm = swarm
         self.timeline = timeline
-        self.noted = False  # in the history
-        self.turn = Priority.USUAL  # the earliest of its clients', here and at its peers
-        self.whole = whole  # somebody wants all of it
-        self._wishes: dict[str, int] = {}  # else: what each loader needs (bits over runs)
-        self._urgent = 0  # what loaders waited for before the swarm was asked for anything
+        self.noted = False  # it is in the history
+        self.turn = (
+            Priority.USUAL
+        )  # the earliest of its clients; it also holds in the queues of peers
+        self.whole = whole  # a client wants all of it
+        self._wishes: dict[str, RunSet] = {}  # by loader, if no client wants all of it
+        self._urgent: RunSet = 0  # runs that loaders waited for before the scheduler started
         self.started = started  # monotonic
         self.started_unix = started_unix
         self.clients = 0
@@ -48,39 +50,39 @@ class Download:
         return self.swarm.layout.total_bytes
 
     @property
-    def wanted(self) -> int:
-        """Runs that somebody wants (bits)."""
-        union = 0
+    def wanted(self) -> RunSet:
+        """Runs that a client wants."""
+        union: RunSet = 0
         for runs in self._wishes.values():
             union |= runs
         return c.ALL if self.whole else union
 
-    def wish(self, who: str, runs: int) -> None:
-        """A loader needs these runs, too."""
-        before = self._wishes.get(who, 0)
+    def wish(self, client: str, runs: RunSet) -> None:
+        """A client needs these runs, beside those that it named before."""
+        before = self._wishes.get(client, 0)
         if runs & ~before:
-            self._wishes[who] = before | runs
+            self._wishes[client] = before | runs
             self._tell_wanted()
 
-    def forget_wish(self, who: str) -> None:
-        """A loader has left."""
-        if self._wishes.pop(who, 0):
+    def forget_wish(self, client: str) -> None:
+        """A client has left, so the runs that it named count no more."""
+        if self._wishes.pop(client, 0):
             self._tell_wanted()
 
-    def demand(self, runs: int) -> None:
-        """A loader waits for these runs (bits)."""
+    def on_urgent(self, runs: RunSet) -> None:
+        """A loader waits for these runs now."""
         if self.swarm.scheduler is None:
             self._urgent |= runs
         self.swarm.post(e.Urgent(runs))
 
     def start(self) -> None:
-        """Ask for what is wanted, what loaders wait for first."""
+        """Ask for the wanted runs, those that loaders wait for first."""
         self.swarm.start(self.wanted)
         if self._urgent:
             self.swarm.post(e.Urgent(self._urgent))
 
     def want_whole(self) -> None:
-        """Somebody wants all of it now."""
+        """A client wants all of it from now on."""
         self.whole = True
         self.swarm.post(e.Wanted(c.ALL))
 
@@ -89,24 +91,24 @@ class Download:
             self.swarm.post(e.Wanted(self.wanted))
 
     def fail(self, error: P2PCacheError) -> None:
-        """End it badly, once."""
+        """End it with an error, unless it has ended."""
         if not self.ended.done():
             self.ended.set_exception(without_frames(error))
-            self.ended.exception()  # heard, even when no client is left
+            self.ended.exception()  # or asyncio would log it when no client is left
 
-    def finish(self) -> None:
-        """End it well, once."""
+    def succeed(self) -> None:
+        """End it well, unless it has ended."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     @property
     def error(self) -> P2PCacheError | None:
-        """What it ended with; None: well, or not yet."""
+        """Why it failed; None: it didn't, or hasn't ended."""
         error = self.ended.exception() if self.ended.done() else None
         return error if isinstance(error, P2PCacheError) else None
 
     def sources(self) -> dict[str, int]:
-        """Bytes that this fetch took, by source."""
+        """Bytes that this download received, by source."""
         before, now = self._traffic_before, self.swarm.traffic
         return {
             "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
@@ -115,16 +117,16 @@ class Download:
         }
 
     def report(self, now: float) -> dict[str, object]:
-        """Where the time goes or went, as docs/api.md has it."""
+        """Where the time goes or went, in the form of docs/api.md."""
         return {"bytes": self.bytes_total, **self.sources(), **self.timeline.report(now)}
 
     @property
     def kind(self) -> str:
-        """What `ps` calls it: pull, warm or background."""
+        """Its kind in `p2pcache ps`: pull, warm or background."""
         return "background" if self.turn is Priority.BACKGROUND else action_of(self.turn)
 
     def progress(self, now: float) -> dict[str, object]:
-        """How far it is, as docs/api.md has it."""
+        """The fields of a progress event, as in docs/api.md."""
         return {
             "bytes_done": self.swarm.bytes_done, "bytes_total": self.bytes_total, **self.sources(),
             "peers": self.swarm.peer_count, "rate": round(self.rate(now)),

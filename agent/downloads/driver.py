@@ -1,13 +1,12 @@
-"""One model's part in the cluster on this node: performs what the scheduler decides.
+"""The driver of one model's scheduler: hands it events, and performs its commands.
 
-The only code that touches the model's `Scheduler`, always on the loop thread: data plane, tracker link
-and origin readers post events; `_post` hands them over and performs the commands that come back.
+No other code touches the model's `Scheduler`. Data plane, tracker link and reads of the origin post events on the
+loop's thread; `post` hands them over and performs the commands that come back.
 """
 
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.give_up import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
 from p2pcache.agent.downloads.neighbours import Neighbours
 from p2pcache.agent.downloads.recorded_scheduler import end_recording, make_scheduler
+from p2pcache.agent.downloads.work_in_flight import WorkInFlight
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.protocol import messages as m
@@ -24,15 +24,18 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.errors import P2PCacheError
+from p2pcache.ids import NodeId, RunIndex, RunSet
 from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
 
-TIMER_S = 0.001  # uvloop rounds to whole milliseconds; a tick that comes early comes again at once
-REDIAL_S = 5.0  # neighbours that were lost are tried again so often while we want something
+TIMER_S = (
+    0.001  # added to a deadline: uvloop rounds to milliseconds, and an early tick would be repeated
+)
+REDIAL_S = 5.0  # between two dials of a lost neighbour, while runs are missing
 
 
-class Swarm:
+class SwarmDriver:
     """A model that this node has or wants. Implements `SwarmPort` for the data plane.
 
     While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.
@@ -46,7 +49,7 @@ class Swarm:
         self.neighbours = Neighbours(parts, store.digest)
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
-        self.pulled = False  # all of it is wanted here now
+        self.pulled = False  # a client wants all of it now
         self.unflushed_bytes = 0
         self.on_bytes: Callable[[e.Source, int, float, int], None] = lambda *_: None
         self.on_finished: Callable[[], None] = lambda: None
@@ -55,11 +58,7 @@ class Swarm:
         self._parts = parts
         self._settings = settings
         self._have = store.have_runs()
-        # Wire numbers outlive a scheduler, so a late end never hits the next one's request.
-        self._wire_of: dict[int, int] = {}  # the scheduler's request -> wire number
-        self._asked: dict[int, tuple[int, int]] = {}  # wire number -> (its request, peer)
-        self._next_wire = 1
-        self._fetches: dict[int, threading.Event] = {}  # fetch -> set to cancel it
+        self._work = WorkInFlight(parts, store, self._read_ended)
         self._events: deque[e.Event] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -68,22 +67,22 @@ class Swarm:
         self._loop = asyncio.get_running_loop()
         store.on_lost = self._lost_on_disk
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
-    def start(self, wanted: int = c.ALL) -> None:
-        """Want what is missing of these runs (bits): ask neighbours, take leases."""
+    def start(self, wanted: RunSet = c.ALL) -> None:
+        """Get those of these runs that are missing: ask neighbours, take leases."""
         if self.scheduler is not None:
             return
         self._have = self.store.have_runs()
         parts = self._parts
         self.last_progress = parts.now()
         self.scheduler = make_scheduler(parts, self.layout, self._have, self._settings)
-        if wanted != c.ALL:  # first, before anything else is asked for
+        if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
             self.post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
         if self.neighbours.members:
-            self.post(self.neighbours.event())
+            self.post(self.neighbours.members_event())
         if parts.link is None:
             self.post(e.Members((parts.node,)))
         elif parts.link.connected:
@@ -93,17 +92,11 @@ class Swarm:
         self._redial_later()
 
     def pause(self) -> None:
-        """Want nothing more; what we have is still served."""
+        """Ask for no more runs; proved runs are still served."""
         end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
-        for wire in list(self._asked):
-            self._parts.net.cancel(self.digest, wire)
-        self._asked.clear()
-        self._wire_of.clear()
-        for cancelled in self._fetches.values():
-            cancelled.set()
-        self._fetches.clear()
+        self._work.cancel_all()
         for timer in (self._timer, self._redial):
             if timer is not None:
                 timer.cancel()
@@ -112,12 +105,12 @@ class Swarm:
 
     @property
     def complete(self) -> bool:
-        """Every run is proved."""
+        """Whether every run is proved."""
         return self._have == bitset.full(self.layout.run_count)
 
     @property
     def idle(self) -> bool:
-        """Nothing that is wanted is missing."""
+        """Whether no wanted run is missing."""
         return self.scheduler is not None and not self.scheduler.wanted & ~self._have
 
     @property
@@ -134,23 +127,23 @@ class Swarm:
 
     @property
     def replicated(self) -> bool:
-        """Whether each run that we have is known to lie on some other node too."""
-        return self._have & ~self.neighbours.elsewhere() == 0
+        """Whether each run that this node has is known to lie on another node, too."""
+        return self._have & ~self.neighbours.runs_elsewhere() == 0
 
-    def trouble(self, now: float) -> P2PCacheError | None:
-        """Why this pull will not end, if nothing has come for too long and nothing is on its way."""
+    def why_give_up(self, now: float) -> P2PCacheError | None:
+        """The error to end this download with, if no byte has come for too long; None while there is hope."""
         if self.idle:
             self.last_progress = now
         link = self._parts.link
         if link is not None and link.refusal is not None and not self.neighbours.members:
-            return link.refusal  # it never was a member, and there is nobody else to turn to
+            return link.refusal  # this node never was a member, so it knows no peer
         return hopeless(
-            now - self.last_progress, link, self._parts.origin.why(self.digest), asking=bool(self._asked),
-            reading=bool(self._fetches), others=bool(self.neighbours.members.keys() - {self._parts.node}),
+            now - self.last_progress, link, self._parts.origin.last_error(self.digest), asking=self._work.asking,
+            reading=self._work.reading, others=bool(self.neighbours.members.keys() - {self._parts.node}),
         )  # fmt: skip
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
-        """What the tracker must know of us in this swarm; a fresh one also whom we knew in it."""
+        """This node's state in the swarm, for the tracker; `announcing`: with the members that it knows."""
         count = self.layout.run_count
         have = b"" if self.complete else bitset.to_bytes(self._have, count)
         leases = self.scheduler.origin_runs if self.scheduler is not None else 0
@@ -163,20 +156,20 @@ class Swarm:
             wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, count),
         )  # fmt: skip
 
-    def proved(self, runs: int, source: e.Source) -> None:
-        """Runs became `have` without a command (local copies, a push)."""
+    def on_proved(self, runs: RunSet, source: e.Source) -> None:
+        """Runs were proved without a command of the scheduler: by local copies or a push."""
         fresh = runs & ~self._have
-        self._took(source, sum(self.layout.run_bytes[run] for run in bitset.members(fresh)))
+        self._count(source, sum(self.layout.run_bytes[run] for run in bitset.members(fresh)))
         if self.scheduler is not None:
             self.post(e.RunsProved(fresh, source))
         else:
             self._have |= fresh
             self._parts.net.announce(self.digest, fresh)
             if fresh and self.complete:
-                self.tell_tracker()  # else it would have the next node read the origin for it
+                self.tell_tracker()  # or it would grant the next node leases for these runs
 
-    def lost(self) -> None:
-        """The store found bad bytes: believe only what it still calls proved."""
+    def on_lost(self) -> None:
+        """The store found bad bytes: take over its set of proved runs."""
         before, self._have = self._have, self.store.have_runs()
         gone = before & ~self._have
         if self.scheduler is not None and gone:
@@ -184,26 +177,26 @@ class Swarm:
         if gone:
             self.tell_tracker()  # or others would be sent here for it
 
-    def _lost_on_disk(self, _runs: int) -> None:
-        # The store tells from whichever thread found out, also while the agent ends.
+    def _lost_on_disk(self, _runs: RunSet) -> None:
+        # The store calls from any thread, also while the agent stops.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.lost)
+            self._loop.call_soon_threadsafe(self.on_lost)
 
     # -- from the tracker --------------------------------------------------------------------------
 
     def tracker_up(self, epoch: int) -> None:
-        """Member again; our state went along with the announcement."""
+        """This node is a member again; the announcement contained this swarm's state."""
         self.post(e.TrackerUp(epoch))
 
     def tracker_down(self) -> None:
-        """The peers go on; leases in hand are still ours until they expire."""
+        """The tracker is lost. Peers go on, and granted leases last until they expire."""
         self.post(e.TrackerDown())
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """A message about this swarm."""
         match message:
             case m.Swarm():
-                self.post(self.neighbours.changed(message))
+                self.post(self.neighbours.on_members(message))
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
@@ -213,7 +206,7 @@ class Swarm:
             case m.Revoke():
                 self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
-                seen = self._parts.origin.wrong(self.digest, message.run)
+                seen = self._parts.origin.wrong_read(self.digest, message.run)
                 self.on_failed(stopped(message, seen))
             case m.Poll():
                 self.tell_tracker()
@@ -226,70 +219,70 @@ class Swarm:
             self._redial = asyncio.get_running_loop().call_later(REDIAL_S, self._redial_later)
 
     def tell_tracker(self) -> None:
-        """Say at once what the next heartbeat would."""
+        """Send this swarm's state now, not with the next heartbeat."""
         if (link := self._parts.link) is not None:
             link.send(m.Heartbeat(load=self._parts.net.load, swarms=(self.state(),)))
 
-    def _runs(self, runs: tuple[int, ...]) -> int:
+    def _runs(self, runs: tuple[RunIndex, ...]) -> RunSet:
         return bitset.of(run for run in runs if 0 <= run < self.layout.run_count)
 
     # -- from the data plane (SwarmPort) -----------------------------------------------------------
 
-    def have_runs(self) -> int:
-        """Bits of proved runs."""
+    def have_runs(self) -> RunSet:
+        """Proved runs."""
         return self._have
 
     def wants(self) -> bool:
-        """Whether we ask others for chunks."""
+        """Whether this node asks others for runs."""
         return self.scheduler is not None and not self.complete
 
     def pace_s(self) -> float:
-        """Seconds from one new run to the next; 0: not known."""
+        """Seconds from one new run to the next; 0: unknown."""
         return self.scheduler.pace_s if self.scheduler is not None else 0.0
 
-    def peer_joined(self, node: int, have: int, load: int) -> None:
-        """We may request from this neighbour."""
+    def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
+        """We may request from this neighbour now."""
         self.neighbours.joined[node] = have
-        self.neighbours.has(node, have)
+        self.neighbours.on_has(node, have)
         self.post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
 
-    def peer_left(self, node: int) -> None:
-        """We may no longer."""
+    def peer_left(self, node: NodeId) -> None:
+        """We may request from this neighbour no more."""
         self.neighbours.joined.pop(node, None)
         self.post(e.PeerLeft(node))
 
-    def peer_has(self, node: int, runs: int, load: int) -> None:
+    def peer_has(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour proved runs."""
-        self.neighbours.has(node, runs)
+        self.neighbours.on_has(node, runs)
         if node in self.neighbours.joined:
             self.post(e.PeerHas(node, runs, load))
 
     def request_ended(
         self, request: int, outcome: e.Outcome, nbytes: int, waited_s: float = 0.0
     ) -> None:
-        """The one end of a request."""
-        number, peer = self._asked.pop(request, (0, 0))
-        self._took(e.Source.PEER, nbytes, peer)
+        """A request ended. Each one ends once."""
+        number, peer = self._work.end_request(request)
+        self._count(e.Source.PEER, nbytes, peer)
         self._parts.tally.requests[outcome] += 1
-        if number and self._wire_of.pop(number, None) is not None:
+        if number is not None:
             if outcome is e.Outcome.FAILED:
                 self.on_failed(disk_failed(self._parts.store))
             self.post(e.RequestEnded(number, outcome, waited_s))
 
-    def dial_failed(self, node: int) -> None:
+    def dial_failed(self, node: NodeId) -> None:
         """A neighbour can't be reached."""
         self.post(e.DialFailed(node))
 
-    def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
-        """Somebody joined us: what it has is worth knowing, and asking for."""
-        self.neighbours.met(node, address, have)
+    def inbound(self, node: NodeId, address: str, wants: bool, have: RunSet) -> None:  # noqa: FBT001
+        """A node has dialled us and joined: note its runs, and dial it if we want runs."""
+        self.neighbours.on_caller(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
             self._parts.net.dial(self.digest, node, address)
 
-    # -- the pump ----------------------------------------------------------------------------------
+    # -- events in, commands out -------------------------------------------------------------------
 
     def post(self, event: e.Event) -> None:
-        """Tell the scheduler what happened, or is wanted; performing may post more, so this never recurses."""
+        """Hand the scheduler an event and perform its commands. A call from inside a command only queues the event."""
         self._events.append(event)
         if self._performing:
             return
@@ -309,37 +302,29 @@ class Swarm:
         wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
         if self._timer is not None:
             if wakeup is not None and self._wakes_at <= wakeup:
-                return  # too early a tick does no harm; a timer per event was 8 % of Python's time
+                return  # an early tick does no harm, and a new timer for each event costs much CPU time
             self._timer.cancel()
             self._timer = None
         if wakeup is not None:
             self._timer = asyncio.get_running_loop().call_at(wakeup + TIMER_S, self._wake)
-            self._wakes_at = wakeup  # uvloop's handles don't tell
+            self._wakes_at = wakeup  # uvloop's handles don't show it
 
     def _wake(self) -> None:
         self._timer = None
         self.post(e.Tick())
 
     def _perform(self, command: c.Command) -> None:
-        net = self._parts.net
         match command:
-            case c.Request(number, peer, run, turn):
-                wire, self._next_wire = self._next_wire, self._next_wire + 1
-                self._wire_of[number] = wire
-                self._asked[wire] = (number, peer)
-                net.request(self.digest, wire, peer, run, turn)
+            case c.Request():
+                self._work.begin_request(command)
             case c.Cancel(number):
-                if number in self._wire_of:
-                    net.cancel(self.digest, self._wire_of[number])
+                self._work.cancel_request(number)
             case c.Announce(runs):
-                net.announce(self.digest, runs)
+                self._parts.net.announce(self.digest, runs)
             case c.Fetch(fetch, run):
-                cancelled = self._fetches[fetch] = threading.Event()
-                reading = self._fetch(fetch, run, cancelled)
-                self._parts.tasks.spawn_contained(reading, name=f"fetch-{run}")
+                self._work.begin_read(fetch, run)
             case c.CancelFetch(fetch):
-                if fetch in self._fetches:
-                    self._fetches[fetch].set()
+                self._work.cancel_read(fetch)
             case c.Dial(peer):
                 if not self.neighbours.dial(peer):
                     self.post(e.DialFailed(peer))
@@ -358,30 +343,22 @@ class Swarm:
             case c.CutOff():
                 log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):
-                seen = self._parts.origin.wrong(self.digest, run)
+                seen = self._parts.origin.wrong_read(self.digest, run)
                 self.on_failed(read_wrong(run, seen, self._parts.link))
         link, count = self._parts.link, self.layout.run_count
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)
 
-    async def _fetch(self, fetch: int, run: int, cancelled: threading.Event) -> None:
-        scheduler = self.scheduler
-        outcome = e.Outcome.FAILED
-        try:
-            outcome = await self._parts.origin.fetch(self.layout, self.store, run, cancelled)
-        except Exception:  # a bug must end the fetch, not leave the run in flight for ever
-            log.exception("reading run %d of blake3:%s from the origin failed", run, self.digest)
+    def _read_ended(self, fetch: int | None, run: RunIndex, outcome: e.Outcome) -> None:
         if outcome is e.Outcome.DONE:
-            self._took(e.Source.ORIGIN, self.layout.run_bytes[run])
+            self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
         self._parts.tally.fetches[outcome] += 1
-        if self._fetches.get(fetch) is cancelled:  # a later scheduler may count from one again
-            del self._fetches[fetch]
         if outcome is e.Outcome.FAILED:
             self.on_failed(disk_failed(self._parts.store))
-        if self.scheduler is scheduler:
+        if fetch is not None:
             self.post(e.FetchEnded(fetch, outcome))
 
-    def _took(self, source: e.Source, nbytes: int, peer: int = 0) -> None:
+    def _count(self, source: e.Source, nbytes: int, peer: NodeId = 0) -> None:
         self.traffic[source] += nbytes
         self._parts.tally.taken[source] += nbytes
         if nbytes and source is not e.Source.LOCAL:

@@ -1,4 +1,4 @@
-"""Why a pull will not end, in words."""
+"""The errors that end a download without hope, in words for people."""
 
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.leases.origin_integrity import Why
@@ -10,28 +10,31 @@ from p2pcache.errors import (
     P2PCacheError,
     Unreachable,
 )
+from p2pcache.ids import RunIndex
 from p2pcache.io.models.store import Store
 
 CUT_OFF = (
     "no other node that has it or is getting it can be reached: all that is missing is read from storage here; "
     "is the agents' port open between the nodes (firewall, NetworkPolicy)?"
 )
-HOPELESS_S = 90.0  # longer than a lease TTL, the fallback's grace and an owner's patience together
-REFUSED_S = 15.0  # storage that refuses us may serve others, who bring a run within some seconds
+HOPELESS_S = 90.0  # longer than the life of a lease, the grace without a tracker and an owner's patience together
+REFUSED_S = (
+    15.0  # storage that refuses this node may serve others, and they bring a run within seconds
+)
 
 
 def hopeless(
     quiet_s: float, link: TrackerLink | None, storage: P2PCacheError | None, *,
     asking: bool, reading: bool, others: bool,
 ) -> P2PCacheError | None:  # fmt: skip
-    """The error to end a pull with; None while there is hope.
+    """The error to end a download with; None while there is hope.
 
     Args:
-        quiet_s: how long no byte has come.
+        quiet_s: seconds since the last byte.
         link: to the tracker, if one is configured.
-        storage: why the last read of the origin brought nothing; None: it brought what it should.
-        asking: whether a peer was asked for something.
-        reading: whether something is being read from the origin.
+        storage: why the last read of the origin failed; None: it didn't.
+        asking: whether a request to a peer is in flight.
+        reading: whether a read of the origin is in flight.
         others: whether other nodes have the model or are getting it.
     """
     if storage is not None and not storage.retryable and not asking:
@@ -51,7 +54,7 @@ def hopeless(
 
 
 def wrong_at_origin(why: str) -> OriginChanged:
-    """What was pushed isn't what the origin holds: other bytes, fewer, or none."""
+    """The origin doesn't hold the bytes that were pushed; `why`: the fault of the read."""
     why = why.removesuffix("; push it again")
     return OriginChanged(
         f"the origin doesn't hold this model as it was pushed ({why}); push it again with --repair"
@@ -59,7 +62,12 @@ def wrong_at_origin(why: str) -> OriginChanged:
 
 
 def stopped(said: Stop, seen: str) -> OriginChanged:
-    """What the tracker found of a model's bytes in storage; `seen`: why this node's own read was wrong, if it was."""
+    """The error for a model that the tracker has stopped.
+
+    Args:
+        said: the tracker's message.
+        seen: the fault of this node's own read of the run; "": it read none wrong.
+    """
     if not said.odd:
         return wrong_at_origin(seen or said.reason)
     why = seen.removesuffix("; push it again") or f"run {said.run} is gone there, or doesn't match"
@@ -69,8 +77,14 @@ def stopped(said: Stop, seen: str) -> OriginChanged:
     )
 
 
-def read_wrong(run: int, seen: str, link: TrackerLink | None) -> OriginChanged:
-    """What this node has read wrong twice without a lease; `link`: to a tracker that couldn't be asked."""
+def read_wrong(run: RunIndex, seen: str, link: TrackerLink | None) -> OriginChanged:
+    """The error for a run that this node has read wrong twice without a lease.
+
+    Args:
+        run: its index.
+        seen: the fault of the last read; "": none is known.
+        link: to the tracker, if one is configured; it couldn't be asked.
+    """
     why = seen or f"run {run} doesn't match its digests"
     if link is None:
         return wrong_at_origin(why)
@@ -79,7 +93,7 @@ def read_wrong(run: int, seen: str, link: TrackerLink | None) -> OriginChanged:
 
 
 def odd_storage(model: str, why: str) -> str:
-    """A model is whole, though this node's own storage doesn't hold all of it."""
+    """The warning for a model that other nodes brought although this node read storage wrong."""
     why = why.removesuffix("; push it again")
     return (
         f"storage as this node reads it doesn't hold {model} ({why}), but other nodes brought it: look at the mount "
@@ -88,7 +102,7 @@ def odd_storage(model: str, why: str) -> str:
 
 
 def disk_failed(store: Store) -> P2PCacheError:
-    """The cache's disk took no more: for want of space, or because the cache dir is gone."""
+    """The error for a failed write into the cache: no space, or the cache dir is gone."""
     try:
         free_bytes = store.usage().free_bytes
     except P2PCacheError as error:

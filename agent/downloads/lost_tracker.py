@@ -1,54 +1,53 @@
-"""A tracker that can't be reached must stop no pull, and a thousand such pulls be no origin storm.
+"""Keeps pulls going when the tracker was lost before it knew of the swarm, without a storm on the origin.
 
-A swarm that the tracker was told of has its member list. One that it never heard of (the tracker
-was gone before the pull, or before this agent's start) is given the last known members of the whole
-cluster instead: the scheduler then looks for each run's owner among them, passes over those that
-don't answer or don't take part, and reads by itself what falls to it. If nobody else can be
-reached, that is everything.
+A swarm that the tracker knew keeps its member list. A swarm that the tracker never knew, because it was gone
+before the pull or before this agent's start, gets the last known members of the whole cluster. Its scheduler
+then looks for the owner of each run among them, passes over members that don't answer or don't take part, and
+reads the runs that fall to this node. If no other member can be reached, these are all runs.
 """
 
 import asyncio
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
-from p2pcache.io.notes.known_members import MemberBook
+from p2pcache.io.notes.known_members import KnownMembers
 
-LOOK_S = 2.0  # nothing is read without a tracker before a lease's life is over anyway
-SAVE_S = 30.0  # a list that is half a minute old does as well
+LOOK_S = 2.0  # between two looks; without a tracker no run is read before a lease would have ended
+SAVE_S = 30.0  # between two writes of the member list: a slightly old one serves as well
 FILE = "members.json"
 
 
-class Stranded:
-    """Keeps the last known members, and hands them to swarms that the tracker knows nothing of."""
+class LostTracker:
+    """Keeps the last known members of the cluster, and gives them to swarms that the tracker doesn't know."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, book: MemberBook) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, book: KnownMembers) -> None:
         self._parts = parts
         self._downloads = downloads
         self._book = book
 
     def start(self) -> None:
-        """Begin the chores."""
+        """Begin to look and to save."""
         self._parts.tasks.every(LOOK_S, self._look, name="stranded")
         self._parts.tasks.every(SAVE_S, self._save, name="member-book")
 
-    def heard(self, message: m.ToAgent) -> None:
-        """The tracker said something; its members' addresses are worth keeping."""
+    def on_message(self, message: m.ToAgent) -> None:
+        """A message of the tracker came; keep the addresses of members in it."""
         if isinstance(message, m.Swarm) and message.joined:
-            self._book.note(member for member in message.joined if member.node != self._parts.node)
+            self._book.add(member for member in message.joined if member.node != self._parts.node)
 
     def close(self) -> None:
-        """Write what is news (blocks)."""
+        """Write the list if it has changed. It blocks."""
         self._remember_callers()
         page = self._book.page()
         if page is not None:
             self._book.write(page)
 
     def _remember_callers(self) -> None:
-        # A node that is complete is told of nobody who comes after it; but they come to it.
+        # The tracker tells a complete node of no newcomer, but newcomers dial it.
         for swarm in list(self._downloads.swarms.values()):
             callers = swarm.neighbours.callers
-            self._book.note(m.Member(node, address) for node, address in callers.items())
+            self._book.add(m.Member(node, address) for node, address in callers.items())
             callers.clear()
 
     async def _save(self) -> None:
@@ -62,8 +61,8 @@ class Stranded:
         if link is None or link.connected or not link.tried.is_set():
             return
         self._remember_callers()
-        ourselves = m.Member(self._parts.node, "")
-        known = (*self._book.members.values(), ourselves)
+        own_entry = m.Member(self._parts.node, "")
+        known = (*self._book.members.values(), own_entry)
         for swarm in list(self._downloads.swarms.values()):
             if swarm.wants() and not swarm.neighbours.members:
                 swarm.tracker_said(m.Swarm(swarm.digest, 0, full=True, joined=known))

@@ -1,90 +1,91 @@
-"""Whom a swarm knows on this node: members, the neighbours to dial, and what others have."""
+"""Members of one swarm as this node knows them: their addresses, their run sets, the neighbours to dial."""
 
 from collections.abc import Mapping
 
 from p2pcache.agent.context import Parts
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.events import Members
+from p2pcache.ids import NodeId, RunSet
 
 
 class Neighbours:
-    """The tracker's member list of one swarm, and what we heard of each member's have-set."""
+    """The tracker's member list of one swarm, and the run set of each member as far as it is known."""
 
     def __init__(self, parts: Parts, digest: str) -> None:
-        self.members: dict[int, m.Member] = {}
-        self.joined: dict[int, int] = {}  # those that we may request from -> what they have
-        self.callers: dict[int, str] = {}  # who came to us, and where it can be dialled
+        self.members: dict[NodeId, m.Member] = {}
+        self.joined: dict[NodeId, RunSet] = {}  # what the neighbours that we may request from have
+        self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us
         self._node = parts.node
         self._place = parts.settings.site, parts.settings.rack
         self._digest = digest
         self._net = parts.net
-        self._wanted: list[int] = []  # whom the tracker told us to dial, best first
-        self._others: dict[int, int] = {}  # everybody's have-set, joined or not
+        self._to_dial: list[NodeId] = []  # neighbours that the tracker chose, best first
+        self._have: dict[NodeId, RunSet] = {}  # of every node that we heard of, joined or not
 
     @property
-    def ids(self) -> tuple[int, ...]:
+    def ids(self) -> tuple[NodeId, ...]:
         """Node ids of all members, ourselves included, ascending."""
         return tuple(sorted(self.members))
 
-    def event(self) -> Members:
+    def members_event(self) -> Members:
         """All members by rack and site, for the scheduler."""
         return placed(self._node, self._place, self.members)
 
-    def changed(self, message: m.Swarm) -> Members:
-        """Take the tracker's list, or its delta; returns what the scheduler should know of it."""
+    def on_members(self, message: m.Swarm) -> Members:
+        """Take the tracker's list, or its delta; return the event for the scheduler."""
         if message.full:
             self.members = {}
-            self._wanted = []
+            self._to_dial = []
         self.members.update({member.node: member for member in message.joined})
         for node in message.left:
             self.members.pop(node, None)
-            self._others.pop(node, None)
-        self._wanted += [node for node in message.neighbours if node not in self._wanted]
-        return self.event()
+            self._have.pop(node, None)
+        self._to_dial += [node for node in message.neighbours if node not in self._to_dial]
+        return self.members_event()
 
     def dial_missing(self) -> None:
-        """Dial every neighbour that we can't request from (dialling twice is harmless)."""
-        for node in self._wanted:
+        """Dial every neighbour that we can't request from yet. To dial one twice is harmless."""
+        for node in self._to_dial:
             if node not in self.joined:
                 self.dial(node)
 
-    def dial(self, node: int) -> bool:
-        """Dial one member; False if nobody told us its address."""
+    def dial(self, node: NodeId) -> bool:
+        """Dial one member; False: its address isn't known, or it is this node."""
         member = self.members.get(node)
         if member is None or node == self._node:
             return False
         self._net.dial(self._digest, node, member.address)
         return True
 
-    def has(self, node: int, runs: int) -> None:
-        """We heard that a node has more."""
-        self._others[node] = self._others.get(node, 0) | runs
+    def on_has(self, node: NodeId, runs: RunSet) -> None:
+        """A node has these runs, too."""
+        self._have[node] = self._have.get(node, 0) | runs
         if node in self.joined:
             self.joined[node] |= runs
 
-    def met(self, node: int, address: str, runs: int) -> None:
-        """A node came to us; where it listens is what it says."""
+    def on_caller(self, node: NodeId, address: str, runs: RunSet) -> None:
+        """A node has dialled us; `address`: where it listens, as it says itself."""
         self.callers[node] = address
-        self.has(node, runs)
+        self.on_has(node, runs)
 
-    def elsewhere(self) -> int:
-        """Runs known to lie on any other node (bits)."""
-        bits = 0
-        for have in self._others.values():
-            bits |= have
-        return bits
+    def runs_elsewhere(self) -> RunSet:
+        """Runs that at least one other node is known to have."""
+        runs: RunSet = 0
+        for have in self._have.values():
+            runs |= have
+        return runs
 
 
-def placed(node: int, place: tuple[str, str], members: Mapping[int, m.Member]) -> Members:
+def placed(node: NodeId, place: tuple[str, str], members: Mapping[NodeId, m.Member]) -> Members:
     """The members by rack and site.
 
     Args:
-        node: we.
-        place: our site and rack, whatever the list says of us.
-        members: the list.
+        node: our id.
+        place: our site and rack; they win over those of the list.
+        members: the tracker's list.
     """
-    sites: dict[str, list[int]] = {place[0]: []}
-    racks: dict[tuple[str, str], list[int]] = {place: []}
+    sites: dict[str, list[NodeId]] = {place[0]: []}
+    racks: dict[tuple[str, str], list[NodeId]] = {place: []}
     for one in sorted({node, *members}):
         site, rack = place if one == node else (members[one].site, members[one].rack)
         sites.setdefault(site, []).append(one)

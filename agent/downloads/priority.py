@@ -1,6 +1,6 @@
-"""Pulls that somebody waits for come before those that warm a cache, and these before the background.
+"""The order of downloads: pulls of waiting clients first, then warms, then pulls in the background.
 
-On this node, and in the queues of its peers.
+It holds on this node, and in the upload queues of its peers.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import TICK_S, Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.runner import TICK_S
 from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, NoSpace
@@ -21,17 +22,17 @@ Begin = Callable[[], Awaitable[Download]]
 
 log = logging.getLogger(__name__)
 
-STUCK_S = 10.0  # a pull that got nothing for so long keeps nobody from anything
+STUCK_S = 10.0  # a download without a byte for this long holds no other one back
 
 
-class Order:
-    """Sets the turns of downloads, and holds back those whose turn hasn't come.
+class DownloadOrder:
+    """Sets the turns of downloads, and holds a download back while one with an earlier turn progresses.
 
-    One that is held back wants nothing for the moment: it keeps what it has, finishes what is on
-    its way, and gives its leases to others.
+    A download that is held back wants no runs: it keeps its bytes, lets requests in flight finish, and
+    returns its leases.
     """
 
-    def __init__(self, parts: Parts, downloads: Downloads) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager) -> None:
         self._parts = parts
         self._downloads = downloads
         self._known: weakref.WeakSet[Download] = weakref.WeakSet()
@@ -40,8 +41,8 @@ class Order:
             weakref.WeakKeyDictionary()
         )
 
-    def asked(self, download: Download, turn: Priority) -> None:
-        """A client joined a download, which has the earliest turn of its clients."""
+    def on_client(self, download: Download, turn: Priority) -> None:
+        """A client joined a download; the download takes the earliest turn of its clients."""
         first = download not in self._known
         self._known.add(download)
         download.turn = turn if first else min(turn, download.turn)
@@ -50,11 +51,11 @@ class Order:
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def fit(self, begin: Begin, ref: Ref, turn: Priority) -> Download:
-        """Begin a download. What comes after it in order makes room for it on a full disk.
+    async def begin_making_room(self, begin: Begin, ref: Ref, turn: Priority) -> Download:
+        """Begin a download. On a full disk downloads with a later turn make room for it.
 
         Raises:
-            NoSpace: it doesn't fit all the same.
+            NoSpace: there is no download left that could make room.
             P2PCacheError: as `begin` says.
         """
         while True:
@@ -65,10 +66,16 @@ class Order:
                     raise
 
     async def _make_room(self, ref: Ref, turn: Priority) -> bool:
-        """End the last of the downloads that come after such a pull, and free its disk space.
+        """End the last of the downloads with a later turn, and free its disk space.
 
-        What is shown to anybody stays. Who waits for the one that is ended is told why. Returns
-        whether there was one.
+        A model that has a tag stays. Clients of the ended download are told why it ended.
+
+        Args:
+            ref: of the pull that needs the space.
+            turn: of that pull.
+
+        Returns:
+            Whether a download was ended.
         """
         store, running = self._parts.store, self._downloads.running
         later = [
@@ -85,15 +92,15 @@ class Order:
         )
         log.warning("%s", why)
         await self._downloads.end(running[digest], why)
-        with contextlib.suppress(Conflict):  # somebody else pulls it by now
-            await self._downloads.forget(digest)
+        with contextlib.suppress(Conflict):  # another client pulls it by now
+            await self._downloads.leave_swarm(digest)
             await asyncio.to_thread(store.remove_model, digest)
         return True
 
     async def _follow(self, download: Download) -> None:
-        """Hold a download back while an earlier one gets on, until it ends or is wanted."""
+        """Hold a download back while an earlier one progresses, until it ends or has the first turn itself."""
         while not download.ended.done():
-            self._hold(download, back=self._others_get_on(download.turn))
+            self._hold(download, back=self._earlier_one_progresses(download.turn))
             if download.turn is Priority.USUAL:
                 return
             await asyncio.wait([download.ended], timeout=TICK_S)
@@ -101,7 +108,7 @@ class Order:
     def _hold(self, download: Download, *, back: bool) -> None:
         scheduler = download.swarm.scheduler
         if scheduler is None:
-            return  # it looks through what is here already
+            return  # it still searches the cache for local copies
         if back and scheduler.wanted:
             self._held.add(download)
             download.swarm.post(e.Wanted(0))
@@ -109,17 +116,17 @@ class Order:
             self._held.discard(download)
             download.swarm.post(e.Wanted(download.wanted))
 
-    def _others_get_on(self, turn: Priority) -> bool:
-        """Whether a download with an earlier turn gets on."""
+    def _earlier_one_progresses(self, turn: Priority) -> bool:
+        """Whether a download with an earlier turn progresses."""
         return any(
-            other.turn < turn and self._gets_on(other)
+            other.turn < turn and self._progresses(other)
             for other in list(self._downloads.running.values())
         )
 
-    def _gets_on(self, download: Download) -> bool:
+    def _progresses(self, download: Download) -> bool:
         now, done = self._parts.now(), download.swarm.bytes_done
         before = self._seen.get(download)
-        if download in self._held:  # it goes on before who looks now does
+        if download in self._held:  # it goes on sooner than the download that asks now
             self._seen[download] = (done, now)
             return True
         if before is None or before[0] != done:

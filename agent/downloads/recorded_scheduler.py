@@ -1,4 +1,4 @@
-"""Schedulers as the agent makes them: with `record_dir` set, everything that they hear is written down."""
+"""The agent's schedulers. With `record_dir` set, their events and commands are written into files."""
 
 from pathlib import Path
 
@@ -10,26 +10,29 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
+from p2pcache.ids import RunSet
 from p2pcache.io.notes.recorder import Recorder, settings_of
 
 
 class RecordedScheduler(Scheduler):
-    """A scheduler whose events and answers go into a file, until its pull is over."""
+    """A scheduler whose events and commands go into a file until its download ends."""
 
     recorder: Recorder
 
     def handle(self, event: e.Event, now: float) -> list[c.Command]:
-        """As the scheduler does; then it is noted."""
+        """Handle an event as a scheduler, and record it."""
         commands: list[c.Command] = []
         try:
             commands = super().handle(event, now)
             return commands
-        finally:  # what it fails at is what a recording is wanted for
-            self.recorder.note(now, event, commands)
+        finally:  # an event that raises is recorded, too: recordings are for such faults
+            self.recorder.record(now, event, commands)
 
 
-def make_scheduler(parts: Parts, layout: Layout, have: int, settings: SwarmSettings) -> Scheduler:
-    """A scheduler for one model on this node, now."""
+def make_scheduler(
+    parts: Parts, layout: Layout, have: RunSet, settings: SwarmSettings
+) -> Scheduler:
+    """Make the scheduler of one model on this node; `have`: the runs that are proved here."""
     record = parts.settings.record_dir
     seed, now, tracker = parts.rng.getrandbits(32), parts.now(), parts.link is not None
     made = (RecordedScheduler if record else Scheduler)(
@@ -46,6 +49,6 @@ def make_scheduler(parts: Parts, layout: Layout, have: int, settings: SwarmSetti
 
 
 def end_recording(scheduler: Scheduler | None) -> None:
-    """The scheduler is asked no more."""
+    """Close the recording of a scheduler that gets no more events."""
     if isinstance(scheduler, RecordedScheduler):
         scheduler.recorder.close()

@@ -1,4 +1,4 @@
-"""From a ref to a manifest: asked of the tracker, else of the origin, else of our own cache."""
+"""Resolves refs and reads manifests: from the tracker, else from the origin, else from this node's cache."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ from p2pcache.io.tasks import Shared, Threads
 log = logging.getLogger(__name__)
 
 
-MAX_QUESTIONS = 8  # at once; the tracker answers 16 of one member and refuses more
-FIRST_CONTACT_S = 5.0  # an agent that just started meets its tracker within milliseconds
+MAX_QUESTIONS = 8  # at once; the tracker allows one member 16
+FIRST_CONTACT_S = 5.0  # to wait for the first connection to the tracker, which takes milliseconds
 
 
 class Resolved(NamedTuple):
-    """What a ref means now. `stale`: nobody could be asked, it is what this cache last knew."""
+    """The meaning of a ref. `stale`: neither tracker nor origin answered, so it is the last known one."""
 
     digest: str
     generation: int
@@ -43,25 +43,28 @@ class _Answer(msgspec.Struct):
 
 
 class Resolver:
-    """Finds tags and manifests. `link` and `repo` may be missing, and may come and go."""
+    """Finds tags and manifests. Tracker and origin may be missing, and may come and go."""
 
     def __init__(self, store: Store, link: TrackerLink | None) -> None:
         self.repo: OriginRepo | None = None
-        self.origin_error: P2PCacheError | None = None  # why `repo` is None, if one was named
+        self.origin_error: P2PCacheError | None = (
+            None  # why `repo` is None, if an origin is configured
+        )
         self._store = store
         self._link = link
-        self._asking = Shared[Resolved]()  # two hundred pods that start at once ask one question
-        self._threads = Threads(MAX_QUESTIONS, name="resolve")  # never joined: storage may hang
+        self._asking = Shared[Resolved]()  # many pods that start at once share one question
+        # Never joined, because storage may hang.
+        self._threads = Threads(MAX_QUESTIONS, name="resolve")
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     @property
-    def trouble(self) -> P2PCacheError | None:
-        """Why the storage didn't do what this node asked for last; None: it did, or there is none."""
+    def storage_trouble(self) -> P2PCacheError | None:
+        """Why the last call to storage failed; None: it didn't, or there is no storage."""
         return self.origin_error if self.repo is None else self.repo.trouble
 
     @property
     def asked(self) -> str:
-        """Who answers questions about names and manifests now, for people."""
+        """The tracker or storage that resolves refs now, in words for people."""
         if self._link is not None and self._link.connected:
             return f"tracker {self._link.url} and the storage behind it"
         if self.repo is not None:
@@ -71,12 +74,12 @@ class Resolver:
     async def resolve(self, ref: Ref) -> Resolved:
         """The digest and generation that a ref names now.
 
-        A ref with a digest needs nobody. When neither tracker nor origin can be asked, the last
-        known meaning is given, marked stale: a node must start its pods during an outage.
+        A ref with a digest names it itself. When neither tracker nor origin answers, the result is the last known
+        meaning, marked stale: a node must be able to start its pods during an outage.
 
         Raises:
             NotFound: the tag doesn't exist.
-            Unreachable: nobody to ask, and never seen here.
+            Unreachable: there is no tracker and no origin, and the tag was never seen here.
             OriginUnavailable: the origin doesn't answer, and the tag was never seen here.
         """
         if ref.digest is not None:
@@ -106,7 +109,7 @@ class Resolver:
                 record = msgspec.json.decode(answer.data, type=_Answer)
                 return Resolved(record.digest, record.generation)
             except (Unreachable, OriginUnavailable, NotAllowed) as error:
-                trouble = error  # it is the tracker's storage, and its credentials
+                trouble = error  # of the tracker's storage or credentials; ours may be good
             except msgspec.MsgspecError as error:
                 trouble = Unreachable(f"the tracker's answer makes no sense: {error}")
         if self.repo is not None:
@@ -117,15 +120,15 @@ class Resolver:
         known = await asyncio.to_thread(self._store.tag_of, ref)
         if known is not None:
             return Resolved(known.digest, known.generation, stale=True)
-        raise self.nobody(f"can't resolve {ref.short}")
+        raise self.no_answer(f"can't resolve {ref.short}")
 
     async def manifest(self, digest: str) -> bytes:
         """The manifest's proved bytes.
 
         Raises:
-            NotFound: no such manifest anywhere we could ask.
-            InvalidManifest: what is stored doesn't match its digest.
-            Unreachable, OriginUnavailable: nobody answered.
+            NotFound: neither tracker nor origin has it.
+            InvalidManifest: the stored bytes don't match the digest.
+            Unreachable, OriginUnavailable: neither answered.
         """
         trouble: P2PCacheError | None = None
         if self._link is not None and self._link.connected:
@@ -137,7 +140,7 @@ class Resolver:
             return await self._threads.run(self.repo.get_manifest, digest)
         if trouble is not None:
             raise self._at_tracker(trouble)
-        raise self.nobody(f"can't fetch manifest blake3:{digest}")
+        raise self.no_answer(f"can't fetch manifest blake3:{digest}")
 
     async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
         data = bytearray()
@@ -154,13 +157,13 @@ class Resolver:
         return encoded
 
     def _at_tracker(self, trouble: P2PCacheError) -> P2PCacheError:
-        """A refusal with whose credentials it is about: those of this node may be good."""
+        """The error with the tracker's name where its credentials are refused: those of this node may be good."""
         if self._link is None or not isinstance(trouble, NotAllowed):
             return trouble
         return NotAllowed(f"tracker {self._link.url} can't read storage: {trouble}")
 
-    def nobody(self, what: str) -> P2PCacheError:
-        """Why neither tracker nor origin can be asked now; `what` can't be done for it."""
+    def no_answer(self, what: str) -> P2PCacheError:
+        """The error that says why neither tracker nor origin can be asked now; `what`: what can't be done so."""
         if self.origin_error is not None:
             return self.origin_error
         if self._link is not None and self._link.refusal is not None:

@@ -1,1 +1,1 @@
-"""What clients ask for: pulls, pushes, warms, loads."""
+"""The work that clients ask for: pulls, pushes, warms, loads, housekeeping."""

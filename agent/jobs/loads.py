@@ -1,4 +1,4 @@
-"""Loaders that read a model while it arrives: what each is told, and what it asks for first."""
+"""Loads: the events of loaders that read a model while it arrives, and the runs that they need first."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
@@ -17,25 +17,25 @@ from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.tasks import Turns
 
-TICK_S = 0.01  # a loader hears of new bytes so soon and so often; 8 of them cost a few percent CPU
-PROGRESS_S = 0.25  # as a pull's
+TICK_S = 0.01  # between two `ready` events of a loader; shorter costs CPU time with several loaders
+PROGRESS_S = 0.25  # between two `progress` events, as of a pull
 
 
 @dataclass(slots=True)
 class Load:
     """One attached loader."""
 
-    id: str  # nobody else can guess it: it is the right to demand
+    id: str  # a secret of its loader: POST /v1/demand is allowed with it
     client: str
     download: Download
     needed: bool
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Loads:
-    """All attached loaders of this agent. On the loop's thread."""
+    """All attached loaders of this agent. It is used on the loop's thread."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, pulls: Pulls) -> None:
         self._parts = parts
         self._downloads = downloads
         self._pulls = pulls
@@ -43,10 +43,16 @@ class Loads:
         self._showing = Turns()
 
     async def events(self, ref: Ref, *, needed: bool, client: str) -> Events:
-        """What one loader is told: `resolved`, then `ready` and `progress`, then `done`."""
+        """The events of one loader: `resolved`, then `ready` and `progress`, then `done`.
+
+        Args:
+            ref: of the model.
+            needed: fetch only the runs that the loader demands.
+            client: of the call; only it may demand.
+        """
         began = time.monotonic()
-        work = asyncio.gather(self._pulls.begin(ref, force=False, whole=not needed))
-        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.trouble)
+        work = asyncio.gather(self._pulls.begin_download(ref, force=False, whole=not needed))
+        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
@@ -70,7 +76,7 @@ class Loads:
                     async for event in ticks:
                         yield event
         download.ended.result()
-        path = await self._downloads.publish(download, ref, resolved.generation)
+        path = await self._downloads.publish_model(download, ref, resolved.generation)
         sources = download.sources()
         yield {
             "event": "done", **named, "path": path, **sources,
@@ -82,15 +88,15 @@ class Loads:
 
     async def _ticks(self, load: Load) -> AsyncGenerator[dict[str, object], None]:
         download = load.download
-        store, told, shown_at = download.swarm.store, -1, 0.0
+        store, sent, shown_at = download.swarm.store, -1, 0.0
         while not download.ended.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PROGRESS_S):
-                    await load.news.wait()
-            load.news.clear()
+                    await load.changed.wait()
+            load.changed.clear()
             ready = store.have_runs().bit_count()
-            if ready != told:
-                told = ready
+            if ready != sent:
+                sent = ready
                 yield {"event": "ready", "runs_ready": ready, **download.sources()}
             now = time.monotonic()
             if now - shown_at >= PROGRESS_S:
@@ -114,7 +120,7 @@ class Loads:
                 await asyncio.to_thread(self._show, download)
             self._listen(download)
             self._live[load.id] = load
-            download.ended.add_done_callback(lambda _: load.news.set())
+            download.ended.add_done_callback(lambda _: load.changed.set())
             yield load
         finally:
             download.clients -= 1
@@ -130,7 +136,7 @@ class Loads:
         download.swarm.store.show_arriving(manifest)
 
     def _listen(self, download: Download) -> None:
-        """Let the store's threads wake the loaders of this model, once per pass of the loop."""
+        """Have the store's threads wake the loaders of this model, at most once in each pass of the loop."""
         loop, pending = asyncio.get_running_loop(), False
         digest = download.swarm.digest
 
@@ -139,7 +145,7 @@ class Loads:
             pending = False
             for load in self._live.values():
                 if load.download.swarm.digest == digest:
-                    load.news.set()
+                    load.changed.set()
 
         def on_ready() -> None:
             nonlocal pending
@@ -150,14 +156,20 @@ class Loads:
 
         download.swarm.store.on_ready = on_ready
 
-    def demand(
+    def on_demand(
         self, load_id: str, client: str, pairs: list[tuple[int, int]], *, urgent: bool
     ) -> int:
-        """A loader needs these runs; how many of them aren't here yet.
+        """Note the runs that a loader needs; return how many of them aren't here yet.
+
+        Args:
+            load_id: of the attached loader.
+            client: of the call.
+            pairs: runs as half-open ranges [start, end).
+            urgent: the loader waits for them now.
 
         Raises:
-            NotFound: no such load is attached (any more).
-            UsageError: runs that the model doesn't have.
+            NotFound: no load of this client has that id, or has it any more.
+            UsageError: the model has no such runs.
         """
         load = self._live.get(load_id)
         if load is None or load.client != client:
@@ -174,5 +186,5 @@ class Loads:
         if load.needed:
             load.download.wish(load.id, runs)
         if urgent and missing:
-            load.download.demand(missing)
+            load.download.on_urgent(missing)
         return missing.bit_count()

@@ -13,33 +13,29 @@ from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.audit_log import Entry
 
 Events = AsyncGenerator[dict[str, object], None]
-WAITING_S = 3.0  # silence for longer looks like a fault
-_TOLD = (
-    "digest",
-    "bytes",
-    "bytes_uploaded",
-    "generation",
-    "chunks_bad",
-)  # of `done`, for the audit
+WAITING_S = 3.0  # between two `waiting` events; a longer silence looks like a fault
+# Fields of `resolved` and `done` that the audit line has, too.
+_AUDITED = ("digest", "bytes", "bytes_uploaded", "generation", "chunks_bad")
 
 
 async def audited(entry: Entry, events: Events) -> Events:
-    """The same events; the audit line is written when they end, however they end."""
+    """Pass the events on; write the audit line when they end, well or badly."""
     with entry:
         async with contextlib.aclosing(events):
             async for event in events:
                 if event["event"] in ("resolved", "done"):
-                    entry.fields |= {key: event[key] for key in _TOLD if key in event}
+                    entry.fields |= {key: event[key] for key in _AUDITED if key in event}
                 yield event
 
 
 async def stream(request: web.Request, events: Events) -> web.StreamResponse:
-    """Send the events. An error before the first one is a plain HTTP error, later the last event."""
+    """Send the events as the response.
+
+    An error before the first event becomes a plain HTTP error, a later one the last event.
+    """
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     async with contextlib.aclosing(events):
-        with contextlib.suppress(
-            ConnectionResetError
-        ):  # the client left: it stops waiting, no more
+        with contextlib.suppress(ConnectionResetError):  # the client has left
             try:
                 async for event in events:
                     if not response.prepared:
@@ -55,26 +51,29 @@ async def stream(request: web.Request, events: Events) -> web.StreamResponse:
 
 
 async def while_waiting(
-    work: "asyncio.Future[Any]", for_whom: Callable[[], str], why: Callable[[], str] = str
+    work: "asyncio.Future[Any]", waits_for: Callable[[], str], why: Callable[[], str] = str
 ) -> Events:
-    """A `waiting` event every few seconds until `work` is done; whoever stops listening cancels it.
+    """Yield a `waiting` event every few seconds until `work` is done. Closing the generator cancels `work`.
 
-    `why`: what keeps it waiting, "" if that isn't known.
+    Args:
+        work: is awaited; its result stays with it.
+        waits_for: says, for people, whose answer is awaited now.
+        why: says what went wrong last; "": nothing is known.
     """
     began = time.monotonic()
-    work.add_done_callback(_heard)
+    work.add_done_callback(_mark_retrieved)
     try:
         while not work.done():
             await asyncio.wait([work], timeout=WAITING_S)
             if not work.done():
                 seconds = round(time.monotonic() - began, 1)
                 known = {"trouble": trouble} if (trouble := why()) else {}
-                yield {"event": "waiting", "for": for_whom(), "seconds": seconds, **known}
+                yield {"event": "waiting", "for": waits_for(), "seconds": seconds, **known}
     finally:
         work.cancel()
 
 
-def _heard(work: "asyncio.Future[Any]") -> None:
-    """Its error was told, or nobody is left to be told."""
+def _mark_retrieved(work: "asyncio.Future[Any]") -> None:
+    """Keep asyncio from logging the error: the caller raises it, or its client has left."""
     if not work.cancelled():
         work.exception()

@@ -1,4 +1,4 @@
-"""What the clients of a pull are told: of a whole model, or of some of its files."""
+"""Pulls: the events that each client of a download gets, for a whole model or some of its files."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,9 @@ import time
 from collections.abc import Awaitable
 
 from p2pcache.agent.downloads.download import Download, action_of
-from p2pcache.agent.downloads.downloads import Downloads
-from p2pcache.agent.downloads.priority import Order
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
-from p2pcache.agent.jobs.bodies import PullRequest
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
@@ -20,17 +19,17 @@ from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
-PROGRESS_CLIENTS = 50  # ... with more of them waiting for one model, less often
-QUIET_S = 2.0  # without a byte: then people want to know why
-_LOOK_S = 0.05  # how soon a part is noticed to be complete
+PROGRESS_CLIENTS = 50  # each further 50 clients of one model make its progress events as much rarer
+QUIET_S = 2.0  # without a byte; progress then says why
+_LOOK_S = 0.05  # between two looks whether the wanted files are complete
 
 
 class Pulls:
     """Resolves a ref and follows its download, for each client."""
 
     def __init__(
-        self, store: Store, resolver: Resolver, downloads: Downloads, journal: Journal,
-        order: Order,
+        self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
+        order: DownloadOrder,
     ) -> None:  # fmt: skip
         self._store = store
         self._resolver = resolver
@@ -43,8 +42,8 @@ class Pulls:
         """What a ref means now.
 
         Raises:
-            IntegrityError: the tag went back to an older state, and that wasn't asked for.
-            NotFound, Unreachable, ...: it can't be told.
+            IntegrityError: the tag went back to an older generation, and `force` isn't set.
+            P2PCacheError: as `Resolver.resolve`.
         """
         resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
@@ -56,14 +55,27 @@ class Pulls:
                 )
         return resolved
 
-    async def events(self, ref: Ref, wanted: PullRequest) -> Events:
-        """`resolved`, `progress` about four times a second, `done`."""
+    async def events(
+        self, ref: Ref, *, force: bool, include: list[str], exclude: list[str], background: bool
+    ) -> Events:
+        """`resolved`, `progress` about four times a second, `done`.
+
+        Args:
+            ref: of the model.
+            force: accept a tag that went back to an older generation.
+            include: patterns of the files that are wanted; none: all but `exclude`.
+            exclude: patterns of files that aren't wanted.
+            background: other pulls go first.
+
+        Raises:
+            P2PCacheError: as `begin_download`, or why the fetch failed.
+        """
         began = time.monotonic()
-        some = bool(wanted.include or wanted.exclude)
-        turn = Priority.BACKGROUND if wanted.background else Priority.USUAL
-        begun = self.begin(ref, force=wanted.force_generation, whole=not some, turn=turn)
+        some = bool(include or exclude)
+        turn = Priority.BACKGROUND if background else Priority.USUAL
+        begun = self.begin_download(ref, force=force, whole=not some, turn=turn)
         work = asyncio.gather(begun)
-        waits = while_waiting(work, lambda: self.asked, self.trouble)
+        waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
@@ -71,16 +83,17 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = pick(download.swarm.layout, wanted.include, wanted.exclude)
+            paths = pick(download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
-                some, download = False, await self._downloads.begin(ref, resolved.digest)
+                some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}
         size = sum(sizes[path] for path in paths)
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
         }  # fmt: skip
-        before = download.sources() if some else {}  # of a part: what comes for this client
+        # A part counts from here, a whole model from its start.
+        before = download.sources() if some else {}
         follow = self._part(download, paths) if some else self._whole(download)
         async with contextlib.aclosing(follow):
             async for event in follow:
@@ -89,9 +102,9 @@ class Pulls:
             path = await self._downloads.publish_files(download, ref, paths)
             named["selection"] = name_of(paths)
         else:
-            path = await self._downloads.publish(download, ref, resolved.generation)
+            path = await self._downloads.publish_model(download, ref, resolved.generation)
         sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
-        moved = not some and any(sources.values())  # else there is nothing to explain
+        moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
             "event": "done", **named, "path": path, "models_dir": self._models_dir,
@@ -101,36 +114,48 @@ class Pulls:
 
     @property
     def asked(self) -> str:
-        """Whom a resolve waits for now."""
+        """Tracker or storage, whichever a resolve waits for now."""
         return self._resolver.asked
 
-    def trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last; "": it does, or isn't asked."""
-        trouble = self._resolver.trouble
+    def storage_trouble(self) -> str:
+        """Why the last call to storage failed; "": it didn't, or there was none."""
+        trouble = self._resolver.storage_trouble
         return "" if trouble is None else str(trouble)
 
     def _progress(self, download: Download) -> dict[str, object]:
         now = time.monotonic()
         quiet = now - download.swarm.last_progress >= QUIET_S
-        trouble = self.trouble() if quiet else ""
+        trouble = self.storage_trouble() if quiet else ""
         known = {"trouble": trouble} if trouble else {}
         return {"event": "progress", **download.progress(now), **known}
 
-    async def begin(
+    async def begin_download(
         self, ref: Ref, *, force: bool, whole: bool, turn: Priority = Priority.USUAL
     ) -> tuple[Resolved, Download]:
-        """Resolve, and join or start the model's fetch; a failure goes into the history."""
+        """Resolve, and join or start the model's download; a failure goes into the history.
+
+        Args:
+            ref: of the model.
+            force: accept a tag that went back to an older generation.
+            whole: all of the model is wanted, not only runs that a loader will name.
+            turn: the priority among the downloads of this node.
+
+        Raises:
+            P2PCacheError: as `resolve` and `DownloadManager.join_or_begin`.
+        """
         with self._journal.failures(action_of(turn), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
-            self._downloads.reached(timeline, "resolve")
+            self._downloads.on_phase(timeline, "resolve")
 
             def begin() -> Awaitable[Download]:
-                return self._downloads.begin(ref, resolved.digest, whole=whole, timeline=timeline)
+                return self._downloads.join_or_begin(
+                    ref, resolved.digest, whole=whole, timeline=timeline
+                )
 
-            download = await self._order.fit(begin, ref, turn)
-            self._downloads.called(ref, resolved.digest, resolved.generation)
-            self._order.asked(download, turn)
+            download = await self._order.begin_making_room(begin, ref, turn)
+            self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
+            self._order.on_client(download, turn)
             return resolved, download
 
     async def _whole(self, download: Download) -> Events:
@@ -145,14 +170,14 @@ class Pulls:
             download.clients -= 1
 
     async def _part(self, download: Download, paths: list[str]) -> Events:
-        """Until these files' chunks are here."""
+        """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
         runs = runs_of(layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
-        me = f"pull-{id(paths)}"
+        client = f"pull-{id(paths)}"
         download.clients += 1
         try:
-            download.wish(me, runs)
+            download.wish(client, runs)
             shown_at = 0.0
             while missing := runs & ~store.have_runs():
                 await asyncio.wait([download.ended], timeout=_LOOK_S)
@@ -161,8 +186,8 @@ class Pulls:
                 if time.monotonic() - shown_at >= PROGRESS_S:
                     shown_at = time.monotonic()
                     left = sum(layout.run_bytes[run] for run in bitset.members(missing))
-                    told = {"bytes_done": total - left, "bytes_total": total}
-                    yield {**self._progress(download), **told}
+                    done = {"bytes_done": total - left, "bytes_total": total}
+                    yield {**self._progress(download), **done}
         finally:
             download.clients -= 1
-            download.forget_wish(me)
+            download.forget_wish(client)

@@ -1,7 +1,7 @@
-"""Push through the agent: blobs arrive over the local socket, are proved into the cache, then uploaded.
+"""Pushes: blobs arrive over the local socket, are proved into the cache, then uploaded.
 
-A push is an import into this cache first, so the pusher's node seeds what it pushed. A client must
-send every blob that this cache lacks: nobody gets at bytes by naming their digest.
+A push is an import into this cache first, so this node seeds the model afterwards. The client must send every
+blob that the cache lacks: to name a digest gives no access to its bytes.
 """
 
 import asyncio
@@ -17,8 +17,9 @@ from aiohttp import StreamReader
 from blake3 import blake3
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format import manifest as manifests
@@ -43,9 +44,10 @@ from p2pcache.io.origins.push import PushResult
 
 log = logging.getLogger(__name__)
 
-Upload = Callable[..., PushResult]  # `OriginRepo.push`, its manner settled
+Upload = Callable[..., PushResult]  # `OriginRepo.push` with `force` and `repair` given
 
-PIECE_BYTES = 1 << 20  # what goes to a thread at once; smaller costs wake-ups, larger memory
+PROGRESS_S = 0.25  # between two events, as of a pull
+PIECE_BYTES = 1 << 20  # handed to a thread at once; smaller costs wake-ups, larger memory
 
 
 class Missing(NamedTuple):
@@ -56,24 +58,24 @@ class Missing(NamedTuple):
 
 
 class Pushes:
-    """Pushes of this agent, one manifest at a time each."""
+    """The pushes of this agent. Each is of one manifest."""
 
     def __init__(
-        self, parts: Parts, downloads: Downloads, resolver: Resolver, journal: Journal
+        self, parts: Parts, downloads: DownloadManager, resolver: Resolver, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._resolver = resolver
         self._journal = journal
 
-    async def begin(
+    async def take_manifest(
         self, encoded: bytes, unproved: Callable[[Layout], set[str]]
     ) -> tuple[str, list[Missing]]:
-        """Take a manifest; say which blobs must be sent.
+        """Take a manifest; return its digest and the blobs that the client must send.
 
         Args:
             encoded: the manifest's bytes.
-            unproved: ids of the blobs that the caller must send although they are here (may block).
+            unproved: gives the ids of blobs that the caller must send although they are here; it may block.
 
         Raises:
             InvalidManifest: a rule of format v1 is broken.
@@ -85,10 +87,10 @@ class Pushes:
                 "this model is being pulled by this agent right now; push again when it is done"
             )
         model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
-        swarm = self._downloads.add(model, "")
+        swarm = self._downloads.join_swarm(model, "")
         copied = await asyncio.to_thread(model.copy_local)
         if copied:
-            swarm.proved(copied, Source.LOCAL)
+            swarm.on_proved(copied, Source.LOCAL)
         owed = await asyncio.to_thread(unproved, layout)
         paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
         return layout.digest, [
@@ -102,7 +104,7 @@ class Pushes:
 
         Raises:
             NotFound: no such push, or the manifest doesn't name the blob.
-            IntegrityError: the bytes are not what the manifest says (the file changed meanwhile).
+            IntegrityError: the bytes don't match the manifest: the file changed meanwhile.
         """
         swarm = self._downloads.swarms.get(digest)
         if swarm is None:
@@ -116,25 +118,25 @@ class Pushes:
         if await next_part(body, 1):
             raise UsageError("the body is longer than the blob")
         fresh = bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
-        swarm.proved(fresh & swarm.store.have_runs(), Source.LOCAL)
+        swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
     def start(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> "Push":
-        """Upload what the origin lacks, then manifest, then tag; then publish here.
+        """Upload the blobs that the origin lacks, then the manifest, then the tag; then publish here.
 
-        It goes on when the client leaves: a tag is moved wholly or not at all.
+        The upload goes on when the client leaves.
 
         Args:
             ref: the tag to write.
-            digest: of a manifest whose blobs are all here.
-            force: take the tag even if somebody else moves it meanwhile.
-            repair: upload also what the origin has: its bytes were found wrong.
+            digest: of a manifest; all its blobs are here.
+            force: write the tag even if another push moves it meanwhile.
+            repair: upload also blobs that the origin has, because its bytes were found wrong.
 
         Raises:
             NotFound: the model isn't complete here.
-            NotAllowed: a compile cache, and its namespace isn't trusted with programs.
+            NotAllowed: it is a compile cache, and its namespace isn't trusted with programs.
             UsageError: no origin to push to.
-            Unreachable: the tracker, who knows it, can't be asked now, or it is being opened.
+            Unreachable: the tracker, which names the origin, can't be asked now, or the origin is being opened.
         """
         swarm = self._downloads.swarms.get(digest)
         repo = self._resolver.repo
@@ -145,7 +147,8 @@ class Pushes:
         if repo is None:
             link, trouble = self._parts.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
-                raise self._resolver.nobody("can't push")  # a moment after a start, for example
+                # So also in the first moment after a start.
+                raise self._resolver.no_answer("can't push")
             if not self._parts.origin.settled.is_set():
                 raise Unreachable("the origin is being opened; push again in a moment")
             raise UsageError(
@@ -156,6 +159,24 @@ class Pushes:
         work = self._upload(push, upload, swarm.store, ref)
         self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
+
+    async def events(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> Events:
+        """`progress` about four times a second, then `done`. The arguments and errors are `start`'s."""
+        began = time.monotonic()
+        push = self.start(ref, digest, force=force, repair=repair)
+        while not push.ended.done():
+            await asyncio.wait([push.ended], timeout=PROGRESS_S)
+            trouble = self._resolver.storage_trouble
+            yield {
+                "event": "progress", "bytes_done": push.bytes_done, "bytes_total": push.bytes_total,
+                **({"trouble": str(trouble)} if trouble is not None else {}),
+            }  # fmt: skip
+        result = push.ended.result()
+        yield {
+            "event": "done", "ref": str(ref), "digest": digest, "bytes": push.bytes_total,
+            "bytes_uploaded": result.bytes_uploaded, "generation": result.generation,
+            "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
 
     async def _upload(self, push: "Push", upload: Upload, store: ModelStore, ref: Ref) -> None:
         began = time.monotonic()
@@ -177,7 +198,7 @@ class Pushes:
         finally:
             store.unpin()
             push.fail(Unreachable("the agent is stopping; push again: it resumes"))
-            self._journal.note(
+            self._journal.record(
                 "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
                 seconds=time.monotonic() - began, error=push.error,
             )  # fmt: skip
@@ -215,24 +236,24 @@ class Push:
         self.ended: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
 
     def count(self, size: int) -> None:
-        """So many bytes more are at the origin (called from upload threads, one at a time)."""
+        """Count bytes that have reached the origin. Upload threads call it, one at a time."""
         self.bytes_done += size
 
     @property
     def error(self) -> P2PCacheError | None:
-        """What it ended with; None: well, or not yet."""
+        """Why it failed; None: it didn't, or hasn't ended."""
         error = self.ended.exception() if self.ended.done() else None
         return error if isinstance(error, P2PCacheError) else None
 
     def fail(self, error: P2PCacheError) -> None:
-        """End it badly, unless it ended."""
+        """End it with an error, unless it has ended."""
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # heard, even when the client is gone
+            self.ended.exception()  # or asyncio would log it when no client is left
 
 
 async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: StreamReader) -> None:
-    """Prove one chunk; also one that is here already: who sends it must be seen to have it."""
+    """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
     writer, hasher = store.begin(chunk), blake3()
     offset, length = 0, layout.lengths[chunk]
     while offset < length:

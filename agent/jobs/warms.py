@@ -1,4 +1,4 @@
-"""Models that are fetched before anybody asks for them: `p2pcache warm`, here and told by the tracker."""
+"""Warms: models that are fetched before a client asks for them, by `p2pcache warm` here or by the tracker."""
 
 import asyncio
 import logging
@@ -8,25 +8,27 @@ import msgspec
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.audit_log import Entry
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.pending_warms import PendingWarms
 
 log = logging.getLogger(__name__)
 
 FILE = "warms.json"
-MAX_WARMS = 64  # at once: as many models as a large disk holds, and a bound for who tells us
-AGAIN_S = 15.0  # storage and tracker may start later than this node
-ASK_S = 110.0  # the tracker reads the manifest (50 s at most), then asks nodes for 40 s
+MAX_WARMS = 64  # at once: about as many models as a large disk holds
+AGAIN_S = (
+    15.0  # between two tries after a start: storage and tracker may start later than this node
+)
+ASK_S = 110.0  # longer than the tracker may need for the manifest and for its rounds of questions to nodes
 
 
 class Warmed(NamedTuple):
-    """What a warm found or began: `state` is "had", "getting" or "started"."""
+    """The answer of a warm: `state` is "had", "getting" or "started"."""
 
     ref: Ref
     digest: str
@@ -35,39 +37,41 @@ class Warmed(NamedTuple):
 
 
 class Warms:
-    """Starts warms and sees them through: nobody waits for one, so it is its own client."""
+    """Starts warms and follows them. No client waits for a warm, so it counts as a client itself."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, pulls: Pulls, book: WarmBook) -> None:
+    def __init__(
+        self, parts: Parts, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
+    ) -> None:
         self._parts = parts
         self._book = book
-        self._leaving = False
+        self._stopping = False
         self._downloads = downloads
         self._pulls = pulls
-        # By digest and what it is to be called.
+        # By digest, and the ref to publish it under.
         self._running: dict[tuple[str, Ref], Download] = {}
         self._beginning = 0
 
     async def start(self, ref: Ref) -> Warmed:
         """Fetch a model behind all pulls; returns as soon as its space is set aside.
 
-        What it ends with is in the history. Again is no error, and starts nothing.
+        How it ends is in the history. A second warm of the same model is no error and starts nothing.
 
         Raises:
             NoSpace: it doesn't fit.
             Conflict: too many are under way.
-            P2PCacheError: it can't be resolved, or its manifest can't be had.
+            P2PCacheError: as `Pulls.begin_download`.
         """
         if len(self._running) + self._beginning >= MAX_WARMS:
             raise Conflict(f"{MAX_WARMS} models are being warmed here already; try again later")
         self._beginning += 1
         try:
             before = set(self._downloads.running)
-            resolved, download = await self._pulls.begin(
+            resolved, download = await self._pulls.begin_download(
                 ref, force=False, whole=True, turn=Priority.WARM
             )
             digest, had = resolved.digest, download.swarm.complete
             if had:
-                await self._downloads.publish(download, ref, resolved.generation)
+                await self._downloads.publish_model(download, ref, resolved.generation)
             elif (digest, ref) not in self._running:
                 self._running[digest, ref] = download
                 download.clients += 1
@@ -79,23 +83,23 @@ class Warms:
         return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
 
     async def _follow(self, download: Download, ref: Ref, generation: int) -> None:
-        """Its client until it ends, so that it isn't given up; then show the model."""
+        """Be a client of the download, so that it isn't abandoned; then publish the model."""
         try:
             await asyncio.to_thread(self._book.add, ref)
             await asyncio.wait([download.ended])
             download.ended.result()
-            await self._downloads.publish(download, ref, generation)
+            await self._downloads.publish_model(download, ref, generation)
             log.info("warmed %s", ref.short)
         except P2PCacheError as error:
             log.warning("warming %s: %s", ref.short, error)
         finally:
             download.clients -= 1
             del self._running[download.swarm.digest, ref]
-            if not self._leaving:
+            if not self._stopping:
                 await asyncio.to_thread(self._book.remove, ref)
 
     def resume(self) -> None:
-        """Go on with what an earlier life of this agent left unfinished."""
+        """Go on with warms that this agent hadn't finished when it stopped."""
         for ref in self._book.refs()[:MAX_WARMS]:
             self._parts.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
 
@@ -116,12 +120,12 @@ class Warms:
                 return
         await asyncio.to_thread(self._book.remove, ref)
 
-    def leave(self) -> None:
-        """The agent is going away: what is under way now goes on in its next life."""
-        self._leaving = True
+    def on_stopping(self) -> None:
+        """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
+        self._stopping = True
 
     async def stop(self, ref: Ref) -> None:
-        """End a model's warm, if nobody else waits for it: who removes the model doesn't want it."""
+        """End a model's warm because the model is to be removed. A download with other clients goes on."""
         for noted in self._book.refs():
             if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
                 await asyncio.to_thread(self._book.remove, noted)
@@ -134,11 +138,15 @@ class Warms:
             await self._downloads.end(download, Conflict(f"{ref} was removed while it was warmed"))
 
     async def spread(self, ref: Ref, replicas: int) -> bytes:
-        """Have the tracker see to it that so many nodes get a model; its answer, as JSON.
+        """Have the tracker warm a model on some nodes; return its answer as JSON.
+
+        Args:
+            ref: of the model.
+            replicas: how many nodes should have it.
 
         Raises:
-            Unreachable: no tracker.
-            P2PCacheError: the tracker's refusal.
+            Unreachable: there is no tracker.
+            P2PCacheError: the tracker refused.
         """
         link = self._parts.link
         if link is None:
@@ -146,11 +154,11 @@ class Warms:
         wish = msgspec.json.encode({"ref": str(ref), "replicas": replicas}).decode()
         return (await link.ask("warm", wish, timeout_s=ASK_S)).data
 
-    def told(self, asked: m.Warm) -> None:
-        """The tracker wants this node to have a model."""
-        self._parts.tasks.spawn_contained(self._told(asked), name=f"warm-told-{asked.id}")
+    def on_warm(self, asked: m.Warm) -> None:
+        """The tracker asks this node to warm a model."""
+        self._parts.tasks.spawn_contained(self._answer(asked), name=f"warm-told-{asked.id}")
 
-    async def _told(self, asked: m.Warm) -> None:
+    async def _answer(self, asked: m.Warm) -> None:
         link = self._parts.link
         assert link is not None
         try:

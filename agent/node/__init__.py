@@ -1,1 +1,1 @@
-"""What an agent does for its node: limits, cleaning, figures."""
+"""The agent's work for its node: limits, cleaning, labels, figures."""

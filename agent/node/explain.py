@@ -1,39 +1,39 @@
-"""What a pull waits for while it runs, and where its time went afterwards: `GET /v1/explain`."""
+"""Explains a pull, for `GET /v1/explain`: what it waits for while it runs, where its time went afterwards."""
 
 import asyncio
 
 from p2pcache.agent.context import Parts
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.downloads import Downloads
-from p2pcache.agent.downloads.driver import Swarm
+from p2pcache.agent.downloads.driver import SwarmDriver
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core import bitset
 from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.swarm.snapshot import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, told_last
-from p2pcache.io.disk.store_info import here, untold
+from p2pcache.io.disk.agent_db import HISTORY_ROWS, last_pull
+from p2pcache.io.disk.store_info import cached_part, why_no_pull
 
-MOST = 50  # of peers and of what is in flight: more than a node asks for at once
-STUCK = 3  # runs whose story is told
+MOST = 50  # peers, and requests and reads in flight, in one answer
+STUCK = 3  # runs whose story is in the answer
 BEHIND = "warms and the background wait for others that go first: see p2pcache ps"
 
 
 class Explainer:
-    """Puts together what the scheduler, the download and the history know. Read only."""
+    """Gathers what the scheduler, the download and the history know. It changes nothing."""
 
     def __init__(
-        self, parts: Parts, downloads: Downloads, journal: Journal, serving: Serving
+        self, parts: Parts, downloads: DownloadManager, journal: Journal, governor: GovernorLoop
     ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._journal = journal
-        self._serving = serving
+        self._governor = governor
 
     async def explain(self, ref: Ref) -> dict[str, object]:
-        """Everything about the pull of a model that runs, else about the last one.
+        """The running pull of a model, else the last one.
 
         Raises:
             NotFound: this node never pulled it.
@@ -41,11 +41,11 @@ class Explainer:
         digest = ref.digest or await self._digest(ref)
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
-        found = {"digest": digest, "last": None, "report": None} | told_last(rows, str(ref), digest)
+        found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
         models = await asyncio.to_thread(self._parts.store.models)
         if running is None and found["last"] is None:
-            raise NotFound(untold(ref, models))
-        found["here"] = here(str(found["digest"]), models)
+            raise NotFound(why_no_pull(ref, models))
+        found["here"] = cached_part(str(found["digest"]), models)
         if running is None:
             return {"ref": str(ref), "state": "idle", "now": None, **found}
         report = self._downloads.report(running)
@@ -55,7 +55,7 @@ class Explainer:
         }  # fmt: skip
 
     async def _digest(self, ref: Ref) -> str:
-        """What the name means here: of the pull that runs, else of the cache; "" for nothing."""
+        """The digest of a ref: of the running pull, else of the cache; "": it has none."""
         for digest, download in self._downloads.running.items():
             if download.ref.tag_key == ref.tag_key:
                 return digest
@@ -68,7 +68,7 @@ class Explainer:
         state: dict[str, object] = {
             "bytes_done": done, "bytes_total": download.bytes_total, "rate": round(rate),
             "eta_s": round((download.bytes_total - done) / rate, 1) if rate > 0 else None,
-            "governor": self._serving.state(),
+            "governor": self._governor.state(),
         }  # fmt: skip
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"
@@ -78,7 +78,7 @@ class Explainer:
     def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
         swarm, began = download.swarm, download.timeline.began
         view, counters = scheduler.view(now), scheduler.counters
-        # Held back it wants nothing for the moment, and isn't done all the same.
+        # A download that is held back wants no run now, though runs are missing.
         every = download.wanted & bitset.full(swarm.layout.run_count)
         missing = view.needed if scheduler.wanted else every & ~scheduler.have
         return {
@@ -98,8 +98,8 @@ class Explainer:
         }  # fmt: skip
 
 
-def _peers(view: SwarmView, swarm: Swarm) -> list[dict[str, object]]:
-    """The neighbours, who gives most first."""
+def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
+    """The neighbours, fastest first."""
     members = swarm.neighbours.members
     ranked = sorted(view.peers, key=lambda peer: (-(peer.rate or 0.0), peer.node))
     return [
@@ -115,18 +115,18 @@ def _peers(view: SwarmView, swarm: Swarm) -> list[dict[str, object]]:
 
 
 def _flying(some: tuple[InFlight, ...]) -> list[dict[str, object]]:
-    """What is in flight, the oldest first."""
+    """Requests or reads in flight, the oldest first."""
     ranked = sorted(some, key=lambda one: -one.seconds)[:MOST]
-    told: list[dict[str, object]] = [
+    rows: list[dict[str, object]] = [
         {"run": one.run, "seconds": round(one.seconds, 2)} for one in ranked
     ]
-    for entry, one in zip(told, ranked, strict=True):
+    for entry, one in zip(rows, ranked, strict=True):
         if one.node is not None:
             entry["node"] = format_node(one.node)
-    return told
+    return rows
 
 
 def _since(line: str, began: float) -> str:
-    """A line of a story, with its time since the pull began."""
+    """A line of a run's story, with its time in seconds since the pull began."""
     at, _, text = line.partition(" ")
     return f"{float(at) - began:.3f} {text}"

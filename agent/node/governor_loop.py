@@ -1,4 +1,4 @@
-"""Serving comes first: looks at the host and the engine once a second, and holds this node back."""
+"""The governor's loop: samples the host and the engine once a second, and applies the governor's limits."""
 
 import asyncio
 import logging
@@ -14,26 +14,26 @@ from p2pcache.io.host.pressure import Pressure
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # stalls over a shorter time are noise; engines are asked about their latency so often
-SAID_S = 10.0  # a level that nobody says again is over: its sayer may have died under load
-MOST_LEVEL = 10.0  # more strain than this changes nothing, whatever is said
+LOOK_S = 1.0  # between two samples; stalls over a shorter time are noise
+SAID_S = 10.0  # a level counts for this long: its client may have died under load
+MOST_LEVEL = 10.0  # higher levels change nothing
 
 
 def check_floor(share: float) -> None:
-    """Whether a governor can work with this floor.
+    """Check the least share of full speed that a governor may leave.
 
     Raises:
-        UsageError: it can't.
+        UsageError: it is no share.
     """
     if not 0 < share <= 1:
         raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
 
 
-class Serving:
-    """Samples, the governor, and where its limits are applied."""
+class GovernorLoop:
+    """Takes samples for the governor and applies its limits to uploads and to the disk."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
-        """Nothing is looked at yet.
+        """No sample yet.
 
         Raises:
             UsageError: a setting can't work.
@@ -51,31 +51,31 @@ class Serving:
             EngineMetrics(settings.engine_metrics, settings.engine_metric, settings.engine_latency_s)
             if settings.engine_metrics else None
         )  # fmt: skip
-        self._said: tuple[float, float] | None = None  # a level, and when
+        self._said: tuple[float, float] | None = None  # the last level from a client, and its time
         self._moved = (0, 0)
         self._at = 0.0
         self.sample = Sample()
 
     @property
     def limits(self) -> Limits:
-        """What this node may do now."""
+        """The limits that hold now."""
         return self._governor.limits
 
     @property
     def governs(self) -> bool:
-        """Whether something is held back now."""
+        """Whether the limits hold this node back now."""
         return self._governor.governs
 
     def start(self) -> None:
-        """Begin to look, unless nothing may ever be held back."""
+        """Begin to sample, unless the governor is off."""
         if self._mode != "off":
-            self._parts.tasks.every(LOOK_S, self.look, name="governor")
+            self._parts.tasks.every(LOOK_S, self.sample_and_apply, name="governor")
 
-    def said(self, level: float) -> None:
-        """An engine, or who watches it, says how it does: 0 well, 1 as bad as it should ever be.
+    def on_engine_level(self, level: float) -> None:
+        """A client tells the engine's level of strain: 0 well, 1 as bad as it should ever be.
 
         Raises:
-            UsageError: no such level, or the governor is off.
+            UsageError: it is no level, or the governor is off.
         """
         if not (math.isfinite(level) and level >= 0):
             raise UsageError("level is a number from 0 (well) to 1 (as bad as it should ever be)")
@@ -83,13 +83,13 @@ class Serving:
             raise UsageError("the governor is off: set `governor` to auto or on")
         self._said = (min(level, MOST_LEVEL), self._parts.now())
 
-    async def look(self) -> None:
-        """One sample, and what follows from it."""
+    async def sample_and_apply(self) -> None:
+        """Take one sample, and apply the limits that follow from it."""
         engine = await self._level()
         if self._mode == "auto" and engine is None and not self.governs:
             self.sample = Sample()
-            return  # nobody to give way to: the host's counters are left alone, too
-        host = await asyncio.to_thread(self._pressure.look)
+            return  # there is no engine to yield to, so the host's counters aren't read
+        host = await asyncio.to_thread(self._pressure.sample)
         sent, taken = self._rates()
         self.sample = host._replace(engine=engine, sent=sent, taken=taken)
         before = self.limits
@@ -100,7 +100,7 @@ class Serving:
             log.info("%s", "back at full speed" if limits.share >= 1 else _words(limits))
 
     def state(self) -> dict[str, object]:
-        """For `status`."""
+        """The governor's state, for `p2pcache status`."""
         limits = self.limits
         return {
             "mode": self._mode, "share": round(limits.share, 3), "cause": limits.cause,

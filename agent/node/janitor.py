@@ -1,41 +1,43 @@
-"""Chores while the agent lives: durability of what came, background proving, disk watch."""
+"""Periodic work of an agent: watch the cache dir, keep disk space back, remove arriving directories, scrub."""
 
 import asyncio
 import logging
 
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.errors import P2PCacheError
 
 log = logging.getLogger(__name__)
 
-SPARE_LOOK_S = 60.0  # at what is kept back for a full disk
-LOOK_S = 5.0  # at the cache dir itself
-ARRIVING_LOOK_S = 60.0  # at what loaders read while a model arrives ...
+SPARE_LOOK_S = 60.0  # between two looks at the reserve for a full disk
+LOOK_S = 5.0  # between two looks at the cache dir
+ARRIVING_LOOK_S = 60.0  # between two looks at arriving directories
 ARRIVING_S = (
-    300.0  # ... which goes after so long without any; one that lost its agent is back in seconds
+    300.0  # an arriving directory without a loader goes after this; a loader reconnects in seconds
 )
-SCRUB_LOOK_S = 3600.0  # how often the janitor looks whether a model is due
+SCRUB_LOOK_S = 3600.0  # between two looks for a model that is due
 
 
 class Janitor:
-    """Owns the periodic work of an agent."""
+    """Does the periodic work of an agent."""
 
-    def __init__(self, parts: Parts, downloads: Downloads, serving: Serving) -> None:
+    def __init__(self, parts: Parts, downloads: DownloadManager, governor: GovernorLoop) -> None:
         self._parts = parts
         self._downloads = downloads
-        self._serving = serving
-        self._scrubbed: dict[str, float] = {}
-        self._unread: dict[str, float] = {}  # since when no loader has held what is shown
+        self._governor = governor
+        self._scrubbed: dict[str, float] = {}  # when each model was proved last, by digest
+        self._unused: dict[
+            str, float
+        ] = {}  # since when no loader uses an arriving directory, by digest
 
     def start(self) -> None:
-        """Begin the chores."""
+        """Begin the periodic work."""
         self._parts.tasks.every(LOOK_S, self._look, name="cache-dir")
         if self._parts.settings.scrub_interval_s > 0:
             self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
         self._parts.tasks.every(SPARE_LOOK_S, self._keep_spare, name="spare")
-        self._parts.tasks.every(ARRIVING_LOOK_S, self._hide_unread, name="arriving")
+        self._parts.tasks.every(ARRIVING_LOOK_S, self._hide_unused, name="arriving")
 
     async def _keep_spare(self) -> None:
         try:
@@ -43,29 +45,29 @@ class Janitor:
         except P2PCacheError as error:
             log.warning("keeping disk space back: %s", error)
 
-    async def _hide_unread(self) -> None:
-        """A load leaves a directory behind, and whoever looks in there thinks of a load.
+    async def _hide_unused(self) -> None:
+        """Remove arriving directories that no loader has used for `ARRIVING_S`.
 
-        Not at the load's end: a small model is whole before its loader has opened what it was shown.
+        The end of a load is too early: a small model may be complete before its loader has opened it.
         """
         now = self._parts.now()
-        unread = self._downloads.unread()
-        self._unread = {digest: self._unread.get(digest, now) for digest in unread}
-        for digest, since in self._unread.items():
+        unused = self._downloads.shown_unused()
+        self._unused = {digest: self._unused.get(digest, now) for digest in unused}
+        for digest, since in self._unused.items():
             if now - since >= ARRIVING_S:
                 try:
-                    await self._downloads.hide(digest)
+                    await self._downloads.hide_arriving(digest)
                 except P2PCacheError as error:
                     log.warning("what was shown of blake3:%s stays: %s", digest, error)
 
     async def _look(self) -> None:
-        """A cache dir that was deleted ends the agent: nobody would see what it fetches."""
+        """End the agent if its cache dir was deleted: its downloads would be lost."""
         await asyncio.to_thread(self._parts.store.usage)
 
     async def _scrub(self) -> None:
-        """Prove at most one complete model again, the one that waited longest."""
-        if self._serving.governs:
-            return  # it is long due anyway; an hour later will do
+        """Prove at most one complete model again that is due."""
+        if self._governor.governs:
+            return  # the next look is soon enough
         now = self._parts.now()
         due_s = self._parts.settings.scrub_interval_s
         for digest, swarm in list(self._downloads.swarms.items()):
@@ -84,5 +86,5 @@ class Janitor:
                     len(bad),
                     digest,
                 )
-                swarm.lost()
+                swarm.on_lost()
             return

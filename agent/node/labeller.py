@@ -11,27 +11,27 @@ from p2pcache.io.host.kube import NodeLabels
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0  # the cache is looked at so often; the API server only hears of changes
-RESYNC_S = 600.0  # somebody may have edited the labels: read them again
-FAILED_S = 60.0  # after an error; a cluster of 1,000 nodes must not ask in a storm
+LOOK_S = 5.0  # between two looks at the cache; the API server gets changes only
+RESYNC_S = 600.0  # between two reads of the labels: a person may have edited them
+FAILED_S = 60.0  # after an error: the nodes of a large cluster must not ask in a storm
 
 
 class Labeller:
-    """Compares the cache with the Node, and patches what differs."""
+    """Compares the models of the cache with the Node's labels, and patches the difference."""
 
     def __init__(self, parts: Parts, labels: NodeLabels) -> None:
         self._parts = parts
         self._labels = labels
-        self._agreed: dict[str, str] | None = None  # what the Node says, as far as we know
+        self._agreed: dict[str, str] | None = None  # the Node's labels as last read or written
         self._next_read = 0.0
         self._trouble = ""
 
     def start(self) -> None:
         """Begin to look."""
-        self._parts.tasks.every(LOOK_S, self.look, name="kubernetes-labels")
+        self._parts.tasks.every(LOOK_S, self.sync_labels, name="kubernetes-labels")
 
-    async def look(self) -> None:
-        """One comparison, and the calls that it takes. Errors are logged, once per cause."""
+    async def sync_labels(self) -> None:
+        """Compare once, and make the calls that follow. Errors are logged, once for each cause."""
         wanted = await asyncio.to_thread(self._wanted)
         now = self._parts.now()
         if now < self._next_read and (self._agreed is None or self._agreed == wanted):

@@ -1,4 +1,4 @@
-"""Where this node is: what the operator says of it, or a Kubernetes cluster by labels of its Node."""
+"""The node's location: rack, site and address, from settings or from labels of its Kubernetes Node."""
 
 import asyncio
 import contextlib
@@ -15,21 +15,17 @@ from p2pcache.io.host.kube import NodeLabels, in_cluster
 
 log = logging.getLogger(__name__)
 
-TRIES_S = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  # pauses after a failure; a node that has just booted has no network yet
+# Pauses after failures: a node that has just booted has no network yet.
+TRIES_S = (1.0, 2.0, 4.0, 8.0)
 
-LABELS = ("rack", "site", "node_name")  # settings that every member of the cluster is told
+LABELS = ("rack", "site", "node_name")  # settings that every member of the cluster gets
 
 
 def check(settings: AgentSettings) -> None:
-    """Whether others can be told where this node is. Without a tracker nobody is told of rack, site or name.
+    """Check the settings that other nodes get. Without a tracker they don't get rack, site and name.
 
     Raises:
-        UsageError: a tracker would refuse it again and again, or nobody could dial it; it names the setting.
+        UsageError: a tracker would refuse one of them, or no node could dial the address; it names the setting.
     """
     advertised(settings.advertise)
     for setting in LABELS if settings.tracker else ():
@@ -37,10 +33,10 @@ def check(settings: AgentSettings) -> None:
 
 
 def advertised(address: str) -> str:
-    """The address as other nodes are told it; "" stays "": the operator named none.
+    """The address in the form that other nodes get; "" stays "": the operator set none.
 
     Raises:
-        UsageError: they couldn't dial it.
+        UsageError: it can't be dialled.
     """
     if not address:
         return ""
@@ -53,10 +49,10 @@ def advertised(address: str) -> str:
 
 
 def check_label(setting: str, text: str) -> None:
-    """Whether others can be told this name of a node or of its place.
+    """Check one name of a node or of its place.
 
     Raises:
-        UsageError: they can't.
+        UsageError: other nodes would refuse it.
     """
     if why := label_rules.unfit(text):
         raise UsageError(
@@ -65,23 +61,22 @@ def check_label(setting: str, text: str) -> None:
 
 
 def own_name(settings: AgentSettings) -> str:
-    """What people call this node."""
+    """The node's name for people."""
     name = settings.node_name or socket.gethostname()
     return "".join(c if c.isprintable() else "?" for c in name)  # a host's name can be any bytes
 
 
-async def settled(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:
+async def located(settings: AgentSettings, node: NodeLabels | None = None) -> AgentSettings:
     """The settings with rack and site, read from the Node's labels where they ask for it.
 
-    A Node that can't be read, or has no such label, is no reason to serve nobody: the agent goes on
-    without, and says so.
+    If the Node can't be read, or has no such label, the agent goes on without it and logs a warning.
 
     Args:
         settings: what the operator set; a rack or site that is there stays.
-        node: the Node; default: the one that `node_name` names, of this pod's cluster.
+        node: the Node; default: the one named `node_name` in this pod's cluster.
 
     Raises:
-        UsageError: labels are to be read, and this isn't a pod; or what is set can't be told to others.
+        UsageError: labels are to be read, and this isn't a pod; or `check` fails.
     """
     check(settings)
     keys = {"rack": settings.kubernetes_rack_label, "site": settings.kubernetes_site_label}

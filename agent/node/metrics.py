@@ -1,4 +1,4 @@
-"""What Prometheus sees of an agent: counters gathered at scrape time from the parts that keep them."""
+"""The agent's Prometheus metrics, gathered at scrape time from the parts that keep the counts."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,39 +14,30 @@ from prometheus_client.registry import Collector
 
 import p2pcache
 from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.downloads import Downloads
+from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
-from p2pcache.agent.node.governor_loop import Serving
+from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import certificate_metrics
 
 _PREFIX = "p2pcache_agent_"
-_CODES = (
-    0,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-)  # of errors.py; there from the start, so that rates begin at 0
+# Of errors.py; present from the start, so that rates begin at 0.
+_CODES = (0, 3, 4, 5, 6, 7, 8, 9, 10)
 _ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
 
 
 class AgentMetrics(Collector):
-    """The agent's figures of merit. Nothing is counted twice: each value has one owner."""
+    """The agent's counters. Each value is kept in one place."""
 
     def __init__(
         self,
         parts: Parts,
-        downloads: Downloads,
+        downloads: DownloadManager,
         journal: Journal,
         lag: LoopLag,
         ready: Callable[[], bool],
-        serving: Serving,
+        governor: GovernorLoop,
     ) -> None:
         self.registry = CollectorRegistry()
         self._parts = parts
@@ -54,7 +45,7 @@ class AgentMetrics(Collector):
         self._journal = journal
         self._lag = lag
         self._ready = ready
-        self._serving = serving
+        self._governor = governor
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -64,7 +55,7 @@ class AgentMetrics(Collector):
         return {**taken, "served": self._parts.net.stats.bytes_served}
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: registering must not need a running agent."""
+        """No metric in advance: registering must not need a running agent."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -120,9 +111,9 @@ class AgentMetrics(Collector):
             ("uploads", "Peers that are sent something, or wait for it.", net.load),
             ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
             ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
-             self._serving.limits.share),
+             self._governor.limits.share),
             ("governor_strain", "What strains what this host serves most; from 1 we give way.",
-             self._serving.limits.strain),
+             self._governor.limits.strain),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",
              self._lag.worst_s),
         ):  # fmt: skip

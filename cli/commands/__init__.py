@@ -1,1 +1,1 @@
-"""The commands, one folder for each part of the help."""
+"""The commands: a folder for each part of the help, a module for each word (see cli/main.py)."""

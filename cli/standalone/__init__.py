@@ -1,1 +1,1 @@
-"""Commands that run without a daemon."""
+"""Work without a daemon: an agent inside the command, the cache directory itself, a push to storage."""

@@ -1,6 +1,6 @@
-"""The second pull without a daemon: what is whole in the cache needs no agent.
+"""The pull of a model that is complete in the cache, without a daemon.
 
-Starting one would cost more than everything else that the command does.
+It starts no agent inside the command: that would take longer than all the rest.
 """
 
 import time
@@ -16,20 +16,25 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 
 
-class Meaning(NamedTuple):
-    """What a ref means now. `generation` None: the ref has a digest, no tag was asked."""
+class ResolvedRef(NamedTuple):
+    """The digest that a ref means now. `generation` None: the ref has a digest, no tag was read."""
 
     digest: str
     generation: int | None
-    stale: bool = False
+    stale: bool = False  # storage didn't answer: the last tag that this cache has seen
 
 
 def from_cache(
     cache: Path, origin: str, ref: Ref, *, force_generation: bool, opened: Callable[[OriginRepo], None]
 ) -> Events | None:  # fmt: skip
-    """The events of a pull of a model that is whole in the cache; None: it takes an agent.
+    """Return the events of a pull of a model that is complete in the cache; None: it takes an agent.
 
-    `opened` is told the storage before it is asked for anything.
+    Args:
+        cache: the cache directory, under its lock.
+        origin: URL of the storage; "" if none is set.
+        ref: the model.
+        force_generation: accept a tag that went back.
+        opened: called with the storage before it is asked for anything.
 
     Raises:
         NotFound: no such tag, or no such storage.
@@ -43,20 +48,20 @@ def from_cache(
         return None
     store = Store.open(cache)
     try:
-        meaning = _resolve(repo, store, ref)
-        if meaning is None or (_went_back(store, ref, meaning) and not force_generation):
-            return None  # the agent says what is wrong with it
-        model = store.get(meaning.digest)
+        resolved = _resolve(repo, store, ref)
+        if resolved is None or (_went_back(store, ref, resolved) and not force_generation):
+            return None  # the agent raises the error
+        model = store.get(resolved.digest)
         if model is None or not model.complete:
             return None
-        path = model.publish(ref, meaning.generation)
+        path = model.publish(ref, resolved.generation)
         manifest = model.layout.manifest
     finally:
         store.close()
-    named = {"ref": str(ref), "digest": meaning.digest, "bytes": manifest.size_bytes}
+    named = {"ref": str(ref), "digest": resolved.digest, "bytes": manifest.size_bytes}
 
     def events() -> Events:
-        yield {"event": "resolved", **named, "files": len(manifest.files), "stale": meaning.stale}
+        yield {"event": "resolved", **named, "files": len(manifest.files), "stale": resolved.stale}
         yield {
             "event": "done", **named, "path": path, "models_dir": str(cache / "models"), "bytes_origin": 0,
             "bytes_peers": 0, "bytes_local": manifest.size_bytes,
@@ -66,10 +71,10 @@ def from_cache(
     return events()
 
 
-def _resolve(repo: OriginRepo | None, store: Store, ref: Ref) -> Meaning | None:
-    """Asked of the storage; when it can't say, what this cache last knew. None: nobody to ask."""
+def _resolve(repo: OriginRepo | None, store: Store, ref: Ref) -> ResolvedRef | None:
+    """Read the tag in storage; when that fails, in this cache. None: there is no storage to ask."""
     if ref.digest:
-        return Meaning(ref.digest, None)
+        return ResolvedRef(ref.digest, None)
     if repo is None:
         return None
     try:
@@ -78,9 +83,10 @@ def _resolve(repo: OriginRepo | None, store: Store, ref: Ref) -> Meaning | None:
         known = store.tag_of(ref)
         if known is None:
             raise
-        return Meaning(known.digest, known.generation, stale=True)
-    return Meaning(record.digest, record.generation)
+        return ResolvedRef(known.digest, known.generation, stale=True)
+    return ResolvedRef(record.digest, record.generation)
 
 
-def _went_back(store: Store, ref: Ref, meaning: Meaning) -> bool:
-    return meaning.generation is not None and meaning.generation < store.generation_seen(ref)
+def _went_back(store: Store, ref: Ref, resolved: ResolvedRef) -> bool:
+    """Tell whether the tag's generation is lower than one that this cache has seen."""
+    return resolved.generation is not None and resolved.generation < store.generation_seen(ref)

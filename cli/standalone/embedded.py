@@ -1,4 +1,4 @@
-"""A pull without a daemon: the command runs an agent of its own while it lasts."""
+"""A pull without a daemon: the command runs an agent of its own while the pull lasts."""
 
 import contextlib
 import errno
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.support.connect import Loaded, Wish, cache_dir
-from p2pcache.cli.support.local import cache_turn
+from p2pcache.cli.standalone.local_cache import cache_lock
+from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import clean, note
 from p2pcache.core.units import format_duration
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
@@ -27,24 +27,28 @@ from p2pcache.io.http.client import AgentClient, Events
 if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
 
-# Free ports and a private socket: nothing here may get in the way of a real agent of this host.
+# Free ports and a private socket: a real agent of this host must not be disturbed.
 _ALONE_LISTEN = "127.0.0.1:0"
-_SWARM_LISTEN = (
-    "0.0.0.0:0"  # only with a cluster key or certificate, or where `insecure` was asked for
-)
-_MAX_FOLDER_BYTES = 80  # with the socket's name, and the longer one that it is born with
-_WAITING_S = 3.0  # as an agent, which tells it by an event
+_SWARM_LISTEN = "0.0.0.0:0"  # with a cluster key or a certificate, or with `insecure`
+_MAX_FOLDER_BYTES = 80  # a socket's path may have 107; its name is longer while it is made
+_WAITING_S = 3.0  # as an agent, which sends an event
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
 
 Linger = Callable[[str], None]
-"""Called with a digest when the pull is done: what to do for the swarm before leaving."""
+"""Called with the model's digest when the pull is done; serves the swarm before the agent leaves."""
 
 
 @contextmanager
 def pull_alone(
-    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+    loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> Iterator[tuple[Events, Linger]]:
-    """The events of a pull by an agent that lives as long as the block.
+    """Yield the events of a pull by an agent that lives as long as the block, and its `Linger`.
+
+    Args:
+        loaded: the client's settings.
+        ref: the model.
+        options: of the pull.
+        quiet: print no notes.
 
     Raises:
         UsageError: neither an origin nor a tracker is set.
@@ -52,19 +56,19 @@ def pull_alone(
     """
     if os.environ.get("P2PCACHE_DEBUG"):
         log.setup("debug")
-    else:  # what the user must know comes as an event or an error; the rest would tear the bar
+    else:  # events and errors say all that the user must know; log lines would tear the bar
         logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    with cache_turn(cache), _private_folder(cache) as private:
+    with cache_lock(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
-        if not settings.tracker and not wish.include and not wish.exclude:
+        if not settings.tracker and not options.include and not options.exclude:
             from p2pcache.cli.standalone.cached_pull import from_cache
 
             opened: list[OriginRepo] = []
             waited = f"pulling {ref}: waiting for storage to answer"
             with _patience_said(waited, lambda: _trouble(opened), quiet=quiet):
                 cached = from_cache(
-                    cache, settings.origin, ref, force_generation=wish.force_generation,
+                    cache, settings.origin, ref, force_generation=options.force_generation,
                     opened=opened.append,
                 )  # fmt: skip
             if cached is not None:
@@ -78,18 +82,18 @@ def pull_alone(
                     note(
                         f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
                     )
-                with contextlib.suppress(P2PCacheError):  # the pull is done; staying on is a favour
+                with contextlib.suppress(P2PCacheError):  # the pull is done all the same
                     client.linger(digest, loaded.settings.linger_s)
 
             if settings.tracker:
                 _wait_for_tracker(client)
-            events = client.pull(str(ref), **wish._asdict())
+            events = client.pull(str(ref), **options._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
 
 
 @contextmanager
 def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[AgentClient]:
-    """An embedded agent. Its start looks for credentials, some of which services hand out, slowly."""
+    """Yield an embedded agent, and say that we wait: some services hand out credentials slowly."""
     from p2pcache.agent.embedded import run_embedded
 
     with contextlib.ExitStack() as stack:
@@ -100,7 +104,7 @@ def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[Agen
 
 @contextmanager
 def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
-    """An agent that lives as long as the block, for commands that need one and aren't pulls.
+    """Yield an agent that lives as long as the block, for other commands than `pull`.
 
     Raises:
         UsageError: neither an origin nor a tracker is set.
@@ -108,7 +112,7 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
     """
     logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    with cache_turn(cache), _private_folder(cache) as private:
+    with cache_lock(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
         from p2pcache.agent.embedded import run_embedded
 
@@ -121,7 +125,13 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
 
 @contextmanager
 def _patience_said(text: str, why: Callable[[], str], *, quiet: bool) -> Iterator[None]:
-    """Say every few seconds what is waited for, and why if that is known (else ""), until the block ends."""
+    """Say every few seconds that we wait, until the block ends.
+
+    Args:
+        text: what we wait for.
+        why: returns the reason; "" if it isn't known.
+        quiet: say nothing.
+    """
     ended = threading.Event()
 
     def say() -> None:
@@ -144,10 +154,10 @@ def _trouble(opened: "list[OriginRepo]") -> str:
 
 @contextmanager
 def _private_folder(cache: Path) -> Iterator[Path]:
-    """Where the embedded agent's socket goes: into the cache, so that a killed command leaves nothing elsewhere.
+    """Make the folder of the embedded agent's socket.
 
-    The turn is ours: what an earlier command left there is replaced. A socket's path may have 107
-    bytes at most; below a deeper cache there's no place for it.
+    It lies in the cache, so that a killed command leaves nothing elsewhere; we hold the cache's lock, so
+    remains of an earlier command may be replaced. Below a path too long for a socket it is a temporary one.
     """
     folder = cache / "command"
     if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
@@ -162,12 +172,12 @@ def _private_folder(cache: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        with contextlib.suppress(OSError):  # somebody put something there: not ours to remove
+        with contextlib.suppress(OSError):  # somebody else put a file there
             folder.rmdir()
 
 
 def _wait_for_tracker(client: AgentClient) -> None:
-    """Give a fresh agent the time to become a member; if it takes too long, the pull says why."""
+    """Wait until a fresh agent is a member, `JOIN_S` at most; after that the pull says what is wrong."""
     deadline = time.monotonic() + JOIN_S
     while time.monotonic() < deadline:
         tracker = client.status().get("tracker", {})
@@ -177,11 +187,16 @@ def _wait_for_tracker(client: AgentClient) -> None:
 
 
 def _leave(_digest: str) -> None:
-    """Nobody could want anything from us."""
+    """Leave at once: no other node can ask us for anything."""
 
 
 def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> AgentSettings:
-    """The settings of the embedded agent: the client's, and [agent] where the client has none.
+    """Return the settings of the embedded agent: the client's, and [agent] where the client has none.
+
+    Args:
+        loaded: the client's settings.
+        socket: path of the agent's socket.
+        environ: the environment.
 
     Raises:
         UsageError: neither an origin nor a usable tracker is set.
@@ -191,27 +206,27 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
         "cache_dir": str(cache_dir(own)), "socket": str(socket), "client_socket": "", "advertise": "",
         "origin": own.origin or None, "tracker": own.tracker or None, "listen": _ALONE_LISTEN,
     }  # fmt: skip
-    wish = config.load(
+    settings = config.load(
         AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags
     ).settings
-    if not wish.origin and not wish.tracker:
+    if not settings.origin and not settings.tracker:
         raise UsageError(
             "no agent here, and nowhere to pull from: set P2PCACHE_ORIGIN (or --origin) to the storage, "
             "for example s3://models, or start 'p2pcache agent'"
         )
-    if not wish.tracker or _is_local(wish.tracker):
-        return wish
-    if wish.cluster_key_file or wish.insecure or wish.tls_cert:
+    if not settings.tracker or _is_local(settings.tracker):
+        return settings
+    if settings.cluster_key_file or settings.insecure or settings.tls_cert:
         flags["listen"] = _SWARM_LISTEN
-    elif wish.origin:
+    elif settings.origin:
         note(
-            f"note: no cluster key or certificate, so not joining {wish.tracker}: working alone, "
-            f"from {config.redacted(wish.origin)}"
+            f"note: no cluster key or certificate, so not joining {settings.tracker}: working alone, "
+            f"from {config.redacted(settings.origin)}"
         )
         flags["tracker"] = ""
     else:
         raise UsageError(
-            f"joining the swarm of {wish.tracker} needs the cluster key or a certificate: set "
+            f"joining the swarm of {settings.tracker} needs the cluster key or a certificate: set "
             "P2PCACHE_CLUSTER_KEY_FILE (or P2PCACHE_TLS_CERT, P2PCACHE_TLS_KEY and P2PCACHE_TLS_CA), "
             "or P2PCACHE_ORIGIN to work alone"
         )
@@ -221,7 +236,7 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
 
 
 def _is_local(url: str) -> bool:
-    """Whether a URL's host is this machine: on loopback no cluster key is needed."""
+    """Tell whether a URL's host is this machine: on loopback no cluster key is needed."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

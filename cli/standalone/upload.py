@@ -1,4 +1,4 @@
-"""The two ways of a push: through the agent, whose cache takes the model too, or straight to storage."""
+"""The two targets of a push: an agent, whose cache takes the model too, or the storage itself."""
 
 import contextlib
 import os
@@ -17,53 +17,65 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo, PushResult
 
 
-class Target(Protocol):
+class PushTarget(Protocol):
     """Where a push goes."""
 
     @property
     def place(self) -> str:
-        """Whose answer is waited for, for people."""
+        """The name of what must answer, in words for people."""
 
     @property
     def trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last; "": it does, or isn't known."""
+        """The reason why storage failed the last call; "" if it didn't, or if we don't know."""
 
     def check(self, ref: Ref, /) -> None:
-        """Fail now rather than after an hour of hashing."""
+        """Ask the target for a sign of life.
+
+        Raises:
+            P2PCacheError: it doesn't answer, or refuses us.
+        """
 
     def push(
         self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
     ) -> Event:
-        """Upload and tag; returns the `done` event."""
+        """Upload the blobs, move the tag, and return the `done` event.
+
+        Args:
+            ref: the tag that moves.
+            indexed: the hashed files.
+            reporter: gets the progress events.
+            force: move the tag even if somebody else moves it meanwhile.
+            repair: upload also blobs that the storage has.
+        """
 
 
-class ThroughAgent:
-    """The agent's cache takes the model first, then the agent uploads it and goes on to seed it."""
+class AgentPush:
+    """A push through an agent: its cache takes the model, then it uploads the model and seeds it."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
 
     @property
     def place(self) -> str:
-        """Whose answer is waited for."""
+        """The name of what must answer."""
         return f"the agent at {self._client.address}"
 
     @property
     def trouble(self) -> str:
-        """The agent tells it with its events."""
+        """Always "": the agent's events carry the reason."""
         return ""
 
     def check(self, _ref: Ref, /) -> None:
-        """Does it answer?"""
+        """Ask the agent for its status."""
         self._client.status()
 
     def push(
         self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
     ) -> Event:
-        """Send what its cache lacks, then let it upload."""
+        """Send the blobs that its cache lacks, then let it upload."""
         sending = Sending(self._client, indexed)
         total = sending.bytes
-        watched = Watched[None](lambda tell: sending.run(lambda sent: tell(sent, total)))
+        watched = Watched[None](lambda report: sending.run(lambda sent: report(sent, total)))
         for sent, _ in watched.progress():
             reporter.update(
                 {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
@@ -71,7 +83,7 @@ class ThroughAgent:
         watched.result()
         digest = indexed.layout.digest
         how = {"force": force}
-        if repair:  # an agent of the release before doesn't know the word
+        if repair:  # an agent of the release before doesn't know this field
             how["repair"] = True
         with closing(self._client.push(ref.short, digest, **how)) as events:
             for event in events:
@@ -81,8 +93,8 @@ class ThroughAgent:
         raise P2PCacheError("the agent ended without a last event")
 
 
-class Straight:
-    """No agent: from the files to the storage."""
+class DirectPush:
+    """A push without an agent: from the files to the storage."""
 
     def __init__(self, url: str) -> None:
         """Open the storage.
@@ -100,25 +112,25 @@ class Straight:
 
     @property
     def place(self) -> str:
-        """Whose answer is waited for."""
+        """The name of what must answer."""
         return f"storage {self._repo.url}"
 
     @property
     def trouble(self) -> str:
-        """Why storage doesn't do what it was asked for last."""
+        """The reason why storage failed the last call; "" if it didn't."""
         return str(self._repo.trouble or "")
 
     def check(self, ref: Ref, /) -> None:
-        """Does it answer, and are the credentials good?"""
+        """Read the tag, which needs good credentials."""
         with contextlib.suppress(
             NotFound
-        ):  # a new tag, mostly; a missing bucket fails the push soon
+        ):  # usually a new tag; a missing bucket fails the push soon
             self._repo.get_tag(ref)
 
     def push(
         self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
     ) -> Event:
-        """Upload what it lacks, then move the tag."""
+        """Upload the blobs that the storage lacks, then move the tag."""
         layout = indexed.layout
         total = sum(blob.size for blob in layout.blobs)
         paths = {number: indexed.sources[path] for path, number in layout.blob_of_file.items()}
@@ -127,13 +139,13 @@ class Straight:
             with disk_errors(str(paths[number])):
                 return os.open(paths[number], os.O_RDONLY | os.O_CLOEXEC)
 
-        def work(tell: Callable[[int, int], None]) -> PushResult:
+        def work(report: Callable[[int, int], None]) -> PushResult:
             done = 0
 
             def count(size: int) -> None:
                 nonlocal done
                 done += size
-                tell(done, total)
+                report(done, total)
 
             return self._repo.push(
                 layout, ref, open_blob=open_blob, force=force, repair=repair, on_bytes=count

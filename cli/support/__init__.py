@@ -1,1 +1,1 @@
-"""What commands share: options, output, progress, the connection to an agent."""
+"""Shared by commands: options, settings, the agent to talk to, progress, output. Imports no command."""

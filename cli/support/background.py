@@ -1,4 +1,4 @@
-"""Long work on a thread of its own, so that the main thread can draw progress and hear signals."""
+"""Long work on a thread of its own, so that the main thread draws progress and hears signals."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 from p2pcache.io.deadline_thread import Stopped
 
 R = TypeVar("R")
-LOOK_S = 0.25  # as often as an agent tells its progress
+PROGRESS_EVERY_S = 0.25  # as often as an agent sends progress
 
 
 class Watched(Generic[R]):
-    """One call of `work(progress)`, where progress is `progress(bytes_done, bytes_total)`."""
+    """One call of `work(report)` on a thread. The work calls `report(bytes_done, bytes_total)`."""
 
     def __init__(self, work: Callable[[Callable[[int, int], None]], R]) -> None:
         self._work = work
@@ -22,19 +22,19 @@ class Watched(Generic[R]):
         self._error: BaseException | None = None
 
     def progress(self) -> Iterator[tuple[int, int]]:
-        """Start the work; (bytes done, bytes in all) about four times a second until it has ended.
+        """Start the work; yield (bytes done, bytes in all) every `PROGRESS_EVERY_S` until it has ended.
 
-        Leaving the loop early stops the work at its next sign of progress.
+        If the loop is left early, the next report raises `Stopped` inside the work.
         """
         threading.Thread(target=self._run, name="work", daemon=True).start()
         try:
-            while not self._done.wait(LOOK_S):
+            while not self._done.wait(PROGRESS_EVERY_S):
                 yield self._state
         finally:
             self._stop.set()
 
     def result(self) -> R:
-        """What the work returned, or its exception."""
+        """Wait for the end of the work; return its result or raise its exception."""
         self._done.wait()
         if self._error is not None:
             raise self._error
@@ -42,13 +42,13 @@ class Watched(Generic[R]):
 
     def _run(self) -> None:
         try:
-            self._results.append(self._work(self._note))
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            self._results.append(self._work(self._report))
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         finally:
             self._done.set()
 
-    def _note(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         if self._stop.is_set():
             raise Stopped
         self._state = (done, total)

@@ -1,4 +1,4 @@
-"""What commands print: lines and JSON on stdout, notes on stderr, tables."""
+"""Output of commands: lines, JSON and tables on stdout, notes on stderr."""
 
 import errno
 import json
@@ -14,12 +14,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 
 def emit(text: str) -> None:
-    """One line on stdout. A reader that went away (`| head`) is no error: the work goes on."""
+    """Print one line on stdout. If its reader has gone (`| head`), go on without output.
+
+    Raises:
+        NoSpace: stdout is a file on a full disk.
+        P2PCacheError: stdout can't be written for another reason.
+    """
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except OSError as error:
-        # What waits in the buffer must not fail again when the interpreter ends.
+        # The interpreter flushes the buffer once more at its end; that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return
@@ -28,31 +33,34 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """One JSON object as one line on stdout."""
+    """Print a JSON object as one line on stdout."""
     emit(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
 def emit_document(value: Mapping[str, object]) -> None:
-    """One JSON document on stdout, for people and jq alike."""
+    """Print an indented JSON document on stdout."""
     emit(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def note(text: str) -> None:
-    """One line for people, on stderr."""
+    """Print one line for people on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def clean(text: object) -> str:
-    """Text from elsewhere, made safe for a terminal: no control characters."""
+    """Make a text from elsewhere safe for a terminal: "?" for each control character."""
     return _UNPRINTABLE.sub("?", str(text))
 
 
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()
 ) -> None:
-    """Columns, two spaces apart; `right` are the indices of right-aligned ones.
+    """Print columns, two spaces apart, alike on a terminal and in a pipe.
 
-    The same text on a terminal and in a pipe: what a person sees is what `awk` gets.
+    Args:
+        heads: titles of the columns.
+        rows: cells, which may come from elsewhere.
+        right: indices of right-aligned columns.
     """
     lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(_columns(line[i]) for line in lines) for i in range(len(heads))]
@@ -65,7 +73,7 @@ def table(
 
 
 def _columns(text: str) -> int:
-    """How many columns a terminal gives a text: two to each Chinese, Japanese or Korean character."""
+    """Return the width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)

@@ -1,16 +1,19 @@
 """Progress of pull, push and verify: a bar, a line now and then, NDJSON, or nothing.
 
-A reporter is fed the events of docs/api.md. rich is imported when the first bar is drawn, so a
-command with nothing to wait for never pays for it.
+A reporter takes the events of docs/api.md. rich is imported when the first bar is drawn: a command
+that waits for nothing does without.
 """
 
 import os
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pcache.cli.support.output import clean, emit_json, note
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import P2PCacheError
+from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,25 +26,25 @@ MOST_IN_BAR = 80  # characters of what storage says; the last line has all of th
 
 
 class Reporter(Protocol):
-    """Where events go."""
+    """Shows the events of one command."""
 
     def update(self, event: Event) -> None:
-        """One event that isn't the last."""
+        """Take an event that isn't the last."""
 
     def close(self) -> None:
-        """No more events come, for whatever reason."""
+        """End the display: no more events come."""
 
     def done(self, event: Event, summary: str) -> None:
-        """The last event, and what a person wants to know about it."""
+        """Take the last event, and a summary of it for people."""
 
 
 def make_reporter(title: str, *, as_json: bool, quiet: bool) -> Reporter:
-    """The reporter that fits the flags and the terminal.
+    """Choose the reporter by flags and terminal.
 
     Args:
-        title: what happens, for example `pulling team/llama:v3`.
+        title: of the display, for example `pulling team/llama:v3`.
         as_json: NDJSON on stdout.
-        quiet: nothing at all.
+        quiet: print nothing.
     """
     if as_json:
         return JsonReporter()
@@ -52,33 +55,49 @@ def make_reporter(title: str, *, as_json: bool, quiet: bool) -> Reporter:
     return LineReporter(title)
 
 
+def follow(events: Events, reporter: Reporter) -> Event:
+    """Give the events to the reporter, up to `done`, which is returned.
+
+    The caller reports `done` itself, after what it still has to do.
+
+    Raises:
+        P2PCacheError: an error event, or no last event.
+    """
+    with closing(reporter), closing(events):
+        for event in events:
+            if event["event"] == "done":
+                return event
+            reporter.update(event)
+    raise P2PCacheError("the agent ended without a last event")
+
+
 class QuietReporter:
-    """Nothing."""
+    """Prints nothing."""
 
     def update(self, event: Event) -> None:
-        """Ignored."""
+        """Ignore it."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def done(self, event: Event, summary: str) -> None:
-        """Ignored."""
+        """Ignore it."""
 
 
 class JsonReporter(QuietReporter):
-    """Every event as one line of JSON on stdout."""
+    """Prints each event as one line of JSON on stdout."""
 
     def update(self, event: Event) -> None:
-        """The event as it came."""
+        """Print the event as it came."""
         emit_json(event)
 
     def done(self, event: Event, summary: str) -> None:
-        """The event as it came."""
+        """Print the event as it came."""
         emit_json(event)
 
 
 class LineReporter:
-    """One line on stderr every few seconds."""
+    """Prints one line on stderr every few seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = clean(title)
@@ -86,7 +105,7 @@ class LineReporter:
         self._next = time.monotonic() + FIRST_LINE_S
 
     def update(self, event: Event) -> None:
-        """A line, if the last one is old enough."""
+        """Print a line, if the last one is old enough."""
         if event["event"] != "progress":
             _note_other(self._title, event)
             return
@@ -98,15 +117,15 @@ class LineReporter:
             note(f"{self._title}: {', '.join(p for p in told if p)}")
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def done(self, event: Event, summary: str) -> None:
-        """The summary."""
+        """Print the summary."""
         note(summary)
 
 
 class BarReporter:
-    """A bar on a terminal's stderr, gone when the work is done."""
+    """Draws a bar on a terminal's stderr, and removes it when the work is done."""
 
     def __init__(self, title: str) -> None:
         self._title = clean(title)
@@ -115,7 +134,7 @@ class BarReporter:
         self._task: TaskID | None = None
 
     def update(self, event: Event) -> None:
-        """Draw."""
+        """Draw the bar."""
         if event["event"] != "progress":
             _note_other(self._title, event)
             return
@@ -130,19 +149,19 @@ class BarReporter:
         self._bar.update(self._task, completed=self._meter.share, text=text, refresh=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def done(self, event: Event, summary: str) -> None:
-        """The summary takes the bar's place."""
+        """Replace the bar by the summary."""
         self.close()
         note(summary)
 
 
 class Meter:
-    """Reads progress events: share done, rate, time left, share from peers."""
+    """Computes share done, rate, time left and share from peers from progress events."""
 
     def __init__(self) -> None:
         self.share = 0.0
@@ -152,7 +171,12 @@ class Meter:
         self._rate = 0.0
 
     def read(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
-        """(percent, amount, rate, ETA, share from peers) as text; "" where not known."""
+        """Return (percent, amount, rate, ETA, share from peers) as texts; "" where not known.
+
+        Args:
+            event: of progress.
+            now: monotonic seconds.
+        """
         done, total = int(event.get("bytes_done", 0)), int(event.get("bytes_total", 0))
         self._measure(event, done, now)
         self.share = done / total if total else 0.0
@@ -166,14 +190,14 @@ class Meter:
         )
 
     def _measure(self, event: Event, done: int, now: float) -> None:
-        """The agent's own rate where it gives one, else ours, smoothed over about 3 s."""
+        """Take the rate from the event; without one measure it, smoothed over about 3 s."""
         if event.get("phase") != self._phase or not self._since:
             self._phase, self._since, self._bytes, self._rate = event.get("phase"), now, done, 0.0
         if isinstance(event.get("rate"), int | float):
             self._rate = float(event["rate"])
             return
         passed = now - self._since
-        if passed < 0.2:  # too short to say anything
+        if passed < 0.2:  # too short to measure
             return
         fresh = max(0, done - self._bytes) / passed
         weight = min(1.0, passed / 3.0) if self._rate else 1.0
@@ -182,7 +206,7 @@ class Meter:
 
 
 def peer_share(event: Event) -> str:
-    """`87% from 12 peers`, or "" when nothing came over a network yet."""
+    """Say `87% from 12 peers`; "" when nothing came over the network yet."""
     peers, origin = int(event.get("bytes_peers", 0)), int(event.get("bytes_origin", 0))
     if not peers + origin:
         return ""
@@ -192,7 +216,7 @@ def peer_share(event: Event) -> str:
 
 
 def _note_other(title: str, event: Event) -> None:
-    """What isn't progress, and people should know."""
+    """Print what else people should know: what we wait for, or that a tag may be old."""
     if event["event"] == "waiting":
         seconds = format_duration(float(event.get("seconds", 0)))
         why = f": {_trouble(event)}" if event.get("trouble") else ""
@@ -203,7 +227,7 @@ def _note_other(title: str, event: Event) -> None:
 
 
 def _trouble(event: Event) -> str:
-    """Why storage doesn't do what it was asked for, while we wait for it."""
+    """Return the reason why storage fails, while we wait for it; "" if none is known."""
     return clean(event.get("trouble") or "")
 
 
@@ -221,5 +245,5 @@ def _rich_bar() -> "Progress":
         TextColumn("{task.fields[text]}", markup=False),
         console=Console(stderr=True),
         transient=True,
-        auto_refresh=False,  # events come four times a second; a refresh thread would only idle
+        auto_refresh=False,  # each event refreshes it
     )

@@ -1,7 +1,7 @@
-"""How often somebody may ask: token buckets per client and for all of them. Pure.
+"""How often a client may ask: token buckets per client and for all of them.
 
-A client that goes a little over its rate waits a moment (it is slowed down, not refused); one
-that would wait longer than that is told when to come back.
+A client that goes a little over its rate waits a moment (it is slowed down, not refused). A client
+that would have to wait longer is told when to come back.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MAX_CLIENTS = 4096  # buckets kept; the least recently seen one goes (it starts 
 
 
 class Rate(NamedTuple):
-    """So many a second on average, so many at once after a pause."""
+    """An average of `per_s` events a second, and at most `burst` at once after a pause."""
 
     per_s: float
     burst: float
@@ -33,7 +33,7 @@ class RateLimit:
         """Count one request.
 
         Args:
-            client: who asks.
+            client: name or address of the client.
             now: monotonic seconds.
             patience_s: the longest wait that is worth waiting.
 
@@ -49,6 +49,22 @@ class RateLimit:
             bucket.tokens -= 1
             self._everyone.tokens -= 1
         return wait
+
+
+class RateCounter:
+    """Counts events of one kind against a rate. Events over the rate count too: a flood stays refused."""
+
+    __slots__ = ("_bucket",)
+
+    def __init__(self, rate: Rate) -> None:
+        """Start full."""
+        self._bucket = _Bucket(rate)
+
+    def allow(self, now: float) -> bool:
+        """Count one event at `now` (monotonic seconds); False: the rate is exceeded."""
+        allowed = self._bucket.wait(now) == 0
+        self._bucket.tokens -= 1
+        return allowed
 
 
 class _Bucket:

@@ -1,1 +1,1 @@
-"""What touches the world: disk, sockets, clocks, threads. It performs, it decides nothing."""
+"""Disk, sockets, clocks, threads: everything that touches the world. It performs; `core` decides."""

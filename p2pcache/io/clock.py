@@ -9,7 +9,7 @@ class Clock(Protocol):
     """Where `now` comes from."""
 
     def now(self) -> float:
-        """Seconds that only ever grow (the zero is arbitrary): what deciders are given."""
+        """Monotonic seconds from an arbitrary zero: the time that deciders are given."""
         ...
 
     def wall(self) -> float:
@@ -17,15 +17,15 @@ class Clock(Protocol):
         ...
 
 
-MOST_S = 1.0  # between two looks of a process that runs; what is more, it didn't
-LOOK_S = 0.25
+MOST_S = 1.0  # between two calls of `now` in a process that runs; more time than that stood still
+LOOK_S = 0.25  # between calls of `keep_awake`
 
 
 class AwakeClock:
     """The machine's clocks, without the time for which this process stood still.
 
-    Who is stopped (SIGSTOP, a paused machine, no CPU time) hears nobody, and everybody would seem silent
-    afterwards. Somebody must call `now` every `LOOK_S`.
+    A process that was stopped (SIGSTOP, a paused machine, no CPU time) heard nobody meanwhile. By the
+    machine's clock all others would seem silent afterwards. `keep_awake` must be called every `LOOK_S`.
     """
 
     def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
@@ -43,8 +43,8 @@ class AwakeClock:
         """Unix seconds."""
         return time.time()
 
-    async def look(self) -> None:
-        """Note that the process runs."""
+    async def keep_awake(self) -> None:
+        """Record that the process runs."""
         self.now()
 
 

@@ -98,7 +98,7 @@ def load(
         kind: the room's Struct class.
         section: its section of the file.
         file: from `read_file`.
-        environ: variables; an empty value counts as not set.
+        environ: environment variables; an empty value counts as not set.
         flags: values from the command line by field name; None counts as not given.
         flag_names: how messages name those flags whose name isn't the field's.
 

@@ -1,4 +1,4 @@
-"""One blocking call on a thread of its own, with a deadline that also holds where the call doesn't end."""
+"""One blocking call on a thread of its own, with a deadline that holds even if the call never ends."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """Raised inside the work, from its progress callback, when nobody waits for it any more."""
+    """Raised inside the work by its progress callback, when its caller has given up."""
 
 
-class Errand(Generic[T]):
+class DeadlineThread(Generic[T]):
     """Started when made. The thread is never joined: one that hangs dies with the process."""
 
     def __init__(self, work: Callable[[], T], *, limit_s: float, what: str) -> None:
@@ -35,7 +35,7 @@ class Errand(Generic[T]):
         threading.Thread(target=self._run, name=what, daemon=True).start()
 
     def result(self) -> T:
-        """Wait for the end; what `work` returned or raised.
+        """Wait for the end; return what `work` returned, or raise its error.
 
         Raises:
             TimedOut: it took too long.
@@ -49,6 +49,6 @@ class Errand(Generic[T]):
     def _run(self) -> None:
         try:
             self._result.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         self._done.set()

@@ -1,7 +1,7 @@
 """The human log: to stderr, as text or JSON lines, friendly to journald, without secrets.
 
-Messages may quote what strangers sent, so control characters are escaped (no forged lines, no
-terminal tricks) and whatever looks like a credential is blanked out.
+Messages may quote strangers, so control characters are escaped (no forged lines, no terminal
+tricks), and everything that looks like a credential is blanked out.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ _CREDENTIALS = re.compile(
     r"|(?<=x-amz-credential=)[^&\s]+"
     r"|(?<=x-amz-security-token=)[^&\s]+"
     r"|(?<=x-amz-security-token:)[^\r\n]+"
-    r"|\bAWS4-HMAC-SHA256\b[^\r\n]*"  # the header that botocore makes, and what it signs
+    r"|\bAWS4-HMAC-SHA256\b[^\r\n]*"  # the header that botocore makes, and the text that it signs
     r"|(?<=\bsignature=)[^&\s,;'\"]+"
     r"|(?<=\bcredential=)[^&\s,;'\"]+"
     r"|(?<=accesskeyid=)[^&\s,;'\"]+"  # presigned in the old way
@@ -55,8 +55,8 @@ def setup(level: str = "info", log_format: Format = "text", stream: TextIO | Non
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(logging.WARNING)  # other people's libraries: only what matters
-    # A trace for each malformed request: strangers could fill the disk. Our own bugs `io.http.server` logs.
+    root.setLevel(logging.WARNING)  # libraries: only warnings
+    # It logs a trace for each malformed request: strangers could fill the disk. `io.http.server` logs our bugs.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("p2pcache").setLevel(level.upper())
 

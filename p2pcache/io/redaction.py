@@ -1,7 +1,7 @@
-"""Values that no message may show: the credentials in use, wherever somebody's words quote them.
+"""Values that no message may show: the credentials in use, whatever text quotes them.
 
-Patterns find what looks like a credential (`io.log.redact`). They can't know a session token that
-a library prints by itself; whoever holds such a value tells it here.
+Patterns find text that looks like a credential (`io.log.redact`). They can't know a session token that
+a library prints by itself, so the code that holds a credential registers it here.
 """
 
 import threading
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 MARK = "***"
 LEAST_CHARS = 6  # shorter ones guard nothing, and would blank out parts of common words
-MOST_KEPT = 64  # of each kind; a storage client holds some, renewed ones come after them
+MOST_KEPT = 64  # of each kind; a storage client has a few, and renews them
 
 
 class _Values:
@@ -41,23 +41,24 @@ _ids = _Values()
 
 
 def keep(*secrets: str | None) -> None:
-    """Hide these from now on, also where they are quoted for a URL, or without white space."""
+    """Register secrets: they are hidden from now on, also quoted for a URL or without white space."""
     _secrets.keep(secrets)
 
 
 def keep_ids(*ids: str | None) -> None:
-    """Likewise in what others wrote.
+    """Register ids of keys: they are hidden from now on in texts of libraries and servers.
 
-    In our own lines they may be words: whose key is called `models` shall read `s3://models`.
+    Not in our own lines, where an id may be a common word: with a key called `models` people must
+    still read `s3://models`.
     """
     _ids.keep(ids)
 
 
 def hide(text: str) -> str:
-    """Our own words without secrets."""
+    """Blank out secrets in a text of our own."""
     return _secrets.hide(text)
 
 
 def hide_in_quotes(text: str) -> str:
-    """The words of a library or a server, without secrets and the ids of keys."""
+    """Blank out secrets and ids of keys in a text of a library or a server."""
     return _ids.hide(_secrets.hide(text))

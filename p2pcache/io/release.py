@@ -1,4 +1,4 @@
-"""What this program is: version, commit, the packages that matter, and the formats that it speaks.
+"""Version and commit of this program, versions of its main packages, and the formats that it speaks.
 
 Standard library alone until `this_release` is called: the build asks for the commit, too (setup.py).
 """
@@ -17,7 +17,7 @@ _GIT_S = 5.0  # a checkout on a slow disk; without an answer the commit is unkno
 
 
 class Release(NamedTuple):
-    """This program in words. `formats`: name to what its data says of itself."""
+    """This program. `formats`: by name, the version marks that its data carries."""
 
     version: str
     commit: str
@@ -28,7 +28,7 @@ class Release(NamedTuple):
 
 
 def this_release() -> Release:
-    """What runs here. Reads files and asks git; takes some milliseconds."""
+    """The running program. Reads files and asks git; takes some milliseconds."""
     from p2pcache.core.format.manifest import FORMAT
     from p2pcache.core.protocol.handshake import VERSIONS
     from p2pcache.io.disk.agent_db import SCHEMA_VERSION
@@ -52,7 +52,7 @@ def commit_of(root: Path) -> str:
     note = root / NOTE
     if note.is_file():
         return note.read_text().strip() or UNKNOWN
-    if not (root / ".git").exists():  # git would look further up, and find somebody else's
+    if not (root / ".git").exists():  # git would search further up, and find another repository
         return UNKNOWN
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = [

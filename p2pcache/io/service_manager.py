@@ -1,7 +1,7 @@
-"""What a daemon tells its service manager: ready, stopping, how it goes, that its loop turns.
+"""Messages to the service manager: ready, stopping, a status line, and that the event loop turns.
 
 The protocol is systemd's sd_notify(3): datagrams of `KEY=value` lines to the unix socket that
-NOTIFY_SOCKET names. Without that variable nobody listens, and nothing is sent.
+NOTIFY_SOCKET names. Without that variable nothing is sent.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from p2pcache.errors import UsageError
 from p2pcache.io.log import redact
 
 SEND_S = 0.5  # the manager reads at once; a stuck one must not hold up the loop for long
-STATUS_S = 2.0  # how often we look whether the status has changed
+STATUS_S = 2.0  # how often the status is compared with the last one sent
 STATUS_CHARS = 300  # `systemctl status` shows one line
 
 _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """The way to the service manager; leads nowhere where there is none.
+    """Sends to the service manager; without one it does nothing.
 
     Inside its `with` block, which needs a running loop, the watchdog is fed by a timer of that
     loop at half its limit: a loop that hangs misses the limit, and the manager restarts the daemon.
@@ -34,7 +34,7 @@ class Notifier:
 
         Args:
             address: a path, or `@name` for an abstract socket; "" for no manager.
-            watchdog_s: the manager restarts us when it hears nothing for so long; 0: it doesn't.
+            watchdog_s: silence after which the manager restarts us, in seconds; 0: it doesn't.
 
         Raises:
             UsageError: another kind of address.
@@ -46,7 +46,7 @@ class Notifier:
         self.watchdog_s = watchdog_s
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._status: Callable[[], str] | None = None  # set while we are ready
-        self._told = ""  # the last message that the manager has, the watchdog's aside
+        self._sent = ""  # the last status message that the manager got
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -75,10 +75,10 @@ class Notifier:
         """We serve from now on.
 
         Args:
-            status: one line about how it goes; asked every few seconds, told when it has changed.
+            status: returns one line about the daemon; called every few seconds, sent when it changed.
         """
         self._status = status
-        self._tell_status()
+        self._send_status()
 
     def stopping(self, status: str) -> None:
         """We serve no longer; the end may take as long as the daemon's own limits say."""
@@ -88,18 +88,18 @@ class Notifier:
     def _pulse(self) -> None:
         if self.watchdog_s:
             self._send("WATCHDOG=1")
-        self._tell_status()
+        self._send_status()
         pause = min(STATUS_S, self.watchdog_s / 2) if self.watchdog_s else STATUS_S
         self._timer = asyncio.get_running_loop().call_later(pause, self._pulse)
 
-    def _tell_status(self) -> None:
+    def _send_status(self) -> None:
         """READY goes with each status, so that one lost datagram doesn't fail the start."""
         if self._status is None or not self._address:
             return
         line = redact(self._status()).replace("\n", " ")[:STATUS_CHARS]
         message = f"READY=1\nSTATUS={line}"
-        if message != self._told and self._send(message):
-            self._told = message
+        if message != self._sent and self._send(message):
+            self._sent = message
 
     def _send(self, message: str) -> bool:
         """One datagram. A manager that can't be reached is no reason to stop working."""

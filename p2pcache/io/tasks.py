@@ -1,4 +1,4 @@
-"""Who owns what runs: one supervised task group per daemon, its threads, its signals.
+"""Tasks, threads and signals of a daemon, with one supervised owner.
 
 `Tasks.spawn` is the only place of the project that creates tasks. A task that dies by accident
 ends the daemon loudly (a supervisor restarts it), instead of leaving half of it running.
@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Longer than the pauses within a pull. A thread's memory (its stack, its arena of malloc) goes with it.
+# Longer than pauses within a pull. An idle thread costs memory (its stack, its arena of malloc).
 THREAD_IDLE_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Tasks:
         return len(self._live)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
-        """Run `work` as a task that the daemon can't live without, and return it.
+        """Run `work` as a task whose failure ends the daemon, and return it.
 
         Args:
             work: the coroutine.
@@ -85,7 +85,7 @@ class Tasks:
         except RuntimeError:
             work.close()
             raise
-        # Cancelled before its first step, `_contained` never gets to await what it holds.
+        # If it is cancelled before its first step, `_contained` never awaits the coroutine that it holds.
         task.add_done_callback(lambda _: work.close())
 
     def every(
@@ -96,17 +96,17 @@ class Tasks:
 
 
 class Shared(Generic[T]):
-    """Work that several want at once is done once: the first one does it, the others wait for it."""
+    """Joins callers of the same work: the first caller does it, the others wait for its result."""
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Future[T]] = {}
 
     async def share(self, key: str, work: Callable[[], Awaitable[T]]) -> T:
-        """The result (or error) of `work`, ours or that of whoever is doing it now.
+        """The result (or error) of `work`, called by us or by a caller that is doing it now.
 
         Args:
             key: the same work has the same key.
-            work: called where nobody does it yet. If who does it is cancelled, another goes on.
+            work: called if no other caller does it. If that one is cancelled, another goes on.
         """
         while (running := self._running.get(key)) is not None:
             await asyncio.wait([running])
@@ -118,7 +118,7 @@ class Shared(Generic[T]):
             future.set_result(await work())
         except Exception as error:
             future.set_exception(error)
-            future.exception()  # heard, also when nobody else waits
+            future.exception()  # retrieved, also without other callers
             raise
         finally:
             future.cancel()  # does nothing to one that has ended
@@ -127,7 +127,7 @@ class Shared(Generic[T]):
 
 
 class Turns:
-    """A lock per key, kept only while somebody holds it or waits for it: strangers choose the keys."""
+    """A lock per key, kept only while it is held or waited for: strangers choose the keys."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
@@ -179,7 +179,7 @@ class Threads:
         Args:
             count: threads at most.
             name: what the threads are called.
-            idle_s: a thread that had nothing to do for so long ends.
+            idle_s: how long a thread without work waits before it ends.
         """
         self._count = count
         self._name = name
@@ -208,9 +208,9 @@ class Threads:
             problem: BaseException | None = None
             try:
                 result = work(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
                 problem = error
-            # A loop that is closed by now has nobody waiting: the daemon has ended.
+            # If the loop is closed by now the daemon has ended, and nothing waits.
             try:
                 loop.call_soon_threadsafe(settle, result, problem)
             except RuntimeError:
@@ -271,7 +271,7 @@ class StopSignal:
             loop.add_signal_handler(number, self._on_signal, number)
 
     async def wait(self) -> None:
-        """Until somebody asks for the end."""
+        """Until the first signal."""
         await self.asked.wait()
 
     def _on_signal(self, number: int) -> None:

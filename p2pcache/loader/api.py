@@ -1,7 +1,7 @@
-"""The loader's public calls. `import p2pcache` offers them; torch and numpy are imported when used.
+"""The loader's public calls. `import p2pcache` offers them; torch and numpy are imported on first use.
 
-Whatever takes a `ref_or_dir` takes an existing directory or .safetensors file (no agent needed),
-or a ref such as "team/llama:v3", which the node's agent pulls while tensors are handed out already.
+A `ref_or_dir` is an existing directory or .safetensors file, which needs no agent, or a ref such as
+"team/llama:v3". The node's agent pulls a ref; its tensors are handed out while it arrives.
 """
 
 import operator
@@ -14,19 +14,18 @@ from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.open_model import OpenModel
-from p2pcache.loader.plan.placement import prepare
-from p2pcache.loader.plan.plan import Filter, ParallelAxis, choose
-from p2pcache.loader.plan.report import LoadReport
-from p2pcache.loader.resolve import Fetch, named, open_source
-from p2pcache.loader.source.catalog import Deadline, open_catalog
+from p2pcache.loader.plan.placement import plan_placement
+from p2pcache.loader.plan.selection import Filter, ParallelAxis, select_tensors
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.resolve import Fetch
+from p2pcache.loader.session import open_session
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
-    Session,
     TensorStream,
     Tuning,
     check_framework,
     start,
-    start_into,
+    start_placed,
 )
 
 PathLike = str | os.PathLike[str]
@@ -37,13 +36,13 @@ class TorchDevice(Protocol):
 
     @property
     def type(self) -> str:
-        """Such as "cuda"."""
+        """The kind of device, such as "cuda"."""
         ...
 
 
 Device = str | int | TorchDevice
-# A few of the usual tensors. On the host more means more first touches, which take longer than the
-# reads: 2.2 GB came in 1.8 s with 64 MiB and in 2.8 s with 256. A device takes so much in milliseconds.
+# A few tensors of the usual size. On the host a larger limit means more first touches of pages, which
+# take longer than reads (figures: loadtest/README.md). On a device memory costs no such time.
 HOST_LIMIT, DEVICE_LIMIT = "64MiB", "256MiB"
 
 
@@ -56,15 +55,15 @@ def safe_open(
     agent: str | None = None,
     timeout_s: float | None = None,
 ) -> OpenModel:
-    """Open a model to look at its tensors one by one, as `safetensors.safe_open` does for a file.
+    """Open a model to read its tensors one by one, as `safetensors.safe_open` does for a file.
 
     Args:
         ref_or_dir: a directory, a file, or a ref.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
-        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device; a number is that GPU.
-        fetch: "all": the whole model comes to this node; "needed": only what is asked for.
+        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device, or the number of a GPU.
+        fetch: "all": the agent fetches the whole model; "needed": only what is asked for.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
-        timeout_s: how long to wait for bytes that still arrive; None: as long as it takes.
+        timeout_s: of the opening, then of each tensor, in seconds; None: no limit.
 
     Raises:
         NotFound, InvalidHeader, Unreachable, ...: the model can't be opened.
@@ -72,7 +71,7 @@ def safe_open(
     device = check_framework(framework, device)
     if device != "cpu":
         cuda_device(device)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     return OpenModel(session, framework, device, timeout_s)
 
 
@@ -91,38 +90,38 @@ def iter_tensors(
     timeout_s: float | None = None,
     tuning: Tuning | None = None,
 ) -> TensorStream:
-    """Bring tensors as their bytes arrive: an iterator of (name, tensor), early layers first.
+    """Iterate over (name, tensor) as their bytes arrive, early layers first.
 
     Args:
         ref_or_dir: a directory, a file, or a ref.
-        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device; a number is that GPU.
+        device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device, or the number of a GPU.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
-        filter: glob, globs, or a function of the name: which tensors to bring.
-        stage: (i, n): only stage i of n of a pipeline; short for a "pipeline" axis.
+        filter: which tensors to load: a glob, several, or a function of the name.
+        stage: (i, n): only stage i of n of a pipeline, as a "pipeline" axis.
         parallel: this process' places in parallel groups; see `ParallelAxis`.
-        memory_limit: bytes, or text such as "2GiB": bounds what the loader holds itself, tensors
-            that are read but not yet taken, and the pinned ring. Host and device each. A single
-            tensor that is larger is brought all the same, alone. None: 64 MiB on the host, 256 MiB
-            on a device.
-        owned: True: tensors own their memory. False: each is valid only until the next is asked
-            for, and its memory is used again.
-        fetch: "all": the whole model comes to this node; "needed": only what this load reads.
+        memory_limit: bytes, or text such as "2GiB". It bounds the memory that the loader holds itself
+            (tensors that are read and not yet handed out, and the pinned ring), on host and device
+            each. A larger tensor is loaded all the same, alone. None: 64 MiB on the host, 256 MiB on
+            a device.
+        owned: True: tensors own their memory. False: each is valid until the next is asked for; its
+            memory is used again.
+        fetch: "all": the agent fetches the whole model; "needed": only what this load reads.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
-        timeout_s: the time limit of the whole load; None: as long as it takes.
+        timeout_s: of the whole load, in seconds; None: no limit.
         tuning: for measurements.
 
     Raises:
-        UsageError: arguments that can't be.
+        UsageError: an argument is wrong.
         NotFound, InvalidHeader, Unreachable, ...: the model can't be opened.
     """
     device = check_framework(framework, device)
     limit_bytes = _limit(memory_limit, HOST_LIMIT if device == "cpu" else DEVICE_LIMIT)
     axes = _axes(stage, parallel)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     try:
         return start(
             session,
-            choose(list(session.catalog.tensors.values()), filter, axes),
+            select_tensors(list(session.catalog.tensors.values()), filter, axes),
             device=device,
             framework=framework,
             limit_bytes=limit_bytes,
@@ -147,10 +146,10 @@ def load(
     agent: str | None = None,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a model, by name; the arguments are those of `iter_tensors`.
+    """Load all tensors of a model into a dict by name. The arguments are those of `iter_tensors`.
 
     Raises:
-        P2PCacheError: as `iter_tensors`, and what stops a load midway.
+        P2PCacheError: as `iter_tensors`; or the load failed midway.
     """
     with iter_tensors(
         ref_or_dir,
@@ -181,40 +180,41 @@ def load_into(
     timeout_s: float | None = None,
     tuning: Tuning | None = None,
 ) -> LoadReport:
-    """Bring a model's bytes into tensors that exist already, with no copy between where that's possible.
+    """Load a model into existing tensors, without an intermediate copy where possible.
 
-    Names, shapes and kinds are checked before the first byte is written. When the load fails
-    later, the targets hold a mixture: load again or drop them.
+    Names, shapes and kinds are checked before the first byte is written. If the load fails later, the
+    targets hold old and new bytes: load again or drop them.
 
     Args:
         module_or_dict: a torch module, or names to torch tensors, numpy arrays or bytearrays.
         ref_or_dir: a directory, a file, or a ref.
-        strict: every name of one side must be on the other; names that share memory count as one.
-        filter: this and the rest as in `iter_tensors`; strictness is about what they leave.
-        stage: see there.
-        parallel: see there; targets have the shapes of the slices.
-        memory_limit: bounds what must be converted, and the pinned ring; the rest needs no memory.
+        strict: target and model must have the same names; names that share memory count as one. A
+            tensor that `filter`, `stage` or `parallel` leave out doesn't count.
+        filter: see `iter_tensors`.
+        stage: see `iter_tensors`.
+        parallel: see `iter_tensors`; targets have the shapes of the slices.
+        memory_limit: bounds the memory for conversions and the pinned ring; other tensors need none.
             None: 64 MiB.
-        fetch: see there.
-        agent: see there.
-        timeout_s: see there.
-        tuning: see there.
+        fetch: see `iter_tensors`.
+        agent: see `iter_tensors`.
+        timeout_s: see `iter_tensors`.
+        tuning: see `iter_tensors`.
 
     Returns:
-        The figures of the load, and with strict=False what had no partner: `missing_keys` of the
-        target, `unexpected_keys` of the model.
+        The figures of the load. With strict=False: also the names without a partner, `missing_keys` of
+        the target and `unexpected_keys` of the model.
 
     Raises:
-        UsageError: names, shapes or targets that don't fit.
+        UsageError: an argument is wrong; names, shapes or targets don't fit.
         P2PCacheError: as `iter_tensors`.
     """
     limit_bytes = _limit(memory_limit, HOST_LIMIT)
     axes = _axes(stage, parallel)
-    session = _open(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s)
     try:
-        wants = choose(list(session.catalog.tensors.values()), filter, axes)
-        plan = prepare(module_or_dict, wants, strict=strict)
-        stream = start_into(session, plan, limit_bytes, tuning or Tuning())
+        items = select_tensors(list(session.catalog.tensors.values()), filter, axes)
+        plan = plan_placement(module_or_dict, items, strict=strict)
+        stream = start_placed(session, plan, limit_bytes, tuning or Tuning())
         stream.report.missing_keys = plan.missing
         stream.report.unexpected_keys = plan.unexpected
     except BaseException:
@@ -226,22 +226,8 @@ def load_into(
     return stream.report
 
 
-def _open(
-    ref_or_dir: PathLike, agent: str | None, fetch: Fetch, timeout_s: float | None
-) -> Session:
-    if fetch not in ("all", "needed"):
-        raise UsageError(f"fetch {fetch!r}: expected 'all' or 'needed'")
-    deadline = Deadline(timeout_s, named(ref_or_dir))
-    source = open_source(ref_or_dir, agent=agent, fetch=fetch, deadline=deadline)
-    try:
-        return Session(source, open_catalog(source, deadline), deadline)
-    except BaseException:
-        source.close()
-        raise
-
-
-def _limit(told: int | str | None, default: str) -> int:
-    memory_limit = default if told is None else told
+def _limit(given: int | str | None, default: str) -> int:
+    memory_limit = default if given is None else given
     try:
         found = parse_size(memory_limit) if isinstance(memory_limit, str) else int(memory_limit)
     except (TypeError, ValueError, OverflowError):

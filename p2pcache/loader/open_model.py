@@ -1,4 +1,4 @@
-"""A model that is open: its tensors one by one, whole or sliced, like `safetensors.safe_open`."""
+"""An open model, whose tensors are read one by one, whole or sliced, as with `safetensors.safe_open`."""
 
 import os
 import threading
@@ -10,30 +10,37 @@ from types import EllipsisType
 from typing import Any, SupportsIndex, TypeGuard
 
 from p2pcache.errors import NotFound, UsageError
-from p2pcache.loader.closing import Closing
 from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.format.header import TensorInfo
+from p2pcache.loader.memory.arena import Block, fresh
 from p2pcache.loader.memory.backend import to_device
-from p2pcache.loader.memory.memory import Block, fresh
 from p2pcache.loader.memory.tensors import wrap
-from p2pcache.loader.plan.plan import Batch, Want, cut, whole
-from p2pcache.loader.plan.report import LoadReport
-from p2pcache.loader.source.catalog import Deadline
-from p2pcache.loader.stream import Session
+from p2pcache.loader.plan.batches import Batch
+from p2pcache.loader.plan.selection import LoadItem, cut_tensor, whole_tensor
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.session import Closeable, Session
+from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.transfer.reading import read_host
 
-_WAIT_S = 1.0
-_THREADS = 2  # of one large tensor's reads
+_WAIT_S = 1.0  # of one wait, before the deadline is checked again
+_THREADS = 2  # that read one large tensor
 Index = SupportsIndex | slice | EllipsisType
 
 
-class OpenModel(Closing):
-    """Made by `safe_open`; use `with`, or `close`. Any number of threads may ask at once."""
+class OpenModel(Closeable):
+    """Made by `safe_open`; use `with`, or `close`. Thread-safe."""
 
     def __init__(
         self, session: Session, framework: Framework, device: str, timeout_s: float | None
     ) -> None:
-        """Take over the session; its source is closed with the model."""
+        """Take over a session; its source is closed with the model.
+
+        Args:
+            session: the open model.
+            framework: of the tensors.
+            device: where tensors go.
+            timeout_s: of each tensor, in seconds; None: no limit.
+        """
         self._session = session
         self._framework = framework
         self._device = device
@@ -41,37 +48,37 @@ class OpenModel(Closing):
         self._closed = False
         self._opener = os.getpid()
         self._report = LoadReport(session.source.name)
-        self._seen: set[str] = set()  # tensors of which something was read
-        self._first_s = 0.0  # when the first of them was asked for
-        self._begin()
+        self._read_names: set[str] = set()  # tensors of which something was read
+        self._first_s = 0.0  # when the first tensor was asked for, on the monotonic clock
+        self._reset_process_state()
 
-    def _begin(self) -> None:
-        """What belongs to one process."""
+    def _reset_process_state(self) -> None:
+        """Make the threads and locks of this process."""
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._busy = 0  # calls of `bring`
+        self._busy = 0  # calls of `read_item` that run
 
-    def _look_for_fork(self) -> None:
-        """A child, such as a DataLoader's worker, has none of its parent's threads, and perhaps held locks."""
+    def _reset_after_fork(self) -> None:
+        """In a forked child, such as a DataLoader's worker, threads are gone and locks may be held."""
         if self._pid != os.getpid():
-            self._begin()
+            self._reset_process_state()
 
     def close(self) -> None:
-        """Let go of the files; tensors stay valid. The line, if any came. More than once does no harm."""
-        self._look_for_fork()
+        """Close the files; tensors stay valid. Logs the load's line if something was read. Idempotent."""
+        self._reset_after_fork()
         with self._idle:
             first, self._closed = not self._closed, True
             self._session.source.stop()
-            # a descriptor that is closed under a read may be another file's the next moment
+            # A descriptor that is closed during a read could become another file's.
             self._idle.wait_for(lambda: self._busy == 0)
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
         self._session.source.close()
-        if first and self._seen and self._opener == os.getpid():
-            self._report.tensors = len(self._seen)
+        if first and self._read_names and self._opener == os.getpid():
+            self._report.tensors = len(self._read_names)
             self._report.source = self._session.source.stats()
             self._report.log()
 
@@ -80,42 +87,42 @@ class OpenModel(Closing):
         return list(self._session.catalog.tensors)
 
     def offset_keys(self) -> list[str]:
-        """As `keys`: safetensors has these in another order."""
+        """The same as `keys`; the safetensors library gives the two in different orders."""
         return self.keys()
 
     def metadata(self) -> dict[str, str]:
-        """The free texts in the headers."""
+        """The `__metadata__` of the headers, merged; of equal keys the first file's counts."""
         return dict(self._session.catalog.metadata)
 
     def files(self) -> dict[str, int]:
-        """All files of the model, also those that hold no tensors: path to bytes."""
+        """Path and size in bytes of all files of the model, also of those without tensors."""
         return dict(self._session.catalog.files)
 
     def get_tensor(self, name: str) -> Any:
-        """One tensor, which owns its memory; waits for its bytes and lets them come first.
+        """Read one tensor, which owns its memory. Bytes that haven't arrived come first and are waited for.
 
         Raises:
             NotFound: no tensor of this name.
             TimedOut: its bytes didn't arrive in time.
         """
-        return self.bring(whole(self._info(name)))
+        return self.read_item(whole_tensor(self._info(name)))
 
     def get_slice(self, name: str) -> "TensorSlice":
-        """A tensor of which only a part will be read: `get_slice(name)[8:16, :]`.
+        """A tensor of which a part will be read: `get_slice(name)[8:16, :]`.
 
         Raises:
             NotFound: no tensor of this name.
         """
         return TensorSlice(self, self._info(name))
 
-    def bring(self, want: Want) -> Any:
+    def read_item(self, item: LoadItem) -> Any:
         """Read one tensor or slice.
 
         Raises:
-            UsageError: the model is closed; or it was opened before a fork and had not arrived then.
+            UsageError: the model is closed; or it was still arriving when this process was forked.
             TimedOut: its bytes didn't arrive in time.
         """
-        self._look_for_fork()
+        self._reset_after_fork()
         if self._opener != os.getpid() and not self._session.source.complete:
             raise UsageError(
                 f"{self._session.source.name} was still arriving when this process was forked; "
@@ -127,30 +134,30 @@ class OpenModel(Closing):
             self._busy += 1
             self._first_s = self._first_s or time.monotonic()
         try:
-            return self._bring(want)
+            return self._read_item(item)
         finally:
             with self._idle:
                 self._busy -= 1
                 self._idle.notify_all()
 
-    def _bring(self, want: Want) -> Any:
+    def _read_item(self, item: LoadItem) -> Any:
         batch = Batch([])
-        batch.add(want)
-        asked = time.monotonic()
-        self._await(batch)
-        there = time.monotonic()
-        block = fresh(want.nbytes)
+        batch.add(item)
+        began = time.monotonic()
+        self._await_available(batch)
+        available = time.monotonic()
+        block = fresh(item.nbytes)
         self._read(batch, block)
-        self._count(want, there - asked, time.monotonic() - there)
-        info = want.info
-        tensor = wrap(block.owner, 0, want.nbytes, info.dtype, want.shape, self._framework)
+        self._count(item, available - began, time.monotonic() - available)
+        info = item.info
+        tensor = wrap(block.owner, 0, item.nbytes, info.dtype, item.shape, self._framework)
         return tensor if self._device == "cpu" else to_device(tensor, self._device)
 
-    def _count(self, want: Want, waited_s: float, reading_s: float) -> None:
+    def _count(self, item: LoadItem, waited_s: float, reading_s: float) -> None:
         report = self._report
         with self._lock:
-            self._seen.add(want.info.name)
-            report.bytes += want.nbytes
+            self._read_names.add(item.info.name)
+            report.bytes += item.nbytes
             report.waits.source_s += waited_s
             report.waits.reading_s += reading_s
             report.seconds = time.monotonic() - self._first_s
@@ -161,7 +168,7 @@ class OpenModel(Closing):
             raise NotFound(f"{self._session.source.name}: no tensor {name!r}; keys() lists them")
         return found
 
-    def _await(self, batch: Batch) -> None:
+    def _await_available(self, batch: Batch) -> None:
         source = self._session.source
         deadline = Deadline(self._timeout_s, source.name)
         left = [r for r in batch.ranges() if not source.available(*r)]
@@ -187,7 +194,7 @@ class OpenModel(Closing):
 
 
 class TensorSlice:
-    """A tensor that is read when it's indexed."""
+    """A tensor that is read when it is indexed."""
 
     def __init__(self, model: OpenModel, info: TensorInfo) -> None:
         """Made by `OpenModel.get_slice`."""
@@ -203,33 +210,40 @@ class TensorSlice:
         return self._info.dtype
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Ranges that go up, numbers and `...`; only the first range that cuts saves reading."""
-        spans, after = _normal(index, self._info.shape)
+        """Read a part: numbers, ranges with positive steps and `...`.
+
+        Only the first dimension that is cut saves reading; others are cut in memory.
+
+        Raises:
+            UsageError: an index of another kind, or outside the shape.
+            TimedOut: the bytes didn't arrive in time.
+        """
+        spans, rest = _normalise(index, self._info.shape)
         for dim, (start, stop) in enumerate(spans):
             if (start, stop) != (0, self._info.shape[dim]):
-                found = self._model.bring(cut(self._info, dim, start, stop))
-                cuts = after[dim]
-                after[dim] = slice(None, None, cuts.step) if isinstance(cuts, slice) else 0
+                found = self._model.read_item(cut_tensor(self._info, dim, start, stop))
+                cuts = rest[dim]
+                rest[dim] = slice(None, None, cuts.step) if isinstance(cuts, slice) else 0
                 break
         else:
-            found = self._model.bring(whole(self._info))
-        if all(item == slice(None) for item in after):
+            found = self._model.read_item(whole_tensor(self._info))
+        if all(item == slice(None) for item in rest):
             return found
         if not hasattr(found, "__getitem__"):
             raise UsageError("framework='raw' slices one dimension only, with a range")
-        return found[tuple(after)]
+        return found[tuple(rest)]
 
 
 def _is_number(item: object) -> TypeGuard[SupportsIndex]:
-    """Also numpy's and torch's numbers; but a bool, or a tensor with one element, is a mask or a list."""
+    """Whether it is an index number, also of numpy or torch. A bool or a 1-element tensor is a mask or list."""
     scalar = getattr(item, "shape", ()) == ()
     return isinstance(item, SupportsIndex) and not isinstance(item, bool) and scalar
 
 
-def _normal(
+def _normalise(
     index: Index | tuple[Index, ...], shape: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int | slice]]:
-    """The range of each dimension, and the index that makes the wanted of the whole."""
+    """The range (start, stop) of each dimension, and the index that takes the result out of the whole."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [i for i, item in enumerate(items) if item is ...]
     if len(dots) > 1 or len(items) - len(dots) > len(shape):

@@ -1,4 +1,4 @@
-"""The chunks of some tensors into the node's cache, without their bytes coming to this process."""
+"""Lets the node's agent fetch the chunks of some tensors; their bytes don't come to this process."""
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -6,48 +6,53 @@ from typing import Any
 
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.plan.plan import batches, choose
-from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.catalog import Deadline, open_catalog
-from p2pcache.loader.source.source import DirectorySource, Range, Source
+from p2pcache.loader.plan.batches import batches
+from p2pcache.loader.plan.selection import select_tensors
+from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.base import Range, Source
+from p2pcache.loader.source.catalog import open_catalog
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
 
-_LOOK_S = 0.25  # progress is told so often
+_PROGRESS_S = 0.25  # between two progress events
 
 Event = dict[str, Any]
 
 
-def bring(
+def prefetch_tensors(
     client: AgentClient, ref: Ref, names: Sequence[str], *, models_dir: Path | None = None
 ) -> Generator[Event, None, None]:
-    """Let the agent fetch headers, index and the chunks of the tensors that match.
+    """Fetch headers, index and the chunks of matching tensors into the agent's cache.
 
     Args:
         client: of the agent.
         ref: the model.
-        names: globs; a tensor that matches any is brought.
+        names: globs; a tensor that matches one of them is fetched.
         models_dir: where this process sees the agent's models directory; None: where the agent does.
 
     Yields:
         `progress` events, then `done`.
 
     Raises:
-        NotFound: no such model, or no tensor that matches.
+        NotFound: no such model, or no matching tensor.
         P2PCacheError: the agent's own error.
     """
-    swarm = SwarmSource.attach(client, ref, needed=True, models_dir=models_dir)
-    source: Source = swarm if swarm.tree is None else DirectorySource(swarm.tree, swarm.name)
+    attached = AgentSource.attach(client, ref, needed=True, models_dir=models_dir)
+    source: Source = (
+        attached if attached.tree is None else DirectorySource(attached.tree, attached.name)
+    )
     try:
         catalog = open_catalog(source, Deadline(None, source.name))
-        wants = choose(list(catalog.tensors.values()), list(names))
-        ranges = [r for batch in batches(wants) for r in batch.ranges()]
-        source.want(ranges)
+        items = select_tensors(list(catalog.tensors.values()), list(names))
+        ranges = [r for batch in batches(items) for r in batch.ranges()]
+        source.on_planned(ranges)
         yield from _follow(source, ranges)
     finally:
         source.close()
-        swarm.close()
-    stats = swarm.stats()
+        attached.close()
+    stats = attached.stats()
     yield {
-        "event": "done", "ref": str(ref), "digest": swarm.digest, "tensors": len(wants),
+        "event": "done", "ref": str(ref), "digest": attached.digest, "tensors": len(items),
         "tensors_total": len(catalog.tensors), "bytes": sum(r.end - r.start for r in ranges),
         "bytes_origin": stats.bytes_origin, "bytes_peers": stats.bytes_peers,
     }  # fmt: skip
@@ -57,7 +62,7 @@ def _follow(source: Source, ranges: Sequence[Range]) -> Generator[Event, None, N
     total = sum(r.end - r.start for r in ranges)
     left = [r for r in ranges if not source.available(*r)]
     while left:
-        source.wait(left, _LOOK_S)
+        source.wait(left, _PROGRESS_S)
         left = [r for r in left if not source.available(*r)]
         stats = source.stats()
         yield {

@@ -1,19 +1,22 @@
-"""What a caller names, a directory or a ref, becomes a source."""
+"""From what a caller names to a source or a directory, by way of the node's agent for refs."""
 
+import contextlib
 import os
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from p2pcache.errors import NotFound, Unreachable, UsageError
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient, read_token
-from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.catalog import Deadline
-from p2pcache.loader.source.source import DirectorySource, Source
+from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.base import Source
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
 
-# The operators' socket, then the one that containers see.
+# The operators' socket, then the clients' socket, which containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
 
@@ -25,20 +28,20 @@ def open_source(
     fetch: Fetch,
     deadline: Deadline | None = None,
 ) -> Source:
-    """A directory or a .safetensors file that exists, else a ref through the agent.
+    """Open an existing directory or .safetensors file, else a ref through the agent.
 
     Args:
         ref_or_dir: what the caller named.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, the configuration file, or
             the first default socket that there is.
         fetch: "all": the whole model comes to this node; "needed": only what this load reads.
-        deadline: the caller's, for the agent's first answer; None: none.
+        deadline: of the agent's first answer; None: none.
 
     Raises:
         UsageError: neither a path nor a ref.
         NotFound, Unreachable, ...: the agent's own errors.
     """
-    text, path = named(ref_or_dir), existing(ref_or_dir)
+    text, path = model_name(ref_or_dir), existing_path(ref_or_dir)
     if path is not None:
         if path.is_file() and path.suffix != ".safetensors":
             raise NotFound(f"{text}: is no .safetensors file; give one, or the model's directory")
@@ -46,26 +49,26 @@ def open_source(
     here = connect(agent)
     try:
         ref = Ref.parse(text)
-        source = SwarmSource.attach(
+        source = AgentSource.attach(
             here.client, ref, needed=fetch == "needed", origin=here.origin,
             models_dir=here.models_dir, deadline=deadline,
         )  # fmt: skip
     except (UsageError, Unreachable) as error:
         if ":" in text:
             raise
-        # as likely a directory's name with a slip in it
+        # It may as well be the misspelt name of a directory.
         raise type(error)(f"{error}; nor is there a directory {text[:100]!r}") from error
     if source.tree is None:
         return source
-    source.close()  # it is all here
+    source.close()  # the model is complete here
     return DirectorySource(source.tree, source.name)
 
 
-def named(ref_or_dir: str | os.PathLike[str]) -> str:
-    """What the caller named, as text.
+def model_name(ref_or_dir: str | os.PathLike[str]) -> str:
+    """A path or ref as text.
 
     Raises:
-        UsageError: nothing, or no name at all.
+        UsageError: it is empty, or neither text nor a path.
     """
     text: object = ref_or_dir
     if isinstance(ref_or_dir, os.PathLike):
@@ -76,14 +79,14 @@ def named(ref_or_dir: str | os.PathLike[str]) -> str:
     raise UsageError(f"the model's name {what}; give a directory or a ref such as team/llama:v3")
 
 
-def existing(ref_or_dir: str | os.PathLike[str]) -> Path | None:
-    """The directory or file that was named; None: it must be a ref.
+def existing_path(ref_or_dir: str | os.PathLike[str]) -> Path | None:
+    """The directory or file, if it exists; None: the name must be a ref.
 
     Raises:
-        NotFound: it can only be a path, and isn't there.
-        UsageError: it is no name.
+        NotFound: the name can only be a path, and nothing is there.
+        UsageError: it is empty, or neither text nor a path.
     """
-    text = named(ref_or_dir)
+    text = model_name(ref_or_dir)
     path = Path(text)
     with disk_errors(text[:100]):
         if path.exists():
@@ -93,36 +96,34 @@ def existing(ref_or_dir: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-class Here(NamedTuple):
-    """What this process was told about the node's agent."""
+class NodeAgent(NamedTuple):
+    """The node's agent as this process sees it, and the settings that go with it."""
 
     client: AgentClient
-    models_dir: (
-        Path | None
-    )  # where this process sees the agent's models; None: where the agent does
-    origin: str  # URL; "": none
-    compile_cache_namespaces: str = ""  # that this process trusts with programs
+    models_dir: Path | None  # where this process sees the agent's; None: where the agent does
+    origin: str  # URL of the storage that replaces a lost agent; "": none
+    compile_cache_namespaces: str = ""  # from which this process takes programs
 
 
-def connect(agent: str | None) -> Here:
-    """The node's agent, as the environment and the configuration file have it.
+def connect(agent: str | None) -> NodeAgent:
+    """Find the node's agent in the environment or the configuration file.
 
     Args:
         agent: as for `open_source`.
 
     Raises:
-        UsageError: an address that can't be.
+        UsageError: the address is malformed.
     """
-    told = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
+    section = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
 
     def setting(name: str) -> str:
-        return os.environ.get(f"P2PCACHE_{name.upper()}") or str(told.get(name, ""))
+        return os.environ.get(f"P2PCACHE_{name.upper()}") or str(section.get(name, ""))
 
     client = AgentClient(
         agent or setting("agent") or _default_agent(), token=read_token(setting("token_file"))
     )
     models_dir = setting("models_dir")
-    return Here(
+    return NodeAgent(
         client, Path(models_dir) if models_dir else None, setting("origin"),
         setting("compile_cache_namespaces"),
     )  # fmt: skip
@@ -131,3 +132,76 @@ def connect(agent: str | None) -> Here:
 def _default_agent() -> str:
     usable = [path for path in DEFAULT_SOCKETS if os.access(path, os.W_OK)]
     return f"unix://{(usable or DEFAULT_SOCKETS)[0]}"
+
+
+def snapshot(
+    ref: str,
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    agent: str | None = None,
+) -> Path:
+    """Let the node's agent fetch a model, or some of its files, as `p2pcache pull` does.
+
+    Args:
+        ref: the model.
+        include: patterns of files, or one, such as "*.json"; none: all.
+        exclude: patterns of files to leave out, or one, such as "*.safetensors".
+        agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
+
+    Returns:
+        A directory that is complete, read-only and never changes.
+
+    Raises:
+        NotFound: no such model, no such files, or the directory isn't visible here.
+        P2PCacheError: the agent's own error.
+    """
+    return pull_pinned(ref, include=include, exclude=exclude, agent=agent)[0]
+
+
+def pull_pinned(
+    ref: str,
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    agent: str | None = None,
+) -> tuple[Path, Ref]:
+    """As `snapshot`, and the ref with its digest: the tag may move before it is used again."""
+    wanted = Ref.parse(model_name(ref))
+    # A pattern that was taken for a sequence would be a pattern for each letter; "*" is all files.
+    include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
+    path, digest = pull_directory(connect(agent), wanted, include=include, exclude=exclude)
+    return path, wanted._replace(digest=digest)
+
+
+def pull_directory(
+    here: NodeAgent, wanted: Ref, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """Pull through a given agent.
+
+    Args:
+        here: the agent.
+        wanted: the model.
+        include: see `snapshot`.
+        exclude: see `snapshot`.
+
+    Returns:
+        The directory, and the model's digest (hex).
+
+    Raises:
+        NotFound: no such model, or the directory isn't visible here.
+        P2PCacheError: the agent's own error.
+    """
+    events = here.client.pull(str(wanted), include=include, exclude=exclude)
+    with contextlib.closing(events):
+        done = next((event for event in events if event["event"] == "done"), None)
+    relative = PurePosixPath(str(done.get("path", ""))) if done else None
+    if done is None or relative is None or relative.is_absolute() or ".." in relative.parts:
+        raise P2PCacheError(f"{wanted}: the agent named no directory; update agent and library")
+    path = (here.models_dir or Path(str(done.get("models_dir", "")))) / relative
+    if not path.is_dir():
+        raise NotFound(
+            f"{path} isn't visible here: mount the agent's models directory, and set "
+            "P2PCACHE_MODELS_DIR to where it is"
+        )
+    return path, str(done["digest"])

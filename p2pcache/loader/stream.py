@@ -1,4 +1,4 @@
-"""A load in progress: how its parts are put together, and the iterator over its tensors."""
+"""A load in progress: its parts put together, and the iterator over its tensors."""
 
 import mmap
 import os
@@ -10,67 +10,56 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.closing import Closing
 from p2pcache.loader.format.dtypes import FRAMEWORKS, Framework, import_numpy
 from p2pcache.loader.memory.backend import Backend, CudaBackend, known_device
-from p2pcache.loader.memory.memory import Budget, HostPool
+from p2pcache.loader.memory.host_pool import Budget, HostPool
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.placement import Placement
-from p2pcache.loader.plan.plan import (
+from p2pcache.loader.plan.batches import (
     ALIGN_BYTES,
     BATCH_BYTES,
     MAX_ITEMS,
     READ_BYTES,
     Batch,
-    Want,
     batches,
 )
-from p2pcache.loader.plan.report import LoadReport
-from p2pcache.loader.source.catalog import Catalog, Deadline
-from p2pcache.loader.source.source import Source
+from p2pcache.loader.plan.placement import Placement, Transfer
+from p2pcache.loader.plan.selection import LoadItem
+from p2pcache.loader.report import LoadReport
+from p2pcache.loader.session import Closeable, Session
 from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
-HOST_READERS = 4  # consumers want cores, too
-DEVICE_READERS = 8  # a thread brings some 6 GB/s out of the page cache; a bus takes 25 to 55
-SPARE_SLOTS = 4  # that are copied from while each reader fills one
-PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # what alignment may add to a read in a ring slot
-MIN_LIMIT_BYTES = 1 << 20  # below it nothing but waiting would happen
+HOST_READERS = 4  # threads; consumers need cores, too
+DEVICE_READERS = 8  # threads; one copies some 6 GB/s out of the page cache, a bus takes 25 to 55
+SPARE_SLOTS = 4  # ring slots that are copied from while each reader fills one
+PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # that alignment may add to a read in a ring slot
+MIN_LIMIT_BYTES = 1 << 20  # with less, a load would mostly wait
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Knobs that measurements turn; the defaults suit everybody else."""
+    """Settings for measurements; the defaults suit other uses."""
 
-    threads: int = 0  # readers; 0: as many as suit the machine
-    read_bytes: int = READ_BYTES
-    ring_slots: int = 0  # at most; 0: as many as suit the readers
-    copy_streams: int = 1
+    threads: int = 0  # that read; 0: by the machine's cores
+    read_bytes: int = READ_BYTES  # of one read at most
+    ring_slots: int = 0  # at most; 0: by the number of readers
+    copy_streams: int = 1  # CUDA streams for copies to the device
 
     def readers(self, most: int) -> int:
-        """How many threads; two fill a small machine's memory."""
+        """How many threads read, at most `most` unless it is set; at least two."""
         return self.threads or min(most, max(2, os.cpu_count() or 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A model that is open: its source, its table, the caller's time limit."""
-
-    source: Source
-    catalog: Catalog
-    deadline: Deadline
-
-
-class TensorStream(Closing):
-    """Iterator of (name, tensor), in the order in which the bytes come. Close it, or use `with`."""
+class TensorStream(Closeable):
+    """Iterator of (name, tensor) in the order in which bytes arrive. Close it, or use `with`."""
 
     def __init__(self, session: Session, pipeline: Pipeline, budget: Budget) -> None:
         """Made by `iter_tensors`.
 
         Args:
             session: its source is closed with the stream.
-            pipeline: at work already.
-            budget: what the memory limit bounds.
+            pipeline: has begun to read.
+            budget: counts the memory below the limit.
         """
         self.report = LoadReport(
             session.source.name, memory_limit_bytes=budget.limit_bytes, waits=pipeline.waits
@@ -81,13 +70,13 @@ class TensorStream(Closing):
         self._ready: deque[tuple[str, Any]] = deque()
         self._began = time.monotonic()
         self._closed = False
-        self._turn = threading.Lock()  # of the threads that share the iterator
+        self._lock = threading.Lock()  # threads may share the iterator
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[str, Any]:
-        with self._turn:
+        with self._lock:
             return self._next()
 
     def _next(self) -> tuple[str, Any]:
@@ -108,7 +97,7 @@ class TensorStream(Closing):
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Stop the load, if it isn't at its end, and log the line. More than once does no harm."""
+        """Stop the load, unless it has ended, and log its line. More than once does no harm."""
         if self._closed:
             return
         self._closed = True
@@ -117,9 +106,9 @@ class TensorStream(Closing):
             self._pipeline.close()
         finally:
             self._source.close()
-            self._tell()
+            self._log_report()
 
-    def _tell(self) -> None:
+    def _log_report(self) -> None:
         report = self.report
         report.seconds = time.monotonic() - self._began
         report.bytes = self._pipeline.bytes_delivered
@@ -131,7 +120,7 @@ class TensorStream(Closing):
 
 def start(
     session: Session,
-    wants: Sequence[Want],
+    items: Sequence[LoadItem],
     *,
     device: str,
     framework: Framework,
@@ -139,81 +128,122 @@ def start(
     owned: bool,
     tuning: Tuning,
 ) -> TensorStream:
-    """Begin to bring new tensors to a device.
+    """Begin a load of new tensors.
+
+    Args:
+        session: the open model.
+        items: what to load, in order.
+        device: "cpu", or torch's word for a GPU.
+        framework: of the tensors.
+        limit_bytes: of memory that the loader holds itself.
+        owned: True: tensors own their memory; False: each is valid until the next is asked for.
+        tuning: for measurements.
 
     Raises:
-        UsageError: a framework or device that can't be.
+        UsageError: the framework or the device can't be used.
+        NoSpace: no memory for arena or ring.
     """
     device = check_framework(framework, device)
-    plan = _within(limit_bytes, wants)
+    plan = _batches_within(limit_bytes, items)
     if device == "cpu":
-        pool = HostPool(limit_bytes, *_memory_of(plan))
+        pool = HostPool(limit_bytes, *_memory_sizes(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
         return _run(session, plan, sink, pool.budget, tuning, None)
     backend = CudaBackend(device, tuning.copy_streams)
-    staging, tuning = stage(backend, limit_bytes, tuning)
+    staging, tuning = make_staging(backend, limit_bytes, tuning)
     budget = Budget(limit_bytes)
     return _run(session, plan, DeviceSink(backend, budget), budget, tuning, staging)
 
 
-def start_into(
+def start_placed(
     session: Session, placement: Placement, limit_bytes: int, tuning: Tuning
 ) -> TensorStream:
-    """Begin to bring tensors into the caller's own."""
-    kinds: list[list[Want]] = [[], [], []]
-    for want in placement.wants:
-        kinds[placement.kind(want.info.name)].append(want)
-    converted = _within(limit_bytes, kinds[2])
-    pool = HostPool(limit_bytes, *_memory_of(converted))
+    """Begin a load into the caller's own tensors.
+
+    Args:
+        session: the open model.
+        placement: where each tensor goes.
+        limit_bytes: of memory for conversions and for the ring.
+        tuning: for measurements.
+
+    Raises:
+        UsageError: the device can't be used.
+        NoSpace: no memory for arena or ring.
+    """
+    by_transfer: list[list[LoadItem]] = [[], [], []]
+    for item in placement.items:
+        by_transfer[placement.transfer(item.info.name)].append(item)
+    converted = _batches_within(limit_bytes, by_transfer[Transfer.CONVERTED])
+    pool = HostPool(limit_bytes, *_memory_sizes(converted))
     backend, staging = None, None
     if placement.buffers:
         device = str(next(iter(placement.buffers.values())).device)
         backend = CudaBackend(device, tuning.copy_streams)
         for buffer in placement.buffers.values():
             backend.adopt(buffer)
-        staging, tuning = stage(backend, limit_bytes, tuning)
+        staging, tuning = make_staging(backend, limit_bytes, tuning)
     sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
-    plan = [*batches(kinds[0]), *batches(kinds[1]), *converted]
-    order = {want.info.name: i for i, want in enumerate(placement.wants)}
-    plan.sort(key=lambda batch: order[batch.wants[0].info.name])
+    plan = [
+        *batches(by_transfer[Transfer.DIRECT]),
+        *batches(by_transfer[Transfer.STAGED]),
+        *converted,
+    ]
+    order = {item.info.name: i for i, item in enumerate(placement.items)}
+    plan.sort(key=lambda batch: order[batch.items[0].info.name])
     return _run(session, plan, sink, pool.budget, tuning, staging)
 
 
-def _within(limit_bytes: int, wants: Sequence[Want]) -> list[Batch]:
-    """Small tensors travel together only while two batches, one taken and one read, fit the limit."""
-    return batches(wants, min(BATCH_BYTES, limit_bytes // 2))
+def _batches_within(limit_bytes: int, items: Sequence[LoadItem]) -> list[Batch]:
+    """Batches so small that two of them, one handed out and one being read, fit the limit."""
+    return batches(items, min(BATCH_BYTES, limit_bytes // 2))
 
 
-def _memory_of(plan: Sequence[Batch]) -> tuple[int, int]:
-    """Bytes of all batches at once, each on pages of its own, and of the largest."""
+def _memory_sizes(plan: Sequence[Batch]) -> tuple[int, int]:
+    """Bytes of all batches together, each on pages of its own, and of the largest."""
     sizes = [-(-batch.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for batch in plan]
     return sum(sizes), max(sizes, default=0)
 
 
-def stage(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
-    """A ring below the memory limit, and reads that fit its slots."""
+def make_staging(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
+    """Make a ring that fits the memory limit.
+
+    Args:
+        backend: the device.
+        limit_bytes: of the ring's slots together.
+        tuning: what the caller wishes.
+
+    Returns:
+        The ring, and a tuning whose reads fit its slots.
+
+    Raises:
+        NoSpace: no memory can be pinned.
+    """
     threads = tuning.readers(DEVICE_READERS)
     slots = tuning.ring_slots or threads + SPARE_SLOTS
     slots = max(1, min(slots, limit_bytes // (2 * PADDING_BYTES)))
     most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // slots))
-    slot_bytes = 1 << most.bit_length() - 1  # torch pins a power of two, whatever it's asked for
+    slot_bytes = 1 << most.bit_length() - 1  # torch pins powers of two; other sizes waste memory
     ring = Ring(backend, slots, slot_bytes)
-    fitting = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
-    return Staging(backend, ring), fitting
+    fitted = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
+    return Staging(backend, ring), fitted
 
 
 def check_framework(framework: Framework, device: object) -> str:
-    """Import what tensors will be made with, in the caller's thread.
+    """Import the framework, in the caller's thread, and check that it knows the device.
+
+    Args:
+        framework: of the tensors.
+        device: a name, a number or a torch.device.
 
     Returns:
-        The device; "cpu" by whatever name it was called.
+        The device's name; "cpu" for all names of the host.
 
     Raises:
-        UsageError: it's missing or doesn't go with the device.
+        UsageError: the framework is missing, or doesn't know the device.
     """
     if framework not in FRAMEWORKS:
         raise UsageError(f"framework {framework!r}: expected one of {', '.join(FRAMEWORKS)}")
-    word = f"cuda:{device}" if isinstance(device, int) else str(device)  # torch counts GPUs, too
+    word = f"cuda:{device}" if isinstance(device, int) else str(device)  # as torch reads a number
     if framework == "pt":
         return "cpu" if known_device(word).type == "cpu" else word
     if word != "cpu":
@@ -231,7 +261,7 @@ def _run(
     tuning: Tuning,
     staging: Staging | None,
 ) -> TensorStream:
-    session.source.want([r for batch in plan for r in batch.ranges()])
+    session.source.on_planned([r for batch in plan for r in batch.ranges()])
     pipeline = Pipeline(
         session.source,
         plan,

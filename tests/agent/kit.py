@@ -59,7 +59,7 @@ class HeldReads:
                 return Outcome.CANCELLED
             return fetch_run(repo, layout, store, run, **more)
 
-        monkeypatch.setattr("p2pcache.agent.context.fetch_run", held)
+        monkeypatch.setattr("p2pcache.agent.origin_reads.fetch_run", held)
 
 
 async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What ended on a node: rows for people and counters for Prometheus, of a real agent."""
+"""The history of a real agent: rows for people and counters for Prometheus."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ async def samples(app: AgentApp) -> dict[tuple[str, str], float]:
         }  # fmt: skip
 
 
-async def test_what_ended_is_told_newest_first_and_survives(tmp_path: Path, origin: Path) -> None:
+async def test_history_is_newest_first_and_survives_a_restart(tmp_path: Path, origin: Path) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         done = await pull(app, "team/one:v1")
         assert (await pull(app, "team/one:v1"))["event"] == "done"  # warm: nothing was done
@@ -69,7 +69,7 @@ async def test_a_bad_limit_is_refused(tmp_path: Path) -> None:
                 assert answer.status == 400
 
 
-async def test_who_may_see_one_namespace_sees_its_history_alone(
+async def test_a_limited_caller_sees_the_history_of_its_namespace_only(
     tmp_path: Path, origin: Path
 ) -> None:
     settings = {"client_socket": str(tmp_path / "c.sock"), "client_namespaces": "other"}
@@ -79,7 +79,7 @@ async def test_who_may_see_one_namespace_sees_its_history_alone(
         assert await history(app, path=settings["client_socket"]) == []
 
 
-async def test_counters_of_what_ended(tmp_path: Path, origin: Path) -> None:
+async def test_counters_of_ended_actions(tmp_path: Path, origin: Path) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         before = await samples(app)
         assert before["pulls_total", "0"] == before["pulls_total", "7"] == 0
@@ -110,16 +110,16 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
                 raise NoSpace("disk full")
 
             full.setattr(store, "add_history", refuse)
-            journal.note("pull", ref="a:b")
+            journal.record("pull", ref="a:b")
             await asyncio.sleep(0.05)
         assert [row.ref for row in await journal.rows(9)] == ["a:b"]
-    journal.note("pull", ref="c:d")  # too late for a task: written by close
+    journal.record("pull", ref="c:d")  # too late for a task: written by close
     journal.close()
     assert [row.ref for row in store.history(9)] == ["c:d", "a:b"]
     store.close()
 
 
-def test_the_rate_of_a_pull_that_resumed_is_that_of_what_came() -> None:
+def test_the_rate_of_a_resumed_pull_counts_new_bytes_only() -> None:
     row = HistoryRow(1.0, "pull", "m:v1", "", 94_000_000, 4.0, bytes_origin=60_000_000)
-    assert row.told()["rate"] == 15_000_000
-    assert row._replace(action="push", bytes_origin=0).told()["rate"] == 23_500_000
+    assert row.as_json()["rate"] == 15_000_000
+    assert row._replace(action="push", bytes_origin=0).as_json()["rate"] == 23_500_000

@@ -1,4 +1,4 @@
-"""What people read when the tracker can't be joined."""
+"""The texts for people when the tracker can't be joined."""
 
 from typing import Any
 
@@ -21,20 +21,20 @@ def refused(status: int) -> aiohttp.WSServerHandshakeError:
     ("status", "words"),
     [(403, ("403", "its log", "name")), (404, ("404", "URL")), (503, ("busy", "503"))],
 )
-def test_an_answer_of_http_is_told_by_its_cause(status: int, words: tuple[str, ...]) -> None:
-    text = link_trouble.said(refused(status), None)
+def test_http_answers_are_explained_by_their_cause(status: int, words: tuple[str, ...]) -> None:
+    text = link_trouble.failure_text(refused(status), None)
     assert all(word in text for word in words)
     assert "certificate" not in text  # nobody shows one
     assert link_trouble.denied(refused(status)) == (status == 403)
 
 
-def test_where_members_show_certificates_a_refusal_is_about_ours() -> None:
+def test_in_mtls_mode_a_refusal_is_about_our_certificate() -> None:
     tls: Any = object()
-    assert "refuses our certificate" in link_trouble.said(refused(403), tls)
+    assert "refuses our certificate" in link_trouble.failure_text(refused(403), tls)
 
 
-def test_two_agents_with_one_id_hear_the_cause_and_the_remedy() -> None:
-    text = link_trouble.twins(255, "at 10.0.0.7:7401", "/cache")
+def test_the_text_of_a_twin_has_cause_and_remedy() -> None:
+    text = link_trouble.twin_text(255, "at 10.0.0.7:7401", "/cache")
     for word in (
         "another live agent",
         "10.0.0.7:7401",

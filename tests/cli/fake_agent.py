@@ -110,6 +110,10 @@ def fake_agent(folder: Path) -> Iterator[FakeAgent]:
 
 
 HEX = "ab" * 32
+LLAMA: dict[str, Any] = {
+    "ref": "team/llama:v3", "namespace": "team", "name": "llama", "tags": ["v3"], "digest": HEX,
+    "bytes": 140_000_000_000, "files": 30, "bytes_done": 140_000_000_000, "complete": True, "last_used": 0,
+}  # fmt: skip
 
 
 def resolved(ref: str = "llama:latest", size: int = 1000) -> dict[str, object]:

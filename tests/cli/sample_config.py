@@ -9,8 +9,8 @@ import textwrap
 
 import msgspec
 
-from p2pcache.cli.commands.program.config import ROOMS
-from p2pcache.cli.support.options import default_text, field_docs
+from p2pcache.cli.commands.program.config import SECTIONS
+from p2pcache.cli.support.setting_options import default_text, field_docs
 
 HEAD = """\
 # Settings of p2pcache. Copy to /etc/p2pcache/config.toml and change what you need; each line that
@@ -31,7 +31,7 @@ def render() -> str:
 
 
 def _section(name: str, title: str) -> str:
-    kind = ROOMS[name]
+    kind = SECTIONS[name]
     docs = field_docs(kind)
     lines = [f"# {title}", f"[{name}]"]
     for field in msgspec.structs.fields(kind):

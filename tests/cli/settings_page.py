@@ -4,8 +4,8 @@ import sys
 
 import msgspec
 
-from p2pcache.cli.commands.program.config import ROOMS
-from p2pcache.cli.support.options import default_text, field_docs
+from p2pcache.cli.commands.program.config import SECTIONS
+from p2pcache.cli.support.setting_options import default_text, field_docs
 
 HEAD = """\
 # Settings
@@ -29,7 +29,7 @@ values. `P2PCACHE_DEBUG=1` shows where an unexpected error came from.
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(_section(name, kind) for name, kind in ROOMS.items())])
+    return "\n".join([HEAD, *(_section(name, kind) for name, kind in SECTIONS.items())])
 
 
 def _section(name: str, kind: type[msgspec.Struct]) -> str:

@@ -152,7 +152,7 @@ def test_closed_streams_are_no_error(agent: FakeAgent, tmp_path: Path, closed: s
     assert process.returncode == 0, process.stderr
 
 
-def test_what_a_stranger_sent_cannot_drive_the_terminal(agent: FakeAgent, tmp_path: Path) -> None:
+def test_a_message_of_the_agent_cannot_drive_the_terminal(agent: FakeAgent, tmp_path: Path) -> None:
     message = "so\x1b[2J it is"
     agent.stream("POST /v1/pull", [{"event": "error", "code": 3, "message": message}])
     assert command(tmp_path, "pull", "llama", "--agent", agent.address) == (

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pcache.cli.commands.program.config import ROOMS
+from p2pcache.cli.commands.program.config import SECTIONS
 from p2pcache.io import config
 from tests.cli.sample_config import render
 
@@ -24,8 +24,8 @@ def test_the_sample_says_the_defaults(tmp_path: Path, *, uncommented: bool) -> N
     path = tmp_path / "config.toml"
     path.write_text(re.sub(r"(?m)^#(?=\w+ = )", "", text) if uncommented else text)
     file = config.read_file(path)
-    assert set(file.sections) == set(ROOMS)
-    for name, kind in ROOMS.items():
+    assert set(file.sections) == set(SECTIONS)
+    for name, kind in SECTIONS.items():
         loaded = config.load(kind, name, file=file, environ={})
         assert loaded.settings == kind()
         fields = {field.name for field in msgspec.structs.fields(kind)}

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import ratelimit
-from p2pcache.core.ratelimit import Rate, RateLimit
+from p2pcache.core.ratelimit import Rate, RateCounter, RateLimit
 
 
 def test_a_burst_passes_then_the_rate_rules() -> None:
@@ -40,3 +40,10 @@ def test_never_more_than_burst_plus_rate(steps: list[float]) -> None:
         now += step
         passed += limit.take("a", now, patience_s=0) == 0
     assert passed <= 4 + 5 * now + 1e-6
+
+
+def test_events_over_the_rate_are_counted_and_refused() -> None:
+    frames = RateCounter(Rate(per_s=1, burst=5))
+    assert [frames.allow(0.0) for _ in range(7)] == [True] * 5 + [False] * 2
+    assert not frames.allow(2.0), "the two refused ones are still owed"
+    assert frames.allow(5.0)

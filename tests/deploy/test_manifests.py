@@ -13,10 +13,10 @@ import pytest
 
 import p2pcache
 from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, AgentSettings
-from p2pcache.cli.support.settings import ClientSettings
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.ids import Ref
-from p2pcache.loader.integrations.vllm import LOAD_FORMAT, split
+from p2pcache.loader.integrations.vllm import LOAD_FORMAT, split_extra_config
 from p2pcache.tracker.settings import TrackerSettings
 from tests.deploy.kubelet import find
 from tests.deploy.render import DEPLOY, example, kustomize, tool
@@ -227,7 +227,7 @@ def test_the_streaming_example_streams_what_its_init_container_left_out(
     (init,), (server,) = spec["initContainers"], spec["containers"]
     (_, ref, _, left_out, _, folder) = init["args"]
     told = dict(argument.removeprefix("--").split("=", 1) for argument in server["args"])
-    extra, theirs = split(json.loads(told["model-loader-extra-config"]))
+    extra, theirs = split_extra_config(json.loads(told["model-loader-extra-config"]))
     assert (extra.ref, theirs, left_out) == (ref, {}, "*.safetensors")
     assert told["load-format"] == LOAD_FORMAT
     assert server["command"][-1] == folder

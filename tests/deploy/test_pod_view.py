@@ -273,11 +273,11 @@ def test_the_streaming_example(cluster: OneNode, tmp_path: Path) -> None:
 _STREAMING = """
 import json, sys
 from blake3 import blake3
-from p2pcache.loader.integrations.vllm import split
-from p2pcache.loader.integrations.weights import find, stream
-settings, _ = split(json.loads(sys.argv[2]))
-where = find(sys.argv[1], settings)
-weights = stream(where, settings)
+from p2pcache.loader.integrations.vllm import split_extra_config
+from p2pcache.loader.integrations.weights import find_weights, stream_weights
+settings, _ = split_extra_config(json.loads(sys.argv[2]))
+where = find_weights(sys.argv[1], settings)
+weights = stream_weights(where, settings)
 print(json.dumps({name: blake3(t.numpy().tobytes()).hexdigest() for name, t in weights}))
 """
 

@@ -154,7 +154,7 @@ def test_every_section_can_be_checked(tmp_path: Path) -> None:
         config.check_sections(file, {"tracker": Room})
 
 
-def test_unknown_variables_are_told_not_refused() -> None:
+def test_unknown_variables_are_listed_not_refused() -> None:
     environ = {
         "P2PCACHE_SLOTS": "1",
         "P2PCACHE_SLOTZ": "1",

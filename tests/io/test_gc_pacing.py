@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from p2pcache.io.gc_pacing import LEAST_ENDED, Garbage
+from p2pcache.io.gc_pacing import LEAST_ENDED, GcPacing
 
 
 class Knot:
@@ -25,10 +25,10 @@ def _as_before() -> Iterator[None]:
 
 async def test_the_young_go_at_the_next_look() -> None:
     gc.disable()
-    garbage = Garbage(live=lambda: 0, ended=lambda: 0)
+    garbage = GcPacing(live=lambda: 0, ended=lambda: 0)
     ghost = weakref.ref(Knot())
     assert ghost() is not None
-    await garbage.look()
+    await garbage.collect_due()
     assert ghost() is None
     assert garbage.full == 0
 
@@ -36,17 +36,17 @@ async def test_the_young_go_at_the_next_look() -> None:
 async def test_the_old_go_when_enough_connections_have_ended() -> None:
     gc.disable()
     ended = 0
-    garbage = Garbage(live=lambda: 4 * LEAST_ENDED, ended=lambda: ended)
+    garbage = GcPacing(live=lambda: 4 * LEAST_ENDED, ended=lambda: ended)
     knot = Knot()
-    await garbage.look()  # it has become old
+    await garbage.collect_due()  # it has become old
     ghost = weakref.ref(knot)
     del knot
     ended = LEAST_ENDED - 1
-    await garbage.look()
+    await garbage.collect_due()
     assert ghost() is not None
     ended = LEAST_ENDED
-    await garbage.look()
+    await garbage.collect_due()
     assert ghost() is None
     assert garbage.full == 1
-    await garbage.look()
+    await garbage.collect_due()
     assert garbage.full == 1

@@ -108,7 +108,7 @@ def test_values_that_are_kept_hidden_are_blanked() -> None:
     assert log.redact("short") == "short"  # too little to guess at, and part of common words
 
 
-def test_ids_of_keys_are_blanked_in_what_others_wrote() -> None:
+def test_ids_of_keys_are_blanked_in_foreign_texts() -> None:
     redaction.keep_ids("models-of-us")
     assert redaction.hide_in_quotes("no key models-of-us") == "no key ***"
     assert log.redact("s3://models-of-us") == "s3://models-of-us"  # our own word

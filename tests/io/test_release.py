@@ -61,7 +61,7 @@ def test_git_of_another_repository_in_the_environment(
     assert commit_of(checkout) == right
 
 
-def test_without_git_it_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert commit_of(checkout) == UNKNOWN
 

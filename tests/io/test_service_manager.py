@@ -72,7 +72,7 @@ async def test_the_watchdog_is_fed_at_half_its_limit_by_the_loop(manager: Manage
     assert manager.heard() == []
 
 
-async def test_a_status_is_told_when_it_changes(manager: Manager) -> None:
+async def test_a_status_is_sent_when_it_changes(manager: Manager) -> None:
     status = "not ready: no tracker"
     with Notifier(manager.address, watchdog_s=0.1) as notifier:
         notifier.ready(lambda: status)

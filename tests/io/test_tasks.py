@@ -10,7 +10,7 @@ import pytest
 from p2pcache.io.tasks import Shared, StopSignal, Tasks, Threads, Turns
 
 
-async def test_leaving_cancels_what_is_left() -> None:
+async def test_leaving_cancels_the_remaining_tasks() -> None:
     ended = []
 
     async def forever() -> None:

@@ -1,4 +1,4 @@
-"""Models for the loader's tests: written byte by byte, so that they can also be wrong or odd."""
+"""Models for the loader's tests, written byte by byte so that they can be wrong or odd."""
 
 import json
 import struct
@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from p2pcache.loader.format.dtypes import BITS, torch_dtype
-from p2pcache.loader.memory.backend import HostMemory
-from p2pcache.loader.source.source import DirectorySource, Range, SourceStats
-
-POISON = 0xDB
+from p2pcache.loader.format.dtypes import BITS
+from p2pcache.loader.source.base import Range, SourceStats
+from p2pcache.loader.source.directory import DirectorySource
 
 
 class Spec(NamedTuple):
@@ -34,7 +32,7 @@ class Spec(NamedTuple):
 
 
 def payload(spec: Spec, seed: int = 0) -> bytes:
-    """Its bytes, the same each time; a bool is 0 or 1, as in any real file."""
+    """The tensor's bytes, equal in each call; a bool is 0 or 1."""
     generator = torch.Generator().manual_seed(hash((spec.nbytes, seed)) & 0xFFFF)
     top = 2 if spec.dtype == "BOOL" else 256
     data = torch.randint(0, top, (spec.nbytes,), dtype=torch.uint8, generator=generator)
@@ -42,7 +40,7 @@ def payload(spec: Spec, seed: int = 0) -> bytes:
 
 
 def write(path: Path, specs: Sequence[Spec], *, pad: int = 0, seed: int = 0) -> dict[str, bytes]:
-    """One file, in the order of `specs`, its header padded with `pad` blanks: offsets become odd."""
+    """Write a file with tensors in the order of `specs`; `pad` blanks after the header make offsets odd."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt", "file": path.name}}
     body: dict[str, bytes] = {}
     position = 0
@@ -63,20 +61,20 @@ def write(path: Path, specs: Sequence[Spec], *, pad: int = 0, seed: int = 0) -> 
 def write_raw(
     path: Path, header: str | bytes, data: bytes = b"", length: int | None = None
 ) -> Path:
-    """A file with any header at all."""
+    """Write a file with the given header, right or wrong."""
     text = header.encode() if isinstance(header, str) else header
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path
 
 
 def write_index(folder: Path, weight_map: dict[str, str]) -> None:
-    """The usual index file."""
+    """Write an index under the usual name."""
     text = json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map})
     (folder / "model.safetensors.index.json").write_text(text)
 
 
 def torch_bytes(tensor: torch.Tensor) -> bytes:
-    """What lies in memory."""
+    """The bytes of a tensor's memory."""
     flat = tensor.detach().cpu().contiguous()
     return bytes(flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy())
 
@@ -119,7 +117,7 @@ class SlowSource(DirectorySource):
         assert self.available(path, start, start + sum(map(len, into))), "read before it arrived"
         super().read(path, start, into)
 
-    def want(self, ranges: Sequence[Range]) -> None:
+    def on_planned(self, ranges: Sequence[Range]) -> None:
         self.wanted += ranges
 
     def demand(self, path: str, start: int, end: int) -> None:
@@ -142,99 +140,16 @@ class SlowSource(DirectorySource):
         return SourceStats(bytes_peers=300, bytes_origin=100, verified_chunks=7, digest="d" * 64)
 
 
-class FakeBuffer:
-    """Device memory: reading it before its copies are done is an error."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(b"\xee" * nbytes)
-        self.pending: set[int] = set()
-
-
-class FakeEvent:
-    """Comes when its copies are made, which is when somebody waits for it."""
-
-    def __init__(self) -> None:
-        self.copies: list[tuple[HostMemory, int, int, FakeBuffer, int]] = []
-        self.come = False
-
-
-class FakeAsyncBackend:
-    """A device whose copies happen as late as they may: when somebody waits for their event.
-
-    So a slot that is filled again too early is copied with the wrong bytes; a slot that is given
-    out again is poisoned first; and a buffer that is used before its events is refused.
-    """
-
-    def __init__(self) -> None:
-        self._mine = threading.local()
-        self._lock = threading.RLock()
-        self.events: list[FakeEvent] = []
-        self.copies = 0
-
-    def enter(self) -> None:
-        pass
-
-    def alloc_host(self, nbytes: int) -> HostMemory:
-        memory = bytearray([POISON]) * nbytes
-        return HostMemory(memoryview(memory), memory)
-
-    def alloc_device(self, nbytes: int) -> FakeBuffer:
-        return FakeBuffer(nbytes)
-
-    def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
-        assert start + length <= len(source.view)
-        assert offset + length <= len(buffer.data)
-        if not hasattr(self._mine, "event"):
-            self._mine.event = FakeEvent()
-        event = self._mine.event
-        event.copies.append((source, start, length, buffer, offset))
-        with self._lock:
-            self.copies += 1
-            buffer.pending.add(id(event))
-
-    def record(self) -> FakeEvent:
-        event: FakeEvent = self._mine.__dict__.pop("event", None) or FakeEvent()
-        with self._lock:
-            self.events.append(event)
-        return event
-
-    def done(self, event: FakeEvent) -> bool:
-        return event.come
-
-    def sync(self, event: FakeEvent) -> None:
-        with self._lock:
-            if event.come:
-                return
-            for source, start, length, buffer, offset in event.copies:
-                buffer.data[offset : offset + length] = source.view[start : start + length]
-            for source, _, _, buffer, _ in event.copies:
-                source.view[:] = bytes([POISON]) * len(source.view)  # it's recycled from here on
-                buffer.pending.discard(id(event))
-            event.come = True
-
-    def ready(self, buffer: FakeBuffer, events: list[FakeEvent]) -> None:
-        for event in events:
-            self.sync(event)
-
-    def tensor(
-        self, buffer: FakeBuffer, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
-    ) -> torch.Tensor:
-        assert not buffer.pending, "a tensor was made before its copies were done"
-        flat = torch.frombuffer(bytearray(buffer.data[offset : offset + nbytes]) or bytearray(1),
-                                dtype=torch.uint8)[:nbytes]  # fmt: skip
-        return flat.view(torch_dtype(dtype)).reshape(shape)
-
-
 @contextmanager
 def soon(seconds: float = 60.0) -> Iterator[None]:
-    """The block must end in time."""
+    """Fail unless the block ends in time."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds
 
 
 def reader_threads() -> list[str]:
-    """Those that are left; one that was told to end needs a moment for it."""
+    """Names of the loader's threads that still run after a while."""
     deadline = time.monotonic() + 30
     while True:
         names = [t.name for t in threading.enumerate() if t.name.startswith("p2pcache")]

@@ -8,7 +8,7 @@ import torch
 
 import p2pcache
 from p2pcache.errors import OriginUnavailable, TimedOut
-from p2pcache.loader import api
+from p2pcache.loader import session
 from tests.loader.loader_kit import (
     SlowSource,
     Spec,
@@ -16,7 +16,6 @@ from tests.loader.loader_kit import (
     soon,
     torch_bytes,
     write,
-    write_index,
 )
 
 MiB = 1 << 20
@@ -33,7 +32,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowSource:
     def instead(*_: object, **__: object) -> SlowSource:
         return found
 
-    monkeypatch.setattr(api, "open_source", instead)
+    monkeypatch.setattr(session, "open_source", instead)
     return found
 
 
@@ -47,7 +46,7 @@ def bring(source: SlowSource, *numbers: int) -> None:
         source.arrive(FILE, offset(source, number), offset(source, number) + BIG)
 
 
-def test_tensors_come_as_they_arrive(source: SlowSource) -> None:
+def test_tensors_are_handed_out_as_they_arrive(source: SlowSource) -> None:
     source.arrive(FILE, 0, offset(source, 0))
     stream = p2pcache.iter_tensors("a/b")
     assert [r.end - r.start for r in source.wanted] == [BIG] * 5
@@ -65,7 +64,7 @@ def test_tensors_come_as_they_arrive(source: SlowSource) -> None:
     ]  # the earliest layer first
 
 
-def test_headers_are_waited_for_first(source: SlowSource) -> None:
+def test_headers_are_read_before_weights(source: SlowSource) -> None:
     def later() -> None:
         source.arrive(FILE, 0, 8)
         source.arrive(FILE, 8, offset(source, 0))
@@ -79,29 +78,7 @@ def test_headers_are_waited_for_first(source: SlowSource) -> None:
     assert [tuple(r) for r in source.waits[0]] == [(FILE, 0, 8)]
 
 
-def test_headers_are_asked_for_beside_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards = ["m-1.safetensors", "m-2.safetensors"]
-    for number, name in enumerate(shards):
-        write(tmp_path / name, [Spec(f"t{number}", "U8", (8,))])
-    write_index(tmp_path, {"t0": shards[0], "t1": shards[1]})
-    source = SlowSource(tmp_path)
-    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
-
-    def later() -> None:
-        for name, size in source.files():
-            source.arrive(name, 0, size)
-
-    thread = threading.Timer(0.1, later)
-    thread.start()
-    with soon():
-        assert len(p2pcache.load("a/b")) == 2
-    thread.join()
-    assert [r.path for r in source.waits[0]] == ["model.safetensors.index.json", *shards]
-
-
-def test_only_what_is_wanted_is_waited_for(source: SlowSource) -> None:
+def test_only_wanted_bytes_are_waited_for(source: SlowSource) -> None:
     source.arrive(FILE, 0, offset(source, 0))
     start = offset(source, 2)
     source.arrive(FILE, start + BIG // 2, start + BIG)
@@ -123,7 +100,7 @@ def test_an_error_of_the_source_ends_the_load(source: SlowSource) -> None:
     assert reader_threads() == []
 
 
-def test_a_time_limit(source: SlowSource) -> None:
+def test_the_time_limit_covers_headers_and_weights(source: SlowSource) -> None:
     with soon(), pytest.raises(TimedOut):  # not even the header
         p2pcache.load("a/b", timeout_s=0.1)
     source.arrive(FILE, 0, offset(source, 0))
@@ -138,7 +115,7 @@ def test_closing_does_not_wait_for_the_swarm(source: SlowSource) -> None:
         stream.close()
 
 
-def test_asking_for_a_tensor_raises_its_priority(source: SlowSource) -> None:
+def test_get_tensor_demands_the_tensors_bytes(source: SlowSource) -> None:
     source.arrive(FILE, 0, offset(source, 0))
     with p2pcache.safe_open("a/b") as model:
         timer = threading.Timer(0.1, bring, (source, 3))
@@ -152,7 +129,7 @@ def test_asking_for_a_tensor_raises_its_priority(source: SlowSource) -> None:
         assert torch_bytes(tensor) == source.body["t3"]  # type: ignore[attr-defined]
 
 
-def test_load_into_arriving(source: SlowSource) -> None:
+def test_load_into_from_an_arriving_model(source: SlowSource) -> None:
     source.arrive(FILE, 0, offset(source, 0))
     timers = [threading.Timer(0.05 * i, bring, (source, n)) for i, n in enumerate((4, 1, 0, 3, 2))]
     for timer in timers:

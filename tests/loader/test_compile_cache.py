@@ -18,7 +18,7 @@ from p2pcache.errors import IntegrityError, NotAllowed, NotFound, P2PCacheError,
 from p2pcache.ids import Ref
 from p2pcache.io.files import stable_copy
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.resolve import Here
+from p2pcache.loader.resolve import NodeAgent
 
 FIELDS = {name: "1" for name in cc.FIELDS if name not in ("engine", "model")}
 HOW: dict[str, Any] = {"engine": "vllm", "fields": FIELDS}
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def agent(folder: Path, name: str, trusts: str = "team") -> Iterator[Here]:
+def agent(folder: Path, name: str, trusts: str = "team") -> Iterator[NodeAgent]:
     (folder / "origin").mkdir(exist_ok=True)
     settings = AgentSettings(
         listen="127.0.0.1:0", cache_dir=str(folder / name), socket=str(folder / f"{name}.sock"),
@@ -38,7 +38,7 @@ def agent(folder: Path, name: str, trusts: str = "team") -> Iterator[Here]:
         compile_cache_namespaces=trusts,
     )  # fmt: skip
     with run_embedded(settings) as socket:
-        yield Here(AgentClient(f"unix://{socket}"), None, "", "team")
+        yield NodeAgent(AgentClient(f"unix://{socket}"), None, "", "team")
 
 
 def make_cache(folder: Path) -> Path:
@@ -52,7 +52,7 @@ def make_cache(folder: Path) -> Path:
     return folder
 
 
-def push(here: Here, folder: Path, ref: str) -> None:
+def push(here: NodeAgent, folder: Path, ref: str) -> None:
     """As `p2pcache push` does."""
     compile_cache._push(here.client, Ref.parse(ref), folder, force=False)
 
@@ -69,7 +69,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Here]]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, NodeAgent]]:
     """A model and its cache in storage, and an agent that hasn't pulled anything."""
     folder = tmp_path_factory.mktemp("stored")
     (folder / "model").mkdir()
@@ -88,7 +88,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Her
         yield folder, second
 
 
-def test_restored_bit_for_bit_for_its_owner_only(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_restored_bit_for_bit_for_its_owner_only(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
+) -> None:
     folder, here = stored
     target = tmp_path / "deep" / "cache"
     done = compile_cache.restore("team/m:v1", target, **HOW, here=here)
@@ -108,7 +110,7 @@ def test_restored_bit_for_bit_for_its_owner_only(stored: tuple[Path, Here], tmp_
     assert names(target.parent) == ["cache"]
 
 
-def test_another_key_is_another_cache(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_another_key_is_another_cache(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     _, here = stored
     for change in (
         {"fields": FIELDS | {"device": "NVIDIA A100"}}, {"engine": "sglang"},
@@ -119,7 +121,7 @@ def test_another_key_is_another_cache(stored: tuple[Path, Here], tmp_path: Path)
     assert not (tmp_path / "c").exists()
 
 
-def test_nothing_else_is_written_over(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_other_content_is_not_overwritten(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     _, here = stored
     target = tmp_path / "c"
     target.mkdir()
@@ -136,8 +138,8 @@ def test_nothing_else_is_written_over(stored: tuple[Path, Here], tmp_path: Path)
         compile_cache.restore("team/m:v1", tmp_path / "link", **HOW, here=here)
 
 
-def test_a_directory_that_others_may_write_to_is_not_believed(
-    stored: tuple[Path, Here], tmp_path: Path
+def test_a_directory_that_others_can_write_to_is_not_trusted(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
 ) -> None:
     """The right note in it, put there by anybody."""
     _, here = stored
@@ -155,7 +157,7 @@ def test_a_directory_that_others_may_write_to_is_not_believed(
             compile_cache.restore("team/m:v1", target, **HOW, here=here)
 
 
-def test_half_of_a_restore_is_done_again(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_an_interrupted_restore_is_repeated(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     """In place, as on a mount: killed after the note was moved up."""
     folder, here = stored
     target = tmp_path / "c"
@@ -163,7 +165,7 @@ def test_half_of_a_restore_is_done_again(stored: tuple[Path, Here], tmp_path: Pa
     key = compile_cache.find("team/m:v1", **HOW, here=here).key
     (target / cc.NOTE).write_bytes(cc.encode_note(key, {}))
     (target / ".c.p2pcache-123456").mkdir()
-    assert compile_cache._holds(target) is None
+    assert compile_cache._restored_key(target) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("p2pcache.io.files.materialise._fixed", lambda _target: True)
         assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
@@ -171,10 +173,10 @@ def test_half_of_a_restore_is_done_again(stored: tuple[Path, Here], tmp_path: Pa
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
 
 
-def test_a_restore_that_fails_in_the_middle_leaves_nothing(
-    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_restore_leaves_nothing(
+    stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place: the note is moved up first, and without the rest it would be a lie."""
+    """In place the note is moved up first; without the other files it would be wrong."""
     _, here = stored
     target = tmp_path / "c"
     target.mkdir()
@@ -196,8 +198,8 @@ def test_a_restore_that_fails_in_the_middle_leaves_nothing(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_many_at_once(
-    stored: tuple[Path, Here], tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
+def test_of_many_restores_at_once_one_fills_the_directory(
+    stored: tuple[Path, NodeAgent], tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = stored
     target = tmp_path / "c"
@@ -214,13 +216,13 @@ def test_many_at_once(
     assert names(tmp_path) == ["c"]
 
 
-def test_somebody_else_is_done_just_then(
-    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_restore_that_ends_meanwhile_is_accepted(
+    stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not there yet at the first look, complete at the second: that is no other content."""
+    """The cache is missing at the first check and complete at the second."""
     folder, here = stored
     target = tmp_path / "c"
-    look = compile_cache._holds
+    look = compile_cache._restored_key
     looks: list[Path] = []
 
     def slow_look(path: Path) -> cc.Key | None:
@@ -230,12 +232,14 @@ def test_somebody_else_is_done_just_then(
             assert compile_cache.restore("team/m:v1", target, **HOW, here=here).done
         return found
 
-    monkeypatch.setattr(compile_cache, "_holds", slow_look)
+    monkeypatch.setattr(compile_cache, "_restored_key", slow_look)
     assert not compile_cache.restore("team/m:v1", target, **HOW, here=here).done
     assert content(target) == content(folder / "cache")
 
 
-def test_untrusted_namespaces(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_untrusted_namespaces_are_refused_by_client_and_agent(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
+) -> None:
     folder, here = stored
     for trusted in ("", "other"):
         nobody = here._replace(compile_cache_namespaces=trusted)
@@ -260,9 +264,7 @@ def test_untrusted_namespaces(stored: tuple[Path, Here], tmp_path: Path) -> None
     assert not (tmp_path / "c").exists()
 
 
-def test_a_digest_does_not_say_whose_programs_they_are(
-    stored: tuple[Path, Here], tmp_path: Path
-) -> None:
+def test_a_ref_with_a_digest_is_refused(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     """`trusted/x@blake3:..` may be what somebody pushed elsewhere."""
     folder, here = stored
     evil = make_cache(tmp_path / "evil")
@@ -277,7 +279,9 @@ def test_a_digest_does_not_say_whose_programs_they_are(
         list(here.client.pull("evil/m-cc:x"))
 
 
-def test_what_it_says_of_itself_must_match(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_the_note_in_a_cache_must_have_the_same_key(
+    stored: tuple[Path, NodeAgent], tmp_path: Path
+) -> None:
     _, here = stored
     extra = {"forged": "yes"}
     wanted = compile_cache.find("team/m:v1", **HOW, extra=extra, here=here)
@@ -296,7 +300,7 @@ def test_what_it_says_of_itself_must_match(stored: tuple[Path, Here], tmp_path: 
     assert not (tmp_path / "c").exists()
 
 
-def test_replace(stored: tuple[Path, Here], tmp_path: Path) -> None:
+def test_replace_stores_a_cache_again(stored: tuple[Path, NodeAgent], tmp_path: Path) -> None:
     _, here = stored
     how = {**HOW, "extra": {"replaced": "yes"}, "here": here}
     source = make_cache(tmp_path / "a")
@@ -309,7 +313,7 @@ def test_replace(stored: tuple[Path, Here], tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "b"], "nothing is left beside"
 
 
-def test_an_engine_that_is_not_here(stored: tuple[Path, Here]) -> None:
+def test_a_missing_engine_and_unknown_fields_are_refused(stored: tuple[Path, NodeAgent]) -> None:
     _, here = stored
     with pytest.raises(UsageError, match="--field engine_version=VERSION"):
         compile_cache.find("team/m:v1", engine="no-such-engine", here=here)
@@ -319,8 +323,8 @@ def test_an_engine_that_is_not_here(stored: tuple[Path, Here]) -> None:
         compile_cache.find("team/m:v1", **HOW, extra="x", here=here)  # type: ignore[arg-type]
 
 
-def test_a_directory_that_nobody_named(
-    stored: tuple[Path, Here], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_directory_name_is_refused(
+    stored: tuple[Path, NodeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--dir "$VLLM_CACHE_ROOT"` where that isn't set: not the working directory, all of which was stored."""
     _, here = stored

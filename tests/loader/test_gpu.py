@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
 
 @pytest.mark.parametrize("limit", ["1MiB", "40MB", "1GiB"])
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(threads=4, ring_slots=2, copy_streams=2)])
-def test_all_arrive_and_are_held(
+def test_all_tensors_arrive_and_are_held(
     model: tuple[Path, dict[str, bytes]], limit: str, tuning: Tuning
 ) -> None:
     folder, body = model
@@ -75,7 +75,9 @@ def test_into_device_tensors(model: tuple[Path, dict[str, bytes]]) -> None:
     }
 
 
-def test_as_engines_call_it(model: tuple[Path, dict[str, bytes]]) -> None:
+def test_load_with_a_default_device_and_inference_mode(
+    model: tuple[Path, dict[str, bytes]],
+) -> None:
     """With a GPU as the default device, into tensors that were made in inference mode, outside of it."""
     folder, body = model
     with torch.device("cuda"):

@@ -1,14 +1,11 @@
-"""Loads beside forks, threads and pickles: what a DataLoader, a watchdog or a pool does to them."""
+"""Loads beside forks and threads, such as those of a DataLoader or a watchdog."""
 
-import copy
 import os
-import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,9 +13,9 @@ import torch
 import p2pcache
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref
-from p2pcache.loader import api
-from p2pcache.loader.plan.plan import READ_BYTES
-from p2pcache.loader.source.agent_source import SwarmSource
+from p2pcache.loader import session
+from p2pcache.loader.plan.batches import READ_BYTES
+from p2pcache.loader.source.agent_source import AgentSource
 from tests.loader.loader_kit import SlowSource, Spec, reader_threads, soon, torch_bytes, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -36,13 +33,13 @@ def late(model: tuple[Path, Body], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """A model of which only the header is there."""
     source = SlowSource(model[0])
     source.arrive("m.safetensors", 0, 2000)
-    monkeypatch.setattr(api, "open_source", lambda *_, **__: source)
+    monkeypatch.setattr(session, "open_source", lambda *_, **__: source)
     yield source
     source.fail(P2PCacheError("over"))
 
 
 def in_a_fork(work: Callable[[], bool]) -> bool:
-    """Whether a child says so; a hang is a no."""
+    """Whether `work` returns true in a forked child; false if it hangs."""
     child = os.fork()
     if child == 0:
         signal.alarm(45)
@@ -53,7 +50,7 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_an_open_directory_goes_on_in_a_fork(model: tuple[Path, Body]) -> None:
+def test_an_open_directory_is_usable_in_a_fork(model: tuple[Path, Body]) -> None:
     folder, body = model
     with p2pcache.safe_open(folder) as opened:
         opened.get_tensor("big")  # by threads, which a child hasn't
@@ -67,8 +64,8 @@ def test_an_open_directory_goes_on_in_a_fork(model: tuple[Path, Body]) -> None:
         assert torch_bytes(opened.get_tensor("big")) == body["big"]
 
 
-def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Body]) -> None:
-    """Locks and the count of calls are the parent's; the child may drop what it has."""
+def test_a_fork_during_a_read_may_only_close(late: SlowSource, model: tuple[Path, Body]) -> None:
+    """Held locks and the count of calls are the parent's; the child may close its copy."""
     opened = p2pcache.safe_open("m")
     reader = threading.Thread(target=lambda: opened.get_tensor("t1"))
     reader.start()
@@ -87,8 +84,8 @@ def test_a_fork_in_the_middle_of_a_read(late: SlowSource, model: tuple[Path, Bod
     opened.close()
 
 
-def test_a_fork_that_meets_a_held_lock_drops_what_arrives() -> None:
-    source = SwarmSource(Ref.parse("team/m:v1"), None, "", needed=False)
+def test_a_fork_that_inherits_a_held_lock_can_close() -> None:
+    source = AgentSource(Ref.parse("team/m:v1"), None, "", needed=False)
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -138,8 +135,8 @@ def test_threads_share_an_iterator(model: tuple[Path, Body]) -> None:
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
-def test_a_load_is_closed_while_somebody_waits_for_it(late: SlowSource) -> None:
-    """A watchdog's close is an error for who waits: an end would look like a whole model."""
+def test_closing_a_load_is_an_error_for_its_consumer(late: SlowSource) -> None:
+    """A watchdog's close is an error for the consumer, since an end would look like a whole model."""
     stream = p2pcache.iter_tensors("m")
     errors: list[BaseException] = []
 
@@ -158,14 +155,3 @@ def test_a_load_is_closed_while_somebody_waits_for_it(late: SlowSource) -> None:
         thread.join()
     assert "closed" in str(errors[0])
     assert reader_threads() == []
-
-
-@pytest.mark.parametrize("travel", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_is_open_does_not_travel(
-    model: tuple[Path, Body], travel: Callable[[Any], object]
-) -> None:
-    opened, stream = p2pcache.safe_open(model[0]), p2pcache.iter_tensors(model[0])
-    with opened, stream:
-        for held in (opened, stream):
-            with pytest.raises(UsageError, match="pickled"):
-                travel(held)

@@ -16,7 +16,7 @@ from loadtest.bench_gpu import ends
 from loadtest.bench_gpu.__main__ import Bench, measure, show
 from loadtest.bench_loader import __main__ as bench_loader
 from p2pcache.loader import stream
-from tests.loader.loader_kit import FakeAsyncBackend
+from tests.loader.memory.fake_device import FakeAsyncBackend
 
 
 class FakeDevice:

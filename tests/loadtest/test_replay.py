@@ -95,7 +95,7 @@ def test_recordings_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture
     for _ in range(8):
         recorder = Recorder(tmp_path / "r", 20_000, head)
         for number in range(1000):
-            recorder.note(100.0 + number, Tick(), [])
+            recorder.record(100.0 + number, Tick(), [])
         recorder.close()
         assert sum(path.stat().st_size for path in recordings(tmp_path / "r")) <= 20_000
     assert "record_bytes" in caplog.text
@@ -119,6 +119,6 @@ def test_a_disk_that_refuses_ends_the_recording_only(
 ) -> None:
     (tmp_path / "file").touch()
     recorder = Recorder(tmp_path / "file", 20_000, make_head())
-    recorder.note(100.0, Tick(), [])
+    recorder.record(100.0, Tick(), [])
     recorder.close()
     assert "can't record" in caplog.text

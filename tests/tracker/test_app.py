@@ -13,7 +13,7 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.http import server
 from p2pcache.tracker.app import TrackerApp
-from p2pcache.tracker.state_notes import FILE, Memory
+from p2pcache.tracker.state_notes import FILE, StateNotes
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, publish, tracker
 
@@ -90,12 +90,12 @@ async def test_a_restart_in_a_storm_repeats_no_read(tmp_path: Path, *, notes: bo
 
 
 def test_notes_survive_and_age(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "state")
-    assert memory.load(1000.0) == {}
-    memory.save({X: [1, 2**62]}, 1000.0)
-    assert Memory(tmp_path / "state").load(1010.0) == {X: [1, 2**62]}
-    assert Memory(tmp_path / "state").load(2000.0) == {}
-    assert Memory(tmp_path / "state").load(900.0) == {}
+    memory = StateNotes(tmp_path / "state")
+    assert memory.load_members(1000.0) == {}
+    memory.save_members({X: [1, 2**62]}, 1000.0)
+    assert StateNotes(tmp_path / "state").load_members(1010.0) == {X: [1, 2**62]}
+    assert StateNotes(tmp_path / "state").load_members(2000.0) == {}
+    assert StateNotes(tmp_path / "state").load_members(900.0) == {}
     assert [p.name for p in (tmp_path / "state").iterdir()] == [FILE]
 
 
@@ -104,36 +104,36 @@ def test_notes_survive_and_age(tmp_path: Path) -> None:
     [b"", b"[]", b"{", b'{"format":1,"saved":1,"swarms":{"x":["zz"]}}', b"\xff",
      b'{"format":1,"saved":1000,"swarms":{"../x":["0000000000000001"]}}'],
 )  # fmt: skip
-def test_bad_notes_are_no_end(tmp_path: Path, data: bytes) -> None:
+def test_bad_notes_do_not_end_the_tracker(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
-    assert Memory(tmp_path).load(1000.0) == {}
+    assert StateNotes(tmp_path).load_members(1000.0) == {}
 
 
 def test_notes_of_a_newer_release_are_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_text('{"format": 2, "saved": 1000, "members": []}')
-    assert Memory(tmp_path).load(1000.0) == {}
+    assert StateNotes(tmp_path).load_members(1000.0) == {}
     assert "format 2, this release knows 1" in caplog.text
 
 
 def test_a_state_dir_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((UsageError, NotAllowed)):
-        Memory(tmp_path / "file")
-    Memory(None).save({X: [1]}, 1.0)
+        StateNotes(tmp_path / "file")
+    StateNotes(None).save_members({X: [1]}, 1.0)
 
 
-async def test_a_full_disk_under_the_notes_is_no_end(
+async def test_a_full_disk_under_the_notes_does_not_end_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory = Memory(tmp_path)
+    memory = StateNotes(tmp_path)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    memory.save({X: [1]}, 1.0)
+    memory.save_members({X: [1]}, 1.0)
     assert "No space" in caplog.text
     assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ async def test_a_tag_is_at_most_two_seconds_old(
         assert record(await agent.ask("resolve", str(REF))).digest == second
 
 
-async def test_who_asks_again_and_again_never_waits_for_storage(
+async def test_frequent_questions_never_wait_for_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = publish(tmp_path)
@@ -145,7 +145,7 @@ async def test_moved_also_overtakes_a_read_under_way(
         assert record(await agent.ask("resolve", str(REF))).digest == second
 
 
-async def test_what_is_missing(tmp_path: Path) -> None:
+async def test_missing_tags_and_manifests_are_not_found(tmp_path: Path) -> None:
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
         for _ in range(3):
             with pytest.raises(NotFound):
@@ -170,7 +170,7 @@ async def test_without_an_origin() -> None:
             await agent.ask("resolve", str(REF))
 
 
-async def test_a_lost_origin_is_told_quickly_and_shown(
+async def test_a_lost_origin_is_an_error_within_seconds_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gives_up = threading.Event()
@@ -195,7 +195,7 @@ async def test_a_lost_origin_is_told_quickly_and_shown(
         assert "storage doesn't answer" in body["reasons"][0]
 
 
-async def test_while_storage_is_away_nobody_waits_long(
+async def test_while_storage_is_away_members_wait_shortly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()

@@ -22,37 +22,38 @@ from p2pcache.core.protocol.handshake import (
     is_node,
 )
 from p2pcache.errors import NotAllowed, RemoteProtocolError
-from p2pcache.ids import format_node
+from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
 
 _log = logging.getLogger(__name__)
 
 MAX_HANDSHAKE_BYTES = 1024  # docs/protocol.md
-SEND_S = 10.0  # who doesn't read for so long isn't a member any more
+SEND_S = 10.0  # a member that reads nothing for this long is dropped
 CLOSE_S = 2.0  # for the other side's half of a goodbye
 MAX_BEHIND_BYTES = 64 << 20  # the outbox of a member that reads too slowly
-AT_ONCE_BYTES = 16 << 10  # a transport with less than this to send has no reason to let us wait
-RATE = 2000.0  # messages a second from one member on average; about 14 % of a core each ...
-BURST = 6000.0  # ... an announcement of 4 MiB costs 1,025 of them
+# A transport with less than this in its buffer accepts more without a wait.
+AT_ONCE_BYTES = 16 << 10
+RATE = 2000.0  # messages a second from one member, on average
+BURST = 6000.0  # messages at once; a long one counts as several
 BYTES_PER_TOKEN = 4096
 
 _ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
 async def greet(
-    socket: web.WebSocketResponse, secret: Secret, node: int, bearer: Member | None = None
+    socket: web.WebSocketResponse, secret: Secret, node: NodeId, bearer: Member | None = None
 ) -> int:
-    """The server's side of the handshake; returns the member's node id.
+    """The tracker's side of the handshake; return the member's node id.
 
     Args:
         socket: the connection.
         secret: the cluster key.
         node: our own id.
-        bearer: whom the client's certificate names, if members show one.
+        bearer: the member that the client's certificate names, if members show one.
 
     Raises:
-        NotAllowed: it holds another key, or says an id that isn't its own.
-        RemoteProtocolError: it doesn't keep to the protocol.
+        NotAllowed: it holds another key, or names a node id that isn't its own.
+        RemoteProtocolError: it breaks the protocol.
     """
     challenge = Challenge(os.urandom(NONCE_BYTES), VERSIONS)
     await socket.send_bytes(msgspec.msgpack.encode(challenge))
@@ -74,7 +75,7 @@ async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
     """The next binary message.
 
     Raises:
-        RemoteProtocolError: too large, another kind, or the end.
+        RemoteProtocolError: it is too large, of another kind, or the end.
     """
     frame = await socket.receive()
     if frame.type is not aiohttp.WSMsgType.BINARY:
@@ -88,14 +89,14 @@ async def receive(socket: web.WebSocketResponse, limit_bytes: int) -> bytes:
 class Connection:
     """A member's connection after the handshake.
 
-    Messages go out in the order of `put`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
+    Messages go out in the order of `queue_message`. Invariant: `_behind` is the sum of the sizes in `_outbox`.
     """
 
     def __init__(
-        self, node: int, socket: web.WebSocketResponse, request: web.Request, clock: Clock
+        self, node: NodeId, socket: web.WebSocketResponse, request: web.Request, clock: Clock
     ) -> None:
         self.node = node
-        self.asks = 0  # unanswered questions
+        self.unanswered = 0  # unanswered questions
         self._socket = socket
         self._transport = request.transport
         self._clock = clock
@@ -107,8 +108,8 @@ class Connection:
         self._tokens = BURST
         self._refilled = clock.now()
 
-    def put(self, data: bytes, *, later: bool = False) -> None:
-        """Queue a message. A member that is too far behind is cut off: it will announce again.
+    def queue_message(self, data: bytes, *, later: bool = False) -> None:
+        """Queue a message. A member with too many unsent bytes is cut off; it will reconnect and announce itself.
 
         Args:
             data: the message.
@@ -126,8 +127,8 @@ class Connection:
             self.rouse()
 
     def rouse(self) -> None:
-        """Send what is queued: now, or in the task of `write` what may have to wait for the member to read."""
-        # Now saves a turn of the loop for each answer, which is 20 ms while a storm begins, and the task's waking.
+        """Send the queue now, as far as the transport takes it without a wait; `write` sends the rest."""
+        # It saves a turn of the loop for each answer, which is long while a storm begins.
         while self._outbox and self._goes_at_once(self._outbox[0]):
             self._send_now(self._outbox.popleft())
         if self._outbox:
@@ -137,7 +138,7 @@ class Connection:
         self._behind -= len(data)
         sending = self._socket.send_bytes(data)
         try:
-            sending.send(None)  # all of the coroutine: it writes, and then has no reason to wait
+            sending.send(None)  # runs the whole coroutine: it writes, and has no reason to wait
         except StopIteration:
             pass
         except (ConnectionError, aiohttp.ClientError, RuntimeError) as error:
@@ -146,13 +147,13 @@ class Connection:
             sending.close()
 
     def close(self, code: int, reason: str) -> None:
-        """Say goodbye after what is queued; nothing more is queued then."""
+        """Say goodbye after the queue is sent. Later messages are dropped."""
         if self._goodbye is None:
             self._goodbye = (code, reason.encode()[:120])  # a close frame holds 123 bytes of it
             self._wake.set()
 
     async def write(self) -> None:
-        """Send what is queued until the goodbye is said or the connection breaks."""
+        """Send the queue until the goodbye is said or the connection breaks."""
         try:
             while True:
                 while self._outbox:
@@ -173,18 +174,17 @@ class Connection:
             self._abort()
             self._ended.set()
 
-    async def ended(self) -> None:
-        """Wait until the goodbye is said, or is hopeless."""
+    async def wait_ended(self) -> None:
+        """Wait until the goodbye is said or the connection is broken."""
         await self._ended.wait()
 
-    async def read(self, take: Callable[[m.ToTracker], bool]) -> None:
-        """Hand its messages to `take` until that says no or the connection ends, no faster than the rate allows.
+    async def read_messages(self, take: Callable[[m.ToTracker], bool]) -> None:
+        """Hand messages to `take`, within the rate, until it returns False or the connection ends.
 
         Raises:
-            RemoteProtocolError: something that isn't a message of this protocol.
+            RemoteProtocolError: a frame is no message of this protocol.
         """
-        # No iterators: each waiting connection would hold their coroutines too, all of them new after each
-        # message, and the garbage collector looks at what is new.
+        # Without iterators: each message would make new coroutines for them, which the garbage collector examines.
         while True:
             frame = await self._socket.receive()
             if frame.type in _ENDS:
@@ -197,12 +197,12 @@ class Connection:
                 return
 
     def _goes_at_once(self, data: bytes) -> bool:
-        """Whether sending this can't have to wait for the member to read."""
+        """Whether the transport takes this without a wait for the member to read."""
         behind = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return behind + len(data) < AT_ONCE_BYTES
 
     async def _pace(self, size: int) -> None:
-        """Not reading is the gentlest limit: TCP tells the sender to wait."""
+        """Wait until the rate allows the message: TCP makes the sender wait, too."""
         self._tokens -= 1 + size / BYTES_PER_TOKEN
         if self._tokens > 0:
             return

@@ -1,4 +1,4 @@
-"""Dials members back: is there anybody where they say? Nothing is said on the connection."""
+"""Dials members back at the addresses that they announce. Nothing is sent on these connections."""
 
 import asyncio
 import contextlib
@@ -8,20 +8,20 @@ from collections.abc import Callable
 from p2pcache.core.membership.dialback import DIAL_S, Dial
 from p2pcache.io.peers.transport.dialer import Dialer
 
-LOOK_S = 0.01  # an answer that lies there already is taken in first
+LOOK_S = 0.01  # after the time limit, to read an answer that has come already
 
 
-class Dialling:
-    """The dials under way; `core.membership.dialback` limits how many. Each ends in one `answered` or with `close`."""
+class DialbackDialer:
+    """The dials under way; `core.membership.dialback` limits them. Each ends with one `answered`, or with `close`."""
 
     def __init__(self, answered: Callable[..., None]) -> None:
-        """`answered(dial, reached=...)` is told whether somebody is there."""
+        """`answered(dial, reached=...)` is called with the result of each dial."""
         self._answered = answered
         self._dials: dict[int, tuple[Dialer, asyncio.TimerHandle]] = {}
         self._closed = False
 
     def dial(self, dial: Dial) -> None:
-        """Try one; the answer comes later. After `close` it does nothing."""
+        """Begin a dial. After `close` it does nothing."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -40,14 +40,14 @@ class Dialling:
         dialer = Dialer(loop, dial.member.address, connected, lambda _text: over(reached=False))
 
         def late() -> None:
-            # After a pause of the whole process libuv runs its timers before it looks at its sockets.
+            # After a pause of the process libuv runs timers before it reads sockets.
             last = loop.call_later(LOOK_S, lambda: over(reached=False))
             self._dials[dial.number] = dialer, last
 
         self._dials[dial.number] = dialer, loop.call_later(DIAL_S, late)
 
     def close(self) -> None:
-        """Give up all of them."""
+        """Cancel all dials."""
         self._closed = True
         for dialer, timer in self._dials.values():
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Places for handshakes: how many may be under way, and who makes room when strangers hold them all."""
+"""Places for handshakes: the limit of handshakes at once, and the choice of the one that makes room."""
 
 import asyncio
 import contextlib
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from p2pcache.core.membership.crowded_address import crowd_of, oldest_of_the_crowd
 from p2pcache.errors import Unreachable
 
-MOST = 256  # handshakes at once: each costs some 100 KiB ...
-EACH = 64  # ... and one address (a rack behind NAT, a test) has no more of them
-CROWDED = (
-    8  # more than ours: at once; a storm of agents, a few of each address, ends quicker in peace
-)
+MOST = 256  # handshakes at once, because each costs memory
+EACH = 64  # handshakes at once of one address, such as a rack behind NAT
+# A crowd with more handshakes than ours and this makes room at once. A smaller lead doesn't count: a storm of agents,
+# a few of each address, ends sooner if their handshakes are left alone.
+CROWDED = 8
 PLACE_S = 2.0  # a storm behind one address takes less; an honest handshake takes milliseconds
 
 
 @dataclass(eq=False, slots=True)
 class _Guest:
     crowd: str
-    share: asyncio.Semaphore | None  # to be given back; None: somebody has taken it over
-    turn_out: Callable[[], object]
+    share: asyncio.Semaphore | None  # to be released; None: another handshake has taken it over
+    turn_out: Callable[[], object]  # ends its connection
     since: float  # monotonic
 
 
-class Places:
-    """Handshakes under way. All on the loop's thread.
+class HandshakePlaces:
+    """The handshakes under way, on the loop's thread.
 
     Invariant: `_guests` holds at most `MOST`, the oldest first, and at most `EACH` of one crowd.
     """
@@ -41,21 +41,21 @@ class Places:
         return len(self._guests)
 
     @contextlib.asynccontextmanager
-    async def one(self, address: str, turn_out: Callable[[], object]) -> AsyncIterator[None]:
-        """A place for a handshake. Who comes from an address that has its share waits a little.
+    async def hold_place(self, address: str, turn_out: Callable[[], object]) -> AsyncIterator[None]:
+        """Hold a place for a handshake. If its address has its share of places, it waits a little first.
 
         Args:
-            address: where it comes from.
-            turn_out: ends its connection: somebody else needs the place more.
+            address: of the connection.
+            turn_out: ends the connection when another handshake gets the place.
 
         Raises:
-            Unreachable: those who could make room have only just come.
+            Unreachable: every handshake that could make room has only just begun.
         """
         crowd = crowd_of(address)
         share = self._shares.setdefault(crowd, asyncio.Semaphore(EACH))
         self._present[crowd] += 1
         try:
-            await self._turn(crowd, share)
+            await self._wait_for_share(crowd, share)
             guest = _Guest(crowd, share, turn_out, time.monotonic())
             try:
                 self._make_room(crowd)
@@ -68,31 +68,31 @@ class Places:
             if not self._present[crowd]:
                 del self._present[crowd], self._shares[crowd]
 
-    async def _turn(self, crowd: str, share: asyncio.Semaphore) -> None:
-        """Wait for one of the crowd's own places; who has held one for longer than that gives it up."""
+    async def _wait_for_share(self, crowd: str, share: asyncio.Semaphore) -> None:
+        """Wait for one of the crowd's places; after `PLACE_S` its oldest handshake gives one up."""
         try:
             async with asyncio.timeout(PLACE_S):
                 await share.acquire()
         except TimeoutError:
-            oldest = self._patient(crowd)
-            oldest.share = None  # ours from here on
+            oldest = self._overdue(crowd)
+            oldest.share = None  # this handshake holds it now
             self._turn_out(oldest)
 
     def _make_room(self, crowd: str) -> None:
-        """In a full house the oldest of the most crowded address goes."""
+        """If all places are taken, end the oldest handshake of the most crowded address."""
         if len(self._guests) < MOST:
             return
         oldest = oldest_of_the_crowd(self._guests, lambda guest: guest.crowd)
         of = Counter(guest.crowd for guest in self._guests)
         ahead = 0 if oldest is None else of[oldest.crowd] - of[crowd]
         if oldest is None or ahead <= 0:
-            oldest = self._patient(crowd)
+            oldest = self._overdue(crowd)
         elif ahead <= CROWDED and _held_s(oldest) < PLACE_S:
             raise _busy()
         self._turn_out(oldest)
 
-    def _patient(self, crowd: str) -> _Guest:
-        """The oldest of a crowd, if it has been at it for longer than an honest one needs."""
+    def _overdue(self, crowd: str) -> _Guest:
+        """The oldest handshake of a crowd, if it has lasted longer than an honest one needs."""
         oldest = next((guest for guest in self._guests if guest.crowd == crowd), None)
         if oldest is None or _held_s(oldest) < PLACE_S:
             raise _busy()

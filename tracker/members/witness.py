@@ -1,4 +1,4 @@
-"""The tracker as a second reader: what a member reads wrong it reads itself, before anybody is stopped."""
+"""The witness: the tracker reads a run that a member read wrong, before it stops the model."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ from p2pcache.core.leases.origin_integrity import Word
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError
+from p2pcache.ids import RunIndex
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.retry import never
@@ -19,23 +20,23 @@ from p2pcache.tracker.catalog import Catalog
 
 _log = logging.getLogger(__name__)
 
-WAITING = 16  # runs that may wait to be read: there is one model in trouble at a time, or all are
-READ_S = 8.0  # a run over a slow link; the member's pull waits for it
-MOST_MANIFEST_BYTES = 32 << 20  # of larger ones the tables would take the tracker's memory
+WAITING = 16  # runs that may wait: usually one model is in trouble at a time
+READ_S = 8.0  # for a run over a slow link; the member's pull waits for it
+MOST_MANIFEST_BYTES = 32 << 20  # the tables of a larger one would take too much memory
 
 
 class Witness:
-    """Reads runs, one after the other, and keeps nothing of them."""
+    """Reads runs one after the other, and keeps no bytes of them."""
 
     def __init__(self, catalog: Catalog, done: Callable[[ReadRun, Word], None]) -> None:
-        """`done` is told once of each run how it ended."""
+        """`done` is called once for each run, with the finding."""
         self.reads = 0  # for metrics
         self._catalog = catalog
         self._done = done
         self._one = asyncio.Lock()
         self._waiting = 0
 
-    async def read(self, asked: ReadRun) -> None:
+    async def reread(self, asked: ReadRun) -> None:
         """Read a run and prove it, unless too many wait."""
         word = Word.NONE
         self._waiting += 1
@@ -53,7 +54,7 @@ class Witness:
             encoded = await self._catalog.manifest(asked.digest)
             if len(encoded) > MOST_MANIFEST_BYTES:
                 return Word.NONE
-            return await self._catalog.look(
+            return await self._catalog.ask_origin(
                 ("run", asked.digest, str(asked.run)),
                 lambda repo: _read(repo, encoded, asked),
                 READ_S,
@@ -72,7 +73,7 @@ def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> Word:
     )
     if outcome is Outcome.DONE:
         return Word.RIGHT
-    # Who doesn't find the manifest looks at an empty mount or another bucket itself.
+    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket.
     wrong = outcome is Outcome.MISMATCH and repo.has_manifest(asked.digest)
     return Word.WRONG if wrong else Word.NONE
 
@@ -83,7 +84,7 @@ class _Proof:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def missing_chunks(self, run: int) -> list[int]:
+    def missing_chunks(self, run: RunIndex) -> list[int]:
         return list(self._layout.run_chunks(run))
 
     def begin(self, chunk: int) -> "_Chunk":

@@ -1,4 +1,4 @@
-"""`bench`: what disk, hash, loopback and storage can do on this node."""
+"""`bench`: measure disk, hash, loopback and storage of this node."""
 
 import os
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.support.options import Command, config_option, json_option
+from p2pcache.cli.support.options import DIR, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.cli.support.param_types import DIR
+from p2pcache.cli.support.setting_options import read_settings
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import P2PCacheError
-from p2pcache.io import config as settings_files
+from p2pcache.io.config import redacted
 
 
 @click.command(cls=Command)
@@ -37,8 +37,7 @@ def bench(as_json: bool, config: str | None, **flags: str | None) -> int:
       p2pcache bench
       p2pcache bench --origin s3://models --json | jq .origin
     """
-    file = settings_files.read_file(settings_files.find_file(config, os.environ))
-    settings = settings_files.load(AgentSettings, "agent", file=file, flags=flags).settings
+    settings = read_settings(AgentSettings, "agent", config, flags)
     figures, code = measure(
         Path(settings.cache_dir).absolute(), settings.origin, note=_note(as_json)
     )
@@ -53,7 +52,12 @@ def bench(as_json: bool, config: str | None, **flags: str | None) -> int:
 def measure(
     cache: Path, origin: str, note: Callable[[str], None]
 ) -> tuple[dict[str, dict[str, Any]], int]:
-    """Every part in turn, so that none slows the next.
+    """Measure each part in turn, so that none slows the next.
+
+    Args:
+        cache: its disk is measured.
+        origin: URL of the storage; "": none is measured.
+        note: told what is measured next.
 
     Returns:
         For each part its figures (rates in bytes per second), or `{"error": why}`; and the exit code.
@@ -62,9 +66,7 @@ def measure(
     from p2pcache.io.host import host_facts
 
     def disk() -> dict[str, Any]:
-        nearest = host_facts.folder(
-            cache
-        ).nearest  # the agent makes its cache where there's none yet
+        nearest = host_facts.folder(cache).nearest  # the cache may not exist yet
         write, read = host_facts.disk_speed(nearest)
         return {"write": round(write), "read": round(read), "dir": str(nearest)}
 
@@ -75,7 +77,7 @@ def measure(
     def storage() -> dict[str, Any]:
         speed = parts.origin_speed(origin)
         return {
-            "url": settings_files.redacted(origin), "first_byte_s": round(speed.first_byte_s, 4),
+            "url": redacted(origin), "first_byte_s": round(speed.first_byte_s, 4),
             "one_connection": round(speed.one), "connections": parts.READERS, "many": round(speed.many),
         }  # fmt: skip
 
@@ -97,18 +99,18 @@ def measure(
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> list[str]:
-    """A table for people."""
+    """Return a table for people, from the figures of `measure`."""
     found = []
     for name, part in figures.items():
         if "error" in part:
             found.append(f"{name:9}{clean(part['error'])}")
             continue
-        found.append(f"{name:9}{clean(_words(name, part))}")
+        found.append(f"{name:9}{clean(_describe(name, part))}")
     return found
 
 
-def _words(name: str, part: dict[str, Any]) -> str:
-    """One part's figures in a line."""
+def _describe(name: str, part: dict[str, Any]) -> str:
+    """Say the figures of one part in a line."""
     if name == "disk":
         written, read = _rate(part["write"]), _rate(part["read"])
         return f"{written} written until durable, {read} read, in {part['dir']}"

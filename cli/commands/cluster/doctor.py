@@ -1,4 +1,4 @@
-"""`p2pcache doctor`: the first thing to run. Measures this node, says what is wrong and what to do."""
+"""`doctor`: examine this node; say what is wrong and what to do."""
 
 import os
 from collections.abc import Sequence
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import click
 
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.cli.commands.cluster.doctor_facts import Node, examine, trouble
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.connect import local_socket
-from p2pcache.cli.support.options import Command, config_option, json_option
+from p2pcache.cli.support.doctor_facts import Node, examine, trouble
+from p2pcache.cli.support.options import DIR, FILE, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
-from p2pcache.cli.support.param_types import DIR, FILE
-from p2pcache.cli.support.settings import ClientSettings
-from p2pcache.core.host import diagnosis as think
+from p2pcache.core.host import diagnosis
 from p2pcache.core.host.diagnosis import Fact, Finding
 from p2pcache.errors import P2PCacheError
 from p2pcache.io import config as settings_files
@@ -49,8 +48,8 @@ def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | 
         facts = examine(_node(agent, config, flags))
     except P2PCacheError as error:
         facts = {"settings": trouble(error)}
-    findings = think.examine(facts)
-    code = think.worst(findings)
+    findings = diagnosis.examine(facts)
+    code = diagnosis.worst(findings)
     if as_json:
         emit_document({"code": code, "findings": [f._asdict() for f in findings]})
     else:
@@ -59,6 +58,7 @@ def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | 
 
 
 def _node(agent: str | None, config: str | None, flags: dict[str, str | None]) -> Node:
+    """Return the node to examine, by its agent's settings."""
     file = settings_files.read_file(settings_files.find_file(config, os.environ))
     settings = settings_files.load(AgentSettings, "agent", file=file, flags=flags).settings
     client = settings_files.load(ClientSettings, "client", file=file, flags={"agent": agent})

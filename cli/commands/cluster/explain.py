@@ -1,22 +1,22 @@
-"""`explain`: what a pull waits for, or where its time went."""
+"""`explain`: say what a pull waits for, or where its time went."""
 
 from typing import Any
 
 import click
 
-from p2pcache.cli.commands.cluster.fleet import governor
-from p2pcache.cli.commands.cluster.history import result
-from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.describe import governor_lines, history_result
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
-from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.host.pull_timeline import PHASES
 from p2pcache.core.swarm.snapshot import WAITS
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import Ref
 
-BAR = 30  # characters of the longest phase
-PEERS = 8  # shown; --json has more
+BAR_WIDTH = 30  # characters, for the longest phase
+SHOWN_PEERS = 8  # --json has all
 
 
 @click.command(cls=Command)
@@ -44,7 +44,7 @@ def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
     if found.get("now"):
         lines += _running(found["now"])
     elif found.get("last"):
-        lines += [f"the last pull that ended: {result(found['last'])}", *_here(found)]
+        lines += [f"the last pull that ended: {history_result(found['last'])}", *_here(found)]
     if found.get("report"):
         lines += ["", *_report(found["report"])]
     for line in lines:
@@ -52,7 +52,10 @@ def explain(ref: str, as_json: bool, loaded: Loaded) -> None:
 
 
 def _here(found: dict[str, Any]) -> list[str]:
-    """What there is now, if that isn't all of it: a process that was killed wrote no end down."""
+    """Say how much of the model is here now, unless it is complete.
+
+    The last pull that ended need not be the last one: a killed process writes no end down.
+    """
     kept = found.get("here")
     if not kept:
         gone = "here" in found and not found["last"]["code"]
@@ -66,14 +69,14 @@ def _here(found: dict[str, Any]) -> list[str]:
 
 
 def _running(now: dict[str, Any]) -> list[str]:
-    """A pull at this moment."""
+    """Describe a running pull."""
     done, total = int(now.get("bytes_done", 0)), int(now.get("bytes_total", 0))
     left = now.get("eta_s")
     lines = [
         f"running: {format_bytes(done)} of {format_bytes(total)}, {format_bytes(now.get('rate', 0))}/s"
         + (f", {format_duration(left)} left" if left is not None else ""),
         f"waits for: {now.get('waits', '?')}",
-        *(f"governor: {text}" for text in governor(now.get("governor", {}))),
+        *(f"governor: {text}" for text in governor_lines(now.get("governor", {}))),
     ]
     if "runs" not in now:
         return lines
@@ -88,8 +91,8 @@ def _running(now: dict[str, Any]) -> list[str]:
     lines += ["", *_peers(now["peers"])] if now["peers"] else ["peers: none"]
     lines += [
         "",
-        *_flying("asked of peers", now["requests"]),
-        *_flying("read from storage", now["reads"]),
+        *_in_flight("asked of peers", now["requests"]),
+        *_in_flight("read from storage", now["reads"]),
     ]
     for one in now["stuck"]:
         lines += ["", f"run {one['run']}, since the pull began:"]
@@ -99,7 +102,7 @@ def _running(now: dict[str, Any]) -> list[str]:
 
 def _peers(peers: list[dict[str, Any]]) -> list[str]:
     lines = ["PEER              ADDRESS                     RATE  HAS  ASKED  LOAD"]
-    for peer in peers[:PEERS]:
+    for peer in peers[:SHOWN_PEERS]:
         rate = "-" if peer["rate"] is None else f"{format_bytes(peer['rate'])}/s"
         state = (
             "  slow" if peer["slow"] else f"  rests {peer['rests_s']} s" if peer["rests_s"] else ""
@@ -109,10 +112,13 @@ def _peers(peers: list[dict[str, Any]]) -> list[str]:
             f"{peer['node']:16}  {peer['address']:21} {rate:>10} {peer['useful']:>4} {peer['asked']:>6} "
             f"{peer['load']:>5}{state}"
         )
-    return [*lines, f".. and {len(peers) - PEERS} more"] if len(peers) > PEERS else lines
+    return (
+        [*lines, f".. and {len(peers) - SHOWN_PEERS} more"] if len(peers) > SHOWN_PEERS else lines
+    )
 
 
-def _flying(title: str, some: list[dict[str, Any]]) -> list[str]:
+def _in_flight(title: str, some: list[dict[str, Any]]) -> list[str]:
+    """Describe the requests or reads in flight by their oldest."""
     if not some:
         return []
     oldest = some[0]
@@ -123,14 +129,14 @@ def _flying(title: str, some: list[dict[str, Any]]) -> list[str]:
 
 
 def _report(report: dict[str, Any]) -> list[str]:
-    """Where the time went."""
+    """Describe where the time of a pull went."""
     longest = max((phase["seconds"] for phase in report["phases"]), default=0.0) or 1.0
     lines = [f"time to ready: {report['seconds']:.2f} s"]
     for phase in report["phases"]:
-        bar = "#" * round(BAR * phase["seconds"] / longest)
+        bar = "#" * round(BAR_WIDTH * phase["seconds"] / longest)
         what = PHASES.get(phase["phase"], "")
         lines.append(
-            f"  {phase['phase']:11}{phase['seconds']:9.2f} s  {bar:{BAR}}  {what}".rstrip()
+            f"  {phase['phase']:11}{phase['seconds']:9.2f} s  {bar:{BAR_WIDTH}}  {what}".rstrip()
         )
     moved = {name: int(report[f"bytes_{name}"]) for name in ("peers", "origin", "local")}
     lines.append(

@@ -1,11 +1,13 @@
-"""`history`: what ended on this node."""
+"""`history`: list what ended on this node."""
 
 import time
 from typing import Any
 
 import click
 
-from p2pcache.cli.support.connect import Loaded, cache_or_agent, client_options
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.describe import history_result
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import emit_document, table
 from p2pcache.core.units import format_bytes, format_duration
@@ -42,6 +44,7 @@ def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    """Return one line of the table."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["ended"]))
     rate = (
         f"{format_bytes(row['rate'])}/s"
@@ -53,13 +56,5 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     size = format_bytes(row["bytes"]) if row["bytes"] else "-"
     return (
         when, row["action"], row["ref"] or "-", size, format_duration(row["seconds"]), rate, share,
-        result(row),
+        history_result(row),
     )  # fmt: skip
-
-
-def result(row: dict[str, Any]) -> str:
-    """How it ended: `done`, or the exit code and why."""
-    if not row["code"]:
-        return "done"
-    times = f" ({row['times']} times)" if row["times"] > 1 else ""
-    return f"exit {row['code']}{times}: {row['message']}"

@@ -1,4 +1,4 @@
-"""`p2pcache ca`: a small certificate authority, for clusters in mTLS mode."""
+"""`ca`: make certificates for a cluster in mTLS mode, as a small certificate authority."""
 
 from pathlib import Path
 from typing import cast

@@ -1,4 +1,4 @@
-"""`p2pcache token`: make and read clients' tokens."""
+"""`token`: make and read the tokens of clients."""
 
 import getpass
 import os
@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 
 import click
 
-from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.options import FILE, Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.cli.support.param_types import FILE
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.tokens import Scope, Token
 from p2pcache.core.units import format_duration, parse_duration
@@ -19,7 +18,7 @@ from p2pcache.errors import UsageError
 from p2pcache.io.http.client import read_token
 from p2pcache.io.security.cluster_key import read_cluster_key
 
-ID_BYTES = 4  # tells tokens of one name apart in the audit log; it isn't a secret
+ID_BYTES = 4  # tells tokens of one name apart in the audit log; no secret
 
 
 @click.group()
@@ -63,7 +62,7 @@ def create(scope: str, namespaces: tuple[str, ...], expires: str, name: str, key
     )  # fmt: skip
     emit(tokens.sign(key, made))
     if not sys.stdout.isatty():
-        note(f"note: {_words(made)}")
+        note(f"note: {_describe(made)}")
 
 
 @token.command("show", cls=Command)
@@ -98,11 +97,12 @@ def show(file: str, key_file: str, as_json: bool) -> None:
             "checked": bool(key_file),
         })  # fmt: skip
         return
-    emit(clean(_words(found)))
+    emit(clean(_describe(found)))
     emit("signature: good" if key_file else "signature: not checked (--key-file)")
 
 
-def _words(made: Token) -> str:
+def _describe(made: Token) -> str:
+    """Say in one line what a token allows, and until when."""
     until = datetime.fromtimestamp(made.expires, UTC)
     left = made.expires - time.time()
     state = f"{format_duration(left)} left" if left > 0 else "expired"
@@ -111,6 +111,7 @@ def _words(made: Token) -> str:
 
 
 def _environment_key() -> str:
+    """Return the path of the key file that the environment names."""
     path = os.environ.get("P2PCACHE_TOKEN_KEY_FILE") or os.environ.get("P2PCACHE_CLUSTER_KEY_FILE")
     if not path:
         raise UsageError(
@@ -121,7 +122,7 @@ def _environment_key() -> str:
 
 
 def _login() -> str:
-    """Who runs this; a container's user may have no name."""
+    """Return the user's name; a container's user may have none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -129,5 +130,5 @@ def _login() -> str:
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    """As given, each once; with `*` nothing else says more."""
+    """Return each name once, in their order; `*` alone if it is among them."""
     return (tokens.EVERY,) if tokens.EVERY in names else tuple(dict.fromkeys(names))

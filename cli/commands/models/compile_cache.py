@@ -1,4 +1,4 @@
-"""`p2pcache compile-cache`: what an engine has compiled, restored before its start and saved after it."""
+"""`compile-cache`: restore what an engine has compiled before its start, and save it afterwards."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from typing import Any
 import click
 import msgspec
 
-from p2pcache.cli.support.connect import Loaded, client_options, find_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit_document, emit_json, note
-from p2pcache.cli.support.param_types import REF
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import NotFound, P2PCacheError, TimedOut
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PAIR = "NAME=VALUE"
 
 
@@ -28,12 +28,13 @@ def compile_cache(ctx: click.Context) -> None:
     says what it is valid for: engine, torch, GPU, driver, model and so on. It holds programs, so it is
     taken only from namespaces that are named in compile_cache_namespaces, of the agent and of this client.
     """
-    # What was said in front of all commands (--agent, --config) is for those below, too.
+    # --agent and --config in front of all commands hold for these commands, too.
     given = dict(ctx.default_map or {})
     ctx.default_map = dict.fromkeys(("key", "restore", "save"), given)
 
 
 def _key_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the options that make the key."""
     for option in (
         click.option("--namespace", default="", metavar="NS",
                      help="Where caches are kept [default: beside the model]."),
@@ -111,10 +112,10 @@ def restore(
         elif not quiet:
             note(f"note: no compile cache, the engine will compile: {clean(error)}")
         return
-    told = (
+    text = (
         f"restored {done.ref.short}" if done.done else f"{directory} holds {done.ref.short} already"
     )
-    _tell(done, told, "restored", as_json=as_json, quiet=quiet)
+    _report(done, text, "restored", as_json=as_json, quiet=quiet)
 
 
 @compile_cache.command("save", cls=Command)
@@ -147,25 +148,25 @@ def save(
             ref, directory, engine=engine, fields=_pairs(fields), extra=_pairs(extras),
             namespace=namespace, replace=replace, here=here,
         )  # fmt: skip
-    told = f"saved {done.ref.short}" if done.done else f"{done.ref.short} is stored already"
-    _tell(done, told, "saved", as_json=as_json, quiet=quiet)
+    text = f"saved {done.ref.short}" if done.done else f"{done.ref.short} is stored already"
+    _report(done, text, "saved", as_json=as_json, quiet=quiet)
 
 
 @contextmanager
 def _here(loaded: Loaded) -> Iterator[Any]:
-    """The agent, or one of our own while the block lasts; and what is trusted."""
-    from p2pcache.loader.resolve import Here
+    """Yield the agent, or one of our own while the block lasts, with the namespaces that we trust."""
+    from p2pcache.loader.resolve import NodeAgent
 
     settings = loaded.settings
     client = find_agent(loaded)
     if client is not None:
         models = Path(settings.models_dir) if settings.models_dir else None
-        yield Here(client, models, settings.origin, settings.compile_cache_namespaces)
+        yield NodeAgent(client, models, settings.origin, settings.compile_cache_namespaces)
         return
     from p2pcache.cli.standalone.embedded import agent_alone
 
     with agent_alone(loaded) as own:
-        yield Here(own, None, settings.origin, settings.compile_cache_namespaces)
+        yield NodeAgent(own, None, settings.origin, settings.compile_cache_namespaces)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
@@ -178,7 +179,8 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _tell(done: Any, text: str, verb: str, *, as_json: bool, quiet: bool) -> None:
+def _report(done: Any, text: str, verb: str, *, as_json: bool, quiet: bool) -> None:
+    """Print how a restore or a save ended; `verb` names the field that is true if it did anything."""
     if as_json:
         emit_json({
             "event": "done", "ref": done.ref.short, verb: done.done, "files": done.files,

@@ -1,27 +1,21 @@
-"""`pull` and `verify`: the commands that wait for bytes."""
+"""`pull`: fetch a model and print its directory."""
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from p2pcache.cli.support.connect import (
-    Loaded,
-    Wish,
-    cache_or_agent,
-    client_options,
-    find_agent,
-    need_agent,
-)
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
+from p2pcache.cli.support.connect import find_agent, need_agent
+from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
-from p2pcache.cli.support.param_types import DIR, REF
-from p2pcache.cli.support.progress import Event, Reporter, make_reporter, peer_share
+from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
-from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
+from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import Events
 
@@ -95,16 +89,16 @@ def pull(
             raise click.UsageError(
                 "--tensors goes with none of --to, --include, --exclude, --force-generation"
             )
-        _bring(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
+        _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
-    wish = Wish(force_generation, include, exclude, background)
-    with _pulling(loaded, wanted, wish, quiet=quiet) as (events, linger):
+    options = PullOptions(force_generation, include, exclude, background)
+    with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         done = follow(events, reporter)
-        tree = _tree(loaded, done)
+        tree = _directory(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, _pull_summary(wanted, done))
+        reporter.done(done, _summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -112,65 +106,37 @@ def pull(
                 f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
             )
         if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
-            linger(str(done["digest"]))  # what was here before was handed on then
-
-
-@click.command(cls=Command)
-@click.argument("ref", type=REF)
-@json_option
-@quiet_option
-@client_options("cache_dir")
-def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
-    """Prove every byte of a model again.
-
-    Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
-    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good.
-
-    Examples:
-      p2pcache verify team/llama:v3
-    """
-    wanted = Ref.parse(ref)
-    with cache_or_agent(loaded) as client:
-        reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
-        done = follow(client.verify(str(wanted)), reporter)
-        bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
-        if not bad + missing:
-            reporter.done(done, _verify_summary(wanted, done))
-            return
-        if as_json:
-            reporter.update(done)
-    found = [f"{bad} bad (dropped)"] if bad else []
-    found += [f"{missing} missing"] if missing else []
-    raise IntegrityError(
-        f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
-    )
+            linger(str(done["digest"]))  # a pull that fetched nothing has nothing new to hand on
 
 
 @contextmanager
-def _pulling(
-    loaded: Loaded, ref: Ref, wish: Wish, *, quiet: bool
+def _pull_events(
+    loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> "Iterator[tuple[Events, Linger]]":
-    """The events of a pull, and what to do for the swarm before leaving (a daemon stays anyway)."""
+    """Yield the events of a pull, and a call that serves the swarm before this process ends.
+
+    With an agent the call does nothing: the agent stays.
+    """
     client = find_agent(loaded)
     if client is not None:
-        yield client.pull(str(ref), **wish._asdict()), lambda _digest: None
+        yield client.pull(str(ref), **options._asdict()), lambda _digest: None
         return
     from p2pcache.cli.standalone.embedded import pull_alone
 
-    with pull_alone(loaded, ref, wish, quiet=quiet) as alone:
+    with pull_alone(loaded, ref, options, quiet=quiet) as alone:
         yield alone
 
 
-def _bring(
+def _pull_tensors(
     loaded: Loaded, ref: Ref, tensors: tuple[str, ...], *, as_json: bool, quiet: bool
 ) -> None:
-    """`--tensors`: chunks into the agent's cache."""
+    """Bring the chunks of --tensors into the agent's cache."""
     client = need_agent(loaded)
-    from p2pcache.loader.prefetch import bring
+    from p2pcache.loader.prefetch import prefetch_tensors
 
     base = loaded.settings.models_dir
     reporter = make_reporter(f"pulling tensors of {ref}", as_json=as_json, quiet=quiet)
-    events = bring(client, ref, tensors, models_dir=Path(base) if base else None)
+    events = prefetch_tensors(client, ref, tensors, models_dir=Path(base) if base else None)
     done = follow(events, reporter)
     size = format_bytes(done["bytes"])
     reporter.done(done, (
@@ -179,18 +145,8 @@ def _bring(
     ))  # fmt: skip
 
 
-def follow(events: Events, reporter: Reporter) -> Event:
-    """Feed the reporter; returns the `done` event, which the caller reports when its own part is done."""
-    with closing(reporter), closing(events):
-        for event in events:
-            if event["event"] == "done":
-                return event
-            reporter.update(event)
-    raise P2PCacheError("the agent ended without a last event")
-
-
-def _tree(loaded: Loaded, done: Event) -> Path:
-    """The model's directory as this process sees it."""
+def _directory(loaded: Loaded, done: Event) -> Path:
+    """Return the model's directory as this process sees it; the agent must not name one outside its models."""
     relative = PurePosixPath(str(done.get("path", "")))
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:
         raise P2PCacheError(f"the agent named a strange path: {str(relative)!r}")
@@ -206,19 +162,14 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
             f"the model is complete, but its directory {tree} isn't visible here; "
             "set P2PCACHE_MODELS_DIR to where the agent's models directory is mounted"
         )
-    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links; the user named this path
+    target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links
     if link and not quiet:
         note(_LINK_WARNING.format(mode=link))
     materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice
     return target
 
 
-def _verify_summary(ref: Ref, done: Event) -> str:
-    size, seconds = format_bytes(done["bytes"]), format_duration(float(done.get("seconds", 0)))
-    return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"
-
-
-def _pull_summary(ref: Ref, done: Event) -> str:
+def _summary(ref: Ref, done: Event) -> str:
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:

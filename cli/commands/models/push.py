@@ -1,4 +1,4 @@
-"""`push`: a directory becomes a model in storage."""
+"""`push`: store a directory as a model."""
 
 import time
 from collections.abc import Callable
@@ -7,21 +7,22 @@ from pathlib import Path
 
 import click
 
-from p2pcache.cli.standalone.upload import Straight, Target, ThroughAgent
+from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.background import Watched
-from p2pcache.cli.support.connect import Loaded, client_options, find_agent
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import find_agent
+from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
-from p2pcache.cli.support.param_types import DIR, REF
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import Progress
 from p2pcache.io.files.push_upload import indexed
 
-WAITING_S = 3.0  # as a pull: silence for longer looks like a fault
-TELL_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
+WAITING_S = 3.0  # as for a pull: longer silence looks like a fault
+EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
 
 
 @click.command(cls=Command)
@@ -59,17 +60,17 @@ def push(
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
     wanted = Ref.parse(ref)
-    if not directory.strip():  # an unset variable; Path would take it for the directory we are in
+    if not directory.strip():  # an unset variable; to Path it means the current directory
         raise UsageError("the directory is empty text; say '.' for this one")
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
     client = find_agent(loaded)
-    target: Target = ThroughAgent(client) if client else Straight(loaded.settings.origin)
+    target: PushTarget = AgentPush(client) if client else DirectPush(loaded.settings.origin)
     reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
     began = time.monotonic()
     with closing(reporter):
         _check(target, wanted, reporter)
-        found = indexed(Path(directory), _telling(reporter))
+        found = indexed(Path(directory), _index_progress(reporter))
         done = target.push(wanted, found, reporter, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
@@ -77,27 +78,31 @@ def push(
         emit(f"{wanted.short}@blake3:{found.layout.digest}")
 
 
-def _check(target: Target, ref: Ref, reporter: Reporter) -> None:
-    """Fail now rather than after an hour of hashing, and say what takes long until then."""
+def _check(target: PushTarget, ref: Ref, reporter: Reporter) -> None:
+    """Check that the target answers, and report every few seconds that we wait for it.
+
+    A push fails here rather than after an hour of hashing.
+    """
     work = Watched[None](lambda _: target.check(ref))
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for _ in work.progress():
         now = time.monotonic()
-        if now - told >= WAITING_S:
-            told = now
+        if now - reported >= WAITING_S:
+            reported = now
             waiting = {"event": "waiting", "for": target.place, "seconds": round(now - began, 1)}
             known = {"trouble": trouble} if (trouble := target.trouble) else {}
             reporter.update({**waiting, **known})
     work.result()
 
 
-def _telling(reporter: Reporter) -> Callable[[Progress], None]:
+def _index_progress(reporter: Reporter) -> Callable[[Progress], None]:
+    """Return a callback that reports the progress of hashing, four times a second at most."""
     due = 0.0
 
     def tell(progress: Progress) -> None:
         nonlocal due
         if time.monotonic() >= due:
-            due = time.monotonic() + TELL_EVERY_S
+            due = time.monotonic() + EVENT_EVERY_S
             reporter.update({
                 "event": "progress", "phase": "index",
                 "bytes_done": progress.bytes_done, "bytes_total": progress.bytes_total,

@@ -1,23 +1,23 @@
-"""`warm`: models on nodes before anybody asks for them there."""
+"""`warm`: fetch a model before anybody asks for it, here or on several nodes."""
 
 import time
 from typing import Any
 
 import click
 
-from p2pcache.cli.commands.models.pull import follow
-from p2pcache.cli.support.connect import Loaded, client_options, need_agent
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note, table
-from p2pcache.cli.support.param_types import REF
-from p2pcache.cli.support.progress import make_reporter
+from p2pcache.cli.support.progress import follow, make_reporter
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient, Json
 
-LOOK_S = 1.0  # how often the cluster is looked at while all of it is waited for
-_SAID = {
+LOCATE_EVERY_S = 1.0  # between questions to the tracker while --wait waits for other nodes
+_STATES = {
     "started": "warming {ref}: {size}, behind all pulls; `p2pcache ps` shows it",
     "getting": "{ref}: {size}, is on its way to this node already",
     "had": "{ref}: already here, {size}",
@@ -58,7 +58,7 @@ def warm(
     wanted = Ref.parse(ref)
     client = need_agent(loaded)
     if replicas:
-        _everywhere(client, wanted, replicas, wait=wait, as_json=as_json, quiet=quiet)
+        _warm_replicas(client, wanted, replicas, wait=wait, as_json=as_json, quiet=quiet)
         return
     began = client.warm(str(wanted))
     if wait:
@@ -68,16 +68,21 @@ def warm(
     elif as_json:
         emit_document(began)
     elif not quiet:
-        text = _SAID.get(str(began.get("state")), _SAID["started"])
+        text = _STATES.get(str(began.get("state")), _STATES["started"])
         emit(clean(text.format(ref=wanted, size=format_bytes(began.get("bytes", 0)))))
 
 
-def _everywhere(
+def _warm_replicas(
     client: AgentClient, ref: Ref, replicas: int, *, wait: bool, as_json: bool, quiet: bool
 ) -> None:
-    """--replicas: what the tracker did, and its exit code."""
-    told = client.warm(str(ref), replicas)
-    rows = [row for row in told.get("nodes", ()) if isinstance(row, dict)]
+    """Let the tracker warm the model on other nodes, print what it did, and fail if that isn't enough.
+
+    Raises:
+        Unreachable: with `wait`, nodes that were to have the model ended without it.
+        P2PCacheError: fewer than `replicas` nodes have or get it, by the first refusal.
+    """
+    answer = client.warm(str(ref), replicas)
+    rows = [row for row in answer.get("nodes", ()) if isinstance(row, dict)]
     if not as_json and not quiet:
         cells = [
             (
@@ -88,23 +93,23 @@ def _everywhere(
         ]  # fmt: skip
         table(("NODE", "NAME", "RACK", "SITE", "STATE"), cells)
     if wait:
-        told["complete"] = _await(client, ref, told, quiet=quiet or as_json)
+        answer["complete"] = _wait_for_nodes(client, ref, answer, quiet=quiet or as_json)
     if as_json:
-        emit_document(told)
-    if wait and told["complete"] < min(replicas, told["have"]):
+        emit_document(answer)
+    if wait and answer["complete"] < min(replicas, answer["have"]):
         raise Unreachable(
-            f"{ref}: only {told['complete']} of {told['have']} nodes ended up with it; "
+            f"{ref}: only {answer['complete']} of {answer['have']} nodes ended up with it; "
             "`p2pcache history --failed` on the others says why"
         )
-    if told["have"] < replicas:
-        raise _short(ref, replicas, told, rows)
+    if answer["have"] < replicas:
+        raise _too_few(ref, replicas, answer, rows)
 
 
-def _await(client: AgentClient, ref: Ref, told: Json, *, quiet: bool) -> int:
-    """Look at the cluster until enough nodes are complete, or nobody is getting it; how many are."""
-    enough = min(int(told["replicas"]), int(told["have"]))
+def _wait_for_nodes(client: AgentClient, ref: Ref, answer: Json, *, quiet: bool) -> int:
+    """Wait until enough nodes are complete, or no node fetches any more; return how many are complete."""
+    enough = min(int(answer["replicas"]), int(answer["have"]))
     reporter = make_reporter(f"warming {ref}", as_json=False, quiet=quiet)
-    at_digest = str(ref._replace(digest=told["digest"]))  # the tag may move on meanwhile
+    at_digest = str(ref._replace(digest=answer["digest"]))  # the tag may move meanwhile
     try:
         while True:
             found = client.locate(at_digest)
@@ -112,12 +117,12 @@ def _await(client: AgentClient, ref: Ref, told: Json, *, quiet: bool) -> int:
                 (float(n.get("share", 0)) for n in found.get("nodes", ())), reverse=True
             )
             complete = sum(bool(n.get("complete")) for n in found.get("nodes", ()))
-            size = int(told.get("bytes", 0))
+            size = int(answer.get("bytes", 0))
             done = int(sum(shares[:enough]) * size)
             reporter.update({"event": "progress", "bytes_done": done, "bytes_total": enough * size})
             if complete >= enough or not found.get("getting"):
                 break
-            time.sleep(LOOK_S)
+            time.sleep(LOCATE_EVERY_S)
     finally:
         reporter.close()
     if not quiet:
@@ -125,9 +130,9 @@ def _await(client: AgentClient, ref: Ref, told: Json, *, quiet: bool) -> int:
     return complete
 
 
-def _short(ref: Ref, replicas: int, told: Json, rows: list[dict[str, Any]]) -> P2PCacheError:
-    """Why fewer nodes than were asked for have it or get it."""
-    text = f"{told['have']} of {replicas} nodes have {ref} or get it"
+def _too_few(ref: Ref, replicas: int, answer: Json, rows: list[dict[str, Any]]) -> P2PCacheError:
+    """Return the error that says why fewer than `replicas` nodes have the model or get it."""
+    text = f"{answer['have']} of {replicas} nodes have {ref} or get it"
     refused = [row for row in rows if row.get("code")]
     if refused:
         first = refused[0]
@@ -136,6 +141,6 @@ def _short(ref: Ref, replicas: int, told: Json, rows: list[dict[str, Any]]) -> P
         return from_code(
             int(first["code"]), clean(f"{text}; {who}{others}: {first.get('message')}")
         )
-    older = told.get("older")
+    older = answer.get("older")
     why = f", and {older} of an older release can't be told" if older else ""
     return NotFound(f"{text}: the cluster has no more{why}; add nodes, or ask for fewer")

@@ -1,4 +1,4 @@
-"""`completion`: scripts for bash, zsh and fish, and what they ask for."""
+"""`completion`: print a shell's completion script, and answer the questions of these scripts."""
 
 import os
 
@@ -15,7 +15,7 @@ from p2pcache.cli.support.output import emit
 
 VARIABLE = "_P2PCACHE_COMPLETE"  # click answers the shell's questions when this is set
 
-# click's own takes bash's words, and for bash a ":" parts words: no ref could be completed behind it.
+# click's own script uses bash's words. Bash ends a word at ":", so nothing in a ref behind it would be completed.
 _BASH = r"""\
 %(complete_func)s() {
     local type value response line="${COMP_LINE:0:COMP_POINT}" before=""
@@ -38,14 +38,14 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """As click's, by the whole line up to the cursor."""
+    """click's completion for bash, from the whole line up to the cursor."""
 
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The arguments before the word that is typed, and that word."""
+        """Return the arguments before the word that is typed, and this word."""
         line = os.environ.get("COMP_LINE")
-        if line is None:  # a script of an older release asks
+        if line is None:  # the script of an older release
             return super().get_completion_args()
         words = split_arg_string(line)
         incomplete = words.pop() if words and not line[-1].isspace() else ""
@@ -57,7 +57,8 @@ add_completion_class(Bash)
 
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Print a shell's completion script.
 
     Commands, options, paths, and the refs of the agent's cache.
@@ -67,8 +68,7 @@ def completion(shell: str) -> None:
       p2pcache completion zsh > "${fpath[1]}/_p2pcache"
       p2pcache completion fish > ~/.config/fish/completions/p2pcache.fish
     """
-    from p2pcache.cli.main import cli
-
     kind = get_completion_class(shell)
     assert kind is not None
-    emit(kind(cli, {}, "p2pcache", VARIABLE).source().rstrip())
+    program = ctx.find_root().command
+    emit(kind(program, {}, "p2pcache", VARIABLE).source().rstrip())

@@ -1,4 +1,4 @@
-"""`config show` and `config check`."""
+"""`config`: show or check the settings."""
 
 import os
 from collections.abc import Callable
@@ -10,21 +10,21 @@ import click
 import msgspec
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note, table
-from p2pcache.cli.support.settings import ClientSettings
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
 from p2pcache.io.http import server
 from p2pcache.io.http.client import AgentClient
 from p2pcache.tracker.settings import TrackerSettings
 
-ROOMS: dict[str, type[msgspec.Struct]] = {
+SECTIONS: dict[str, type[msgspec.Struct]] = {
     "client": ClientSettings,
     "agent": AgentSettings,
     "tracker": TrackerSettings,
 }
-# Variables that others than the three rooms read, so `config check` doesn't call them unknown.
+# Variables that no settings class reads, and `config check` knows all the same.
 OTHER_VARIABLES = {"P2PCACHE_CONFIG", "P2PCACHE_DEBUG"}
 OTHER_PREFIXES = ("P2PCACHE_S3_",)
 
@@ -37,13 +37,13 @@ def config(ctx: click.Context) -> None:
     Flags beat the environment (P2PCACHE_*), which beats the file (--config, P2PCACHE_CONFIG or
     /etc/p2pcache/config.toml), which beats the defaults.
     """
-    # What was said in front of all commands (--config) is for those below, too.
+    # --config in front of all commands holds for these commands, too.
     given = dict(ctx.default_map or {})
     ctx.default_map = dict.fromkeys(("show", "check"), given)
 
 
 @config.command(cls=Command)
-@click.argument("section", type=click.Choice(tuple(ROOMS)), required=False)
+@click.argument("section", type=click.Choice(tuple(SECTIONS)), required=False)
 @json_option
 @config_option
 def show(section: str | None, as_json: bool, config: str | None) -> None:
@@ -56,7 +56,7 @@ def show(section: str | None, as_json: bool, config: str | None) -> None:
       p2pcache config show agent --json | jq -r .agent.cache_dir.value
     """
     file = settings_files.read_file(settings_files.find_file(config, os.environ))
-    shown = {name: _values(name, file) for name in ROOMS if section in (None, name)}
+    shown = {name: _values(name, file) for name in SECTIONS if section in (None, name)}
     if as_json:
         emit_document(shown)
         return
@@ -80,33 +80,33 @@ def check(config: str | None) -> None:
     """
     path = settings_files.find_file(config, os.environ)
     file = settings_files.read_file(path)
-    settings_files.check_sections(file, ROOMS)
-    for name in ROOMS:
-        _plausible(name, file)
-    for variable in settings_files.unknown_variables(os.environ, ROOMS):
+    settings_files.check_sections(file, SECTIONS)
+    for name in SECTIONS:
+        _check_section(name, file)
+    for variable in settings_files.unknown_variables(os.environ, SECTIONS):
         if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
             note(f"note: no setting reads the variable {clean(variable)}")
     emit(f"{path or 'no file'}: ok")
 
 
-def _plausible(room: str, file: settings_files.ConfigFile) -> None:
-    """What a daemon would refuse at its start, without asking anybody: addresses, URLs, shares.
+def _check_section(name: str, file: settings_files.ConfigFile) -> None:
+    """Check the forms of addresses, URLs and shares, as a daemon does at its start. Asks nobody.
 
     Raises:
-        UsageError: with the place of the setting.
+        UsageError: a value has the wrong form; the message begins with its source.
     """
-    settings, sources = settings_files.load(ROOMS[room], room, file=file)
+    settings, sources = settings_files.load(SECTIONS[name], name, file=file)
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
-        if field not in _FORMS or value in ("", None):
+        if field not in _CHECKS or value in ("", None):
             continue
         try:
-            _FORMS[field](value)
+            _CHECKS[field](value)
         except UsageError as error:
             says = str(error).removeprefix(f"{field} ")
-            raise UsageError(f"{sources[field]}: [{room}] {field}: {says}") from None
+            raise UsageError(f"{sources[field]}: [{name}] {field}: {says}") from None
         except P2PCacheError:
-            continue  # a mount or a profile that this machine may lack: not a matter of form
+            continue  # this machine may lack a mount or a profile; the form is right
 
 
 def _tracker_url(value: str) -> None:
@@ -145,7 +145,7 @@ def _label(setting: str, value: str) -> None:
     check_label(setting, value)
 
 
-_FORMS: dict[str, Callable[[Any], object]] = {
+_CHECKS: dict[str, Callable[[Any], object]] = {
     "listen": server.parse_listen, "advertise": _advertise, "api_listen": server.parse_listen,
     "health_listen": server.parse_listen, "tracker": _tracker_url, "origin": _origin_url,
     **{setting: partial(_label, setting) for setting in ("rack", "site", "node_name")},
@@ -154,7 +154,8 @@ _FORMS: dict[str, Callable[[Any], object]] = {
 
 
 def _values(name: str, file: settings_files.ConfigFile) -> dict[str, dict[str, Any]]:
-    settings, sources = settings_files.load(ROOMS[name], name, file=file)
+    """Return value and source of each setting of a section."""
+    settings, sources = settings_files.load(SECTIONS[name], name, file=file)
     return {
         field: {"value": _shown(getattr(settings, field)), "source": sources[field]}
         for field in settings.__struct_fields__

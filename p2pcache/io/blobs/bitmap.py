@@ -2,8 +2,8 @@
 
     magic "P2PHAVE1" | chunk count u32 | proved bytes u64 | BLAKE3 of header and bits (32 B) | bits
 
-Bit i of the blob's own chunk list is bit i%8 of byte i//8. Anything that doesn't check out is
-treated as no bitmap at all: the bytes are then proved again before anybody believes them.
+Bit i of the blob's own chunk list is bit i%8 of byte i//8. A damaged file counts as no bitmap: the
+blob's bytes are then proved again before they are used.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""One blob's file on this node: what is proved of it, and open handles to it."""
+"""One blob's file on this node: its proved chunks, and open handles to it."""
 
 import os
 from array import array
@@ -16,10 +16,10 @@ BLOCK_BYTES = 4096  # a file takes whole blocks; ten thousand one-byte files tak
 
 
 class OpenFile:
-    """An fd that is closed when its last holder lets go of it.
+    """An fd that is closed with its last reference.
 
-    The cache, every `ChunkSource` and every writer hold one; so an fd in use is never closed
-    or reused under its user, and idle ones don't pile up.
+    The cache, every `ChunkSource` and every writer refer to one. So an fd in use is never closed or
+    reused, and idle ones don't pile up.
     """
 
     __slots__ = ("fd",)
@@ -44,7 +44,7 @@ class ChunkSource(NamedTuple):
 
 
 class Owner(Protocol):
-    """Who wants to know about a blob's chunks (a `ModelStore`). Called under the pool's lock."""
+    """A model that a blob belongs to (`model_chunks.ModelStore`). Called under the pool's lock."""
 
     def blob_gained(self, number: int, positions: Iterable[int]) -> None:
         """Positions of the owner's blob `number` are proved now."""
@@ -57,9 +57,9 @@ class BlobFile:
     """State of one blob. All fields are guarded by the pool's lock.
 
     Positions count the blob's own chunk list. Invariants: `left` counts the zeros in `bits`;
-    a set bit means its bytes on disk matched their digest; a flag in `suspect` means bytes
-    lie there that nobody proved in this process, and such a position has no set bit and no
-    writer; a published file is never written.
+    a set bit means that the chunk's bytes on disk matched their digest; a flag in `suspect` means
+    that bytes lie there which this process hasn't proved, and that the position has no set bit
+    and no writer; a published file is never written.
     """
 
     __slots__ = (
@@ -78,12 +78,14 @@ class BlobFile:
         self.done_bytes = 0
         self.published = False
         self.on_disk = False
-        self.made = 0  # how often the partial file was created: another file each time
-        self.shown = False  # others may have this partial file open, and don't know what is proved
+        self.made = 0  # how often the partial file was created; each is another inode
+        self.shown = (
+            False  # engines may have this partial file open without knowing which chunks are proved
+        )
         self.allocated = 0  # bytes of disk that the file holds already
-        self.reserved = False  # promised: its missing space counts against other models
+        self.reserved = False  # its missing space counts against other models
         self.suspect: bytearray | None = None
-        self.dirty = False  # bits (or their absence) that no bitmap on disk tells yet
+        self.dirty = False  # the bitmap on disk is older than `bits`
         self.owners: list[tuple[Owner, int]] = []
 
     @property
@@ -100,19 +102,19 @@ class BlobFile:
         return self.digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]
 
     def set_bits(self, bits: bytearray) -> None:
-        """Replace all bits (from a bitmap, or all of a proved file)."""
+        """Replace all bits by those of a bitmap."""
         self.bits = bits
         self.left = bits.count(0)
         self.done_bytes = sum(n for n, bit in zip(self.lengths, bits, strict=True) if bit)
 
     def set_all(self) -> None:
-        """Every chunk is proved."""
+        """Mark every chunk as proved."""
         self.bits = bytearray(b"\x01") * len(self.lengths)
         self.left = 0
         self.done_bytes = self.size
 
     def gain(self, positions: Iterable[int]) -> None:
-        """Set bits and tell the owners."""
+        """Mark positions as proved, and call the owners."""
         fresh = [p for p in positions if not self.bits[p]]
         for p in fresh:
             self.bits[p] = 1
@@ -123,7 +125,7 @@ class BlobFile:
             owner.blob_gained(number, fresh)
 
     def lose(self, positions: Iterable[int]) -> None:
-        """Clear bits and tell the owners."""
+        """Mark positions as not proved, and call the owners."""
         gone = [p for p in positions if self.bits[p]]
         for p in gone:
             self.bits[p] = 0
@@ -145,7 +147,7 @@ class BlobFile:
         return [p for p, flag in enumerate(self.suspect) if flag]
 
     def clear_suspect(self, position: int) -> bool:
-        """Take a position's flag away; whether it was there."""
+        """Clear a position's suspect flag; returns whether it was set."""
         if self.suspect is None or not self.suspect[position]:
             return False
         self.suspect[position] = 0
@@ -169,7 +171,7 @@ class FileCache:
         self._capacity = capacity
 
     def get(self, blob_id: str, opener: Callable[[], int]) -> OpenFile:
-        """The blob's open file, opened by `opener` when it isn't there."""
+        """The blob's open file; `opener` opens it if it isn't cached."""
         file = self._files.get(blob_id)
         if file is not None:
             self._files.move_to_end(blob_id)
@@ -180,7 +182,7 @@ class FileCache:
         return file
 
     def drop(self, blob_id: str) -> None:
-        """Forget a file; it's closed when nobody else holds it."""
+        """Forget a file; it's closed with its last reference."""
         self._files.pop(blob_id, None)
 
     def clear(self) -> None:

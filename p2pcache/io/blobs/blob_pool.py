@@ -1,4 +1,4 @@
-"""All blobs of one cache dir: found, opened, proved again, demoted, kept in memory once each.
+"""All blobs of one cache dir: found, opened, removed, kept in memory once each.
 
 A blob is *missing*, *partial* (`partial/<hex>` and its bitmap `partial/<hex>.have`) or
 *published* (`blobs/<hex>`, read-only, with a proof record). Models share blobs, so this is the
@@ -8,7 +8,7 @@ one place that knows what is proved of them.
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -19,13 +19,11 @@ from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
 from p2pcache.io.disk.agent_db import Proof, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
-from p2pcache.io.disk.region_hash import proves
-from p2pcache.io.disk.syscalls import is_hole
 
 _OTHERS_READ = 0o004  # a partial file has no such bit unless it was visible under `models/`
 
 
-class Blobs:
+class BlobPool:
     """The pool of blobs. Thread-safe.
 
     Locks, in the order they may be taken: `maintenance` (long: flush, publish, remove, demote),
@@ -47,7 +45,7 @@ class Blobs:
         self._published = {n: size for n, size, _ in _blobs_in(folders.blobs)}
         self._partial = {n: held for n, _, held in _blobs_in(folders.partial)}
 
-    # Finding
+    # -- finding ---------------------------------------------------------------------------------
 
     def known(self) -> list[BlobFile]:
         """The blobs in memory."""
@@ -63,7 +61,7 @@ class Blobs:
             return blob
 
     def peek(self, blob_id: str, file: File) -> BlobFile:
-        """As `attach`, but not kept in memory: for a look at what lies around."""
+        """As `attach`, but a blob that no model uses isn't kept in memory."""
         with self.lock:
             return self._known.get(blob_id) or self._load(blob_id, file)
 
@@ -81,10 +79,20 @@ class Blobs:
         with self.lock:
             return blob_id in self._published
 
-    def note_published(self, blob: BlobFile) -> None:
-        """`blobs/<hex>` is there now."""
+    def on_published(self, blob: BlobFile, proof: Proof) -> None:
+        """`blobs/<hex>` is there now, proved. Under the lock."""
+        self.files.drop(blob.id)  # the next opener gets it read-only
+        blob.published, blob.dirty = True, False
+        self.proofs[blob.id] = proof
         self._published[blob.id] = blob.size
         self._partial.pop(blob.id, None)
+
+    def on_demoted(self, blob: BlobFile) -> None:
+        """`blobs/<hex>` was moved to `partial/<hex>`. Under the lock."""
+        self.files.drop(blob.id)
+        self._published.pop(blob.id, None)
+        self._partial[blob.id] = blob.size
+        blob.published, blob.shown = False, True
 
     def names(self) -> list[tuple[str, bool]]:
         """(id, published) of every blob on disk."""
@@ -151,12 +159,12 @@ class Blobs:
             read_small(self.folders.partial, f"{blob.id}.have", bitmap.MAX_BITMAP_BYTES)
         )
         if found is None or len(found.bits) != len(blob.bits) or info.st_size != blob.size:
-            blob.doubt()  # torn or lost bitmap: prove what is there rather than fetch it
+            blob.doubt()  # torn or lost bitmap: prove the bytes rather than fetch them again
         else:
             blob.set_bits(found.bits)
         blob.dirty = blob.whole or found is None
 
-    # Opening
+    # -- opening ---------------------------------------------------------------------------------
 
     def reader(self, blob: BlobFile, *, check: bool = True) -> OpenFile:
         """The blob's file, open for reading.
@@ -166,7 +174,7 @@ class Blobs:
             check: compare a published file with its proof record when it's opened.
 
         Raises:
-            NotFound: the file is gone or was changed; the blob is then believed no longer.
+            NotFound: the file is gone or was changed; nothing of it is believed any more.
         """
         with self.lock:
             if not blob.published:
@@ -176,7 +184,7 @@ class Blobs:
                     blob.id, lambda: self.disk.open_read(self.folders.blobs, blob.id)
                 )
             except OSError as error:
-                self._gone(blob)
+                self.on_deleted(blob)
                 raise NotFound(f"blob {blob.id} can't be opened: {error.strerror}") from error
             if check and not self._unchanged(blob, file):
                 self.files.drop(blob.id)
@@ -190,8 +198,8 @@ class Blobs:
         with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
             try:
                 file = self.files.get(blob.id, lambda: self._open_partial(blob))
-            except FileNotFoundError:  # somebody deleted it
-                self._gone(blob)
+            except FileNotFoundError:  # deleted behind our back
+                self.on_deleted(blob)
                 file = self.files.get(blob.id, lambda: self._open_partial(blob))
             if not blob.on_disk:
                 self._create(blob, file)
@@ -232,8 +240,8 @@ class Blobs:
         info = os.fstat(file.fd)
         return self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns)
 
-    def _gone(self, blob: BlobFile) -> None:
-        """Somebody deleted the file: nothing that was said of it may outlive it."""
+    def on_deleted(self, blob: BlobFile) -> None:
+        """A blob's file is gone: forget all that was proved of it. Under the lock."""
         self.disk.unlink(self.folders.partial, f"{blob.id}.have")
         self._published.pop(blob.id, None)
         blob.published = blob.on_disk = False
@@ -241,113 +249,7 @@ class Blobs:
         blob.lose(range(len(blob.bits)))
         blob.suspect = None
 
-    def recheck(self, blob: BlobFile) -> None:
-        """Compare a published file with its proof record; one that was changed is believed no longer."""
-        with self.lock:
-            if not blob.published or not blob.whole:
-                return  # what is doubted already is being proved
-            try:
-                info = os.stat(blob.id, dir_fd=self.folders.blobs, follow_symlinks=False)
-                if self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns):
-                    return
-                blob.doubt()
-            except FileNotFoundError:
-                self._gone(blob)
-            self.files.drop(blob.id)
-
-    def unreadable(self, blob: BlobFile) -> bool:
-        """The disk failed to read what was proved: the whole file is believed no longer; whether that is news."""
-        with self.lock:
-            news = any(blob.bits)
-            if news:
-                blob.doubt()
-                self.files.drop(blob.id)
-            return news
-
-    # Proving what lies there already
-
-    def settle(self, blob: BlobFile, positions: Iterable[int]) -> None:
-        """Prove suspect positions by reading them; a published file with a bad one is demoted."""
-        bad = False
-        for position in positions:
-            with self.lock:
-                if blob.suspect is None or not blob.suspect[position]:
-                    continue
-                file = self.reader(blob, check=False)
-            good = self._proves(blob, position, file)
-            with self.lock:
-                # A cleared flag means that a writer began meanwhile: what we read says nothing.
-                if blob.clear_suspect(position):
-                    if good:
-                        blob.gain([position])
-                    bad = bad or not good
-        if blob.published and bad:
-            self.demote(blob)
-        elif blob.published and blob.whole:
-            self._renew_proof(blob)
-
-    def _proves(self, blob: BlobFile, position: int, file: OpenFile) -> bool:
-        offset, length = blob.offsets[position], blob.lengths[position]
-        if not blob.published and is_hole(file.fd, offset, length):
-            return False  # never written
-        return proves(file.fd, offset, length, blob.digest(position))
-
-    def _renew_proof(self, blob: BlobFile) -> None:
-        with self.maintenance, self.lock:
-            info = os.fstat(self.reader(blob, check=False).fd)
-            if info.st_size != blob.size:
-                self.demote(blob)
-                return
-            proof = Proof(info.st_size, info.st_mtime_ns)
-            self.records.add_proofs([(blob.id, proof)])
-            self.proofs[blob.id] = proof
-
-    def drop(self, blob: BlobFile, positions: Iterable[int]) -> None:
-        """Believe these positions no longer, in memory and on disk, before this returns."""
-        with self.lock:
-            blob.lose(positions)
-        if blob.published:
-            self.demote(blob)
-        else:
-            with self.maintenance:
-                self.write_bitmap(blob, blob.bits, blob.done_bytes)
-
-    def demote(self, blob: BlobFile) -> None:
-        """Make a published blob partial again, so that its bad chunks can be mended in place.
-
-        Trees that show it are removed first: a model's path is complete or absent. The proof
-        record goes before the file moves, so a crash in between believes nothing. Engines may go
-        on reading it: only proved bytes are written into it from here on, and it is never cut.
-        """
-        with self.maintenance, cache_errors(self, f"{self.root}/blobs/{blob.id}"):
-            self.before_demote(blob.id)
-            with self.lock:
-                if not blob.published:
-                    return
-                self.proofs.pop(blob.id, None)
-                self.records.remove_proofs([blob.id])
-                file = self.reader(blob, check=False)
-                if os.fstat(file.fd).st_size > blob.size:
-                    self._start_over(blob)
-                    return
-                self.write_bitmap(blob, blob.bits, blob.done_bytes)
-                self.disk.chmod(file.fd, 0o644)  # loaders may have it in an arriving directory
-                self.disk.rename(self.folders.blobs, blob.id, self.folders.partial, blob.id)
-                self.files.drop(blob.id)
-                self._published.pop(blob.id, None)
-                self._partial[blob.id] = blob.size
-                blob.published, blob.shown = False, True
-                blob.allocated = os.fstat(file.fd).st_blocks * 512
-                self.disk.truncate(self.writer(blob).fd, blob.size)
-                blob.dirty = True
-            self.disk.sync(self.folders.partial)
-            self.disk.sync(self.folders.blobs)
-
-    def _start_over(self, blob: BlobFile) -> None:
-        """Give up a published file that somebody made longer: who has it mapped would miss what is cut off."""
-        self.files.drop(blob.id)
-        self.disk.unlink(self.folders.blobs, blob.id)
-        self._gone(blob)
+    # -- on disk ---------------------------------------------------------------------------------
 
     def write_bitmap(self, blob: BlobFile, bits: bytearray, done_bytes: int) -> None:
         """Replace a blob's bitmap file."""
@@ -384,7 +286,7 @@ class Blobs:
         return freed
 
     def _put_away(self, folder: int, blob_id: str) -> list[str]:
-        """Take a blob's name away; what is left to delete in `tmp/`."""
+        """Remove a blob's name; returns names in `tmp/` that are left to delete."""
         name = f"removed-{secrets.token_hex(8)}"
         try:
             self.disk.rename(folder, blob_id, self.folders.tmp, name)

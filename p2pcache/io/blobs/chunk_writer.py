@@ -1,13 +1,13 @@
 """One incoming stream of one chunk, and the fence between streams of the same chunk.
 
-The first writer of a chunk (the *primary*) writes straight into the partial blob; writers that
-begin while it's at work write into nameless scratch files, and so do all of a blob that engines
-may still read since it was published once. Whoever proves first fences the
-others: their later puts do nothing and their running ones are waited for. Only then is the
-region filled (from the scratch file, if a second writer won), copied to the chunk's other
-places, and marked. So a proved region is never written again, and no byte of an unproved
-stream can follow a proof. Slots are kept by chunk (length and digest, since a manifest could
-lie about one of them), for models share blobs and chunks.
+The first writer of a chunk (the *primary*) writes straight into the partial blob. Writers that begin
+meanwhile write into nameless scratch files. So do all writers of a blob that engines may still read
+since it was published once. The first writer that proves its bytes fences the others: their later
+puts do nothing, and their running ones are waited for. Only then is the region filled (from the
+scratch file, if a second writer won), copied to the chunk's other places, and marked. So a proved
+region is never written again, and no byte of an unproved stream can follow a proof. Slots are kept by
+chunk (length and digest, since a manifest could lie about one of them), for models share blobs and
+chunks.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk
 from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError, from_code
 from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.disk.region_hash import hash_region
 
@@ -52,7 +52,7 @@ class Slot:
 class Writers:
     """Hands out chunk writers, so that no two ever share a region."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: BlobPool) -> None:
         self.blobs = blobs
         self._slots: dict[Chunk, Slot] = {}
 
@@ -95,8 +95,8 @@ class Writers:
         slot = writer.slot
         if writer not in slot.writers:
             return
-        # botocore's errors keep the frames of all their callers until garbage is collected, and those
-        # keep writers: a removed model's bytes would stay on the disk for so long.
+        # botocore's errors keep the frames of their callers, and these keep writers, until garbage is
+        # collected. A removed model's bytes would stay on the disk until then.
         del writer.file
         slot.writers.remove(writer)
         if slot.primary is writer:
@@ -128,7 +128,7 @@ class Writers:
         try:
             self._fill(winner, places)
         except P2PCacheError as error:
-            # Another one: the frames of this one have files open.
+            # A copy of the error: the frames of the original have files open.
             slot.failure = from_code(error.exit_code, str(error))
             raise
         else:
@@ -190,18 +190,18 @@ class ChunkWriter:
         self.length = slot.chunk.length
         self.fenced = False  # puts do nothing any more
         self._ended = False  # its owner finished or aborted it
-        self._active = 0  # who reads or writes `file` now
+        self._active = 0  # calls that read or write `file` now
         self._hasher = blake3()
         self._seen = 0
         self._put = 0
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is at its file now. Under the lock."""
+        """Whether no call reads or writes its file now. Under the lock."""
         return self._active == 0
 
     def busy(self) -> None:
-        """Somebody reads or writes its file until `done`. Under the lock."""
+        """A call reads or writes its file until `done`. Under the lock."""
         self._active += 1
 
     def done(self) -> None:
@@ -242,7 +242,7 @@ class ChunkWriter:
     def copy_from(self, source: OpenFile, offset: int) -> None:
         """Take the whole chunk from another file of this disk, instead of `update` and `put`.
 
-        What is hashed is what lies in the target afterwards, whatever the source says.
+        The bytes are hashed in the target, after the copy.
         """
         blobs = self._writers.blobs
         with blobs.lock:
@@ -277,12 +277,12 @@ class ChunkWriter:
             self.abort()
 
     def check_complete(self) -> None:
-        """Refuse to prove what wasn't written in full. Under the lock."""
+        """Refuse to prove a chunk that wasn't written in full. Under the lock."""
         if self._active or self._put != self.length:
             raise LocalProtocolError(f"chunk {self.chunk}: {self._put} of {self.length} bytes put")
 
     def abort(self) -> None:
-        """Give up (or, after `finish`, let go). Never blocks; running puts end by themselves."""
+        """Give up, or release the file after `finish`. Never blocks; running puts end by themselves."""
         with self._writers.blobs.lock:
             self.fenced = self._ended = True
             self._settle()

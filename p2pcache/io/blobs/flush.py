@@ -1,4 +1,4 @@
-"""Making progress durable: data first, then the bitmap that speaks of it, then the published name.
+"""Making progress durable: data first, then the bitmap of it, then the published name.
 
 A crash at any point loses at most what came after the last flush, never consistency:
 1. bits are read, then the data behind them is synced (one `syncfs` when many files changed);
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Proof
 from p2pcache.io.disk.cache_dir import cache_errors
 
-FEW_FILES = 16  # up to so many are synced one by one; above, one syncfs is cheaper
+FEW_FILES = 16  # up to this number files are synced one by one; for more, one syncfs is cheaper
 BATCH_FILES = 256  # renames under one hold of the lock: a few ms
 
 
@@ -26,8 +26,8 @@ class _Snapshot(NamedTuple):
     done_bytes: int
 
 
-def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
-    """Make what is proved of these blobs durable and publish the whole ones.
+def flush_blobs(blobs: BlobPool, candidates: Iterable[BlobFile]) -> None:
+    """Make the proved chunks of these blobs durable, and publish the whole blobs.
 
     Raises:
         NoSpace, NotAllowed, P2PCacheError: the disk refused; nothing is lost, flush again.
@@ -57,7 +57,7 @@ def flush_blobs(blobs: Blobs, candidates: Iterable[BlobFile]) -> None:
             raise
 
 
-def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
+def _take(blobs: BlobPool, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
     taken = []
     with blobs.lock, cache_errors(blobs, f"flush of {blobs.root}"):
         for blob in candidates:
@@ -72,14 +72,14 @@ def _take(blobs: Blobs, candidates: Iterable[BlobFile]) -> list[_Snapshot]:
     return taken
 
 
-def _lost_any(blobs: Blobs, snapshot: _Snapshot) -> bool:
-    """Whether a bit of the snapshot was taken back meanwhile; then the next flush tells the truth."""
+def _lost_any(blobs: BlobPool, snapshot: _Snapshot) -> bool:
+    """Whether a bit of the snapshot was cleared meanwhile; then the next flush writes the bitmap."""
     with blobs.lock:
         now = int.from_bytes(snapshot.blob.bits, "little")
         return int.from_bytes(snapshot.bits, "little") & ~now != 0
 
 
-def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:
+def _sync(blobs: BlobPool, changed: list[BlobFile]) -> None:
     if len(changed) > FEW_FILES:
         blobs.disk.sync_all(blobs.folders.root)
         return
@@ -87,7 +87,7 @@ def _sync(blobs: Blobs, changed: list[BlobFile]) -> None:
         blobs.disk.sync(blobs.writer(blob).fd)
 
 
-def _publish(blobs: Blobs, whole: list[BlobFile]) -> None:
+def _publish(blobs: BlobPool, whole: list[BlobFile]) -> None:
     proofs = []
     for blob in whole:
         file = blobs.writer(blob)
@@ -102,8 +102,4 @@ def _publish(blobs: Blobs, whole: list[BlobFile]) -> None:
             folders = blobs.folders
             blobs.disk.rename(folders.partial, blob.id, folders.blobs, blob.id)
             blobs.disk.unlink(folders.partial, f"{blob.id}.have")
-            blobs.files.drop(blob.id)  # the next opener gets it read-only
-            blob.published = True
-            blob.dirty = False
-            blobs.proofs[blob.id] = proof
-            blobs.note_published(blob)
+            blobs.on_published(blob, proof)

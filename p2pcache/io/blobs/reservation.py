@@ -1,22 +1,22 @@
-"""Free space, asked for before the first byte comes, not noticed at 97 percent."""
+"""Reserving disk space before the first byte of a model comes."""
 
 from collections.abc import Iterable
 
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import free_bytes
 
-# Files above this are given their blocks at once; of ten thousand small ones only the sum is
-# promised, and each is allocated when its first byte comes.
+# Larger files get their blocks at once. Of smaller ones only the sum is reserved; each is allocated when its
+# first byte comes.
 EAGER_BYTES = 1 << 20
 
 
-def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
-    """Promise disk space for what these blobs still lack, on top of earlier promises.
+def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> None:
+    """Reserve disk space for the missing parts of these blobs, on top of earlier reservations.
 
     Raises:
-        NoSpace: it doesn't fit; says how much is needed, free and promised, and where.
+        NoSpace: it doesn't fit; the message has the bytes needed, free and reserved.
     """
     with blobs.maintenance, blobs.lock:
         fresh = [b for b in wanted if not b.reserved]
@@ -34,8 +34,8 @@ def reserve(blobs: Blobs, wanted: list[BlobFile], min_free_bytes: int) -> None:
             raise
 
 
-def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
-    """Refuse what wouldn't fit beside earlier promises and the part of the disk kept free.
+def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int) -> None:
+    """Refuse bytes that don't fit beside earlier reservations and the space kept free.
 
     Raises:
         NoSpace: it doesn't fit.
@@ -51,7 +51,7 @@ def check(blobs: Blobs, needed_bytes: int, min_free_bytes: int) -> None:
         )
 
 
-def _undo(blobs: Blobs, promised: Iterable[BlobFile], made: Iterable[BlobFile]) -> None:
+def _undo(blobs: BlobPool, promised: Iterable[BlobFile], made: Iterable[BlobFile]) -> None:
     for blob in promised:
         blob.reserved = False
     for blob in made:

@@ -5,20 +5,20 @@ without a proof record is hashed again before it's believed. Only the history wo
 """
 
 import json
-import sqlite3
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.errors import NoSpace, P2PCacheError, UsageError
+from p2pcache.errors import NoSpace
 from p2pcache.ids import Ref
-from p2pcache.io.disk.reserve_file import OPENING_BYTES, SPARE_BYTES, Spare
+from p2pcache.io.disk.reserve_file import Spare
+from p2pcache.io.disk.sqlite_file import SqliteFile
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
-HISTORY_FAILURES = 200  # of them: whoever may ask may fail, and must not push the rest out
+HISTORY_FAILURES = 200  # of them: a client that fails again and again must not push the rest out
 
+# The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 _SCHEMAS = ("""
 create table tags (namespace text, name text, tag text, digest text not null,
   generation integer not null, primary key (namespace, name, tag)) without rowid;
@@ -42,14 +42,11 @@ alter table history add column report text not null default '';
 create table asked (namespace text, name text, tag text, digest text not null,
   primary key (namespace, name, tag)) without rowid;
 """)  # fmt: skip
-# What SQLite says where not one block is left: for its log, and for the log's index.
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-# The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 SCHEMA_VERSION = len(_SCHEMAS)
 
 
 class ModelRow(NamedTuple):
-    """What the records keep of one model."""
+    """The record of one model."""
 
     digest: str
     size_bytes: int
@@ -65,11 +62,11 @@ class Proof(NamedTuple):
 
 
 class HistoryRow(NamedTuple):
-    """One thing that was asked of this node and has ended."""
+    """One action of this node that has ended."""
 
     ended: float  # unix seconds
     action: str  # pull, warm, push, rm or prune
-    ref: str  # "" for what names no single model
+    ref: str  # "" for an action on no single model
     digest: str  # hex; "" if it never became known
     size_bytes: int  # of the model, or freed by rm and prune
     seconds: float
@@ -81,9 +78,9 @@ class HistoryRow(NamedTuple):
     times: int = 1  # equal failures in a row share one row
     report: str = ""  # of a pull: where its time went, as JSON
 
-    def told(self) -> dict[str, object]:
-        """The row as docs/api.md has it."""
-        # What was here already took no time: a resumed pull isn't quicker than its link.
+    def as_json(self) -> dict[str, object]:
+        """The row in the form of docs/api.md."""
+        # Without local bytes, which took no time: a resumed pull isn't quicker than its link.
         moved = self.bytes_origin + self.bytes_peers or self.size_bytes
         rate = moved / self.seconds if self.seconds and not self.code else 0.0
         return {
@@ -95,8 +92,8 @@ class HistoryRow(NamedTuple):
         }  # fmt: skip
 
 
-def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
-    """The newest pull of a model, as an explanation has it: `digest`, `last`, `report`; {} for none.
+def last_pull(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
+    """The newest pull of a model as JSON for an explanation: `digest`, `last`, `report`; {} for none.
 
     Args:
         rows: the history, the newest first.
@@ -104,125 +101,26 @@ def told_last(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
         digest: of its manifest; "" if that isn't known.
     """
     for row in rows:
-        # A failure may quote another's name.
+        # A failed pull of the same digest by another ref quotes that ref.
         same = digest and row.digest == digest and not row.code
         if row.action in ("pull", "warm") and (row.ref == ref or same):
             report = json.loads(row.report) if row.report else None
             return {
                 "digest": row.digest or digest,
-                "last": row.told() | {"ref": ref},
+                "last": row.as_json() | {"ref": ref},
                 "report": report,
             }
     return {}
 
 
-class Records:
-    """One connection, serialised by a lock; every write is one durable transaction."""
+class Records(SqliteFile):
+    """The tables of the agent's database. Thread-safe."""
 
     def __init__(self, path: Path, spare: Spare | None = None) -> None:
-        """Open or create the database.
+        """Open or create the database; arguments and errors are those of `SqliteFile`."""
+        super().__init__(path, _SCHEMAS, spare)
 
-        Args:
-            path: of its file.
-            spare: space that is given up where the disk is too full to open it, or to forget something.
-
-        Raises:
-            UsageError: a newer release wrote it.
-            NoSpace: the disk is full.
-            P2PCacheError: it's damaged or unreadable.
-        """
-        self._lock = threading.Lock()
-        self._path = path
-        self._spare = spare
-        self._with_spare(OPENING_BYTES, self._open)
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._db.close()
-
-    def _open(self) -> None:
-        with self._errors():
-            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
-
-    def _prepare(self) -> None:
-        self._db.execute("pragma journal_mode=wal").fetchone()
-        self._db.execute("pragma synchronous=full")  # a record never outlives what it speaks of
-        (version,) = self._db.execute("pragma user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise UsageError(
-                f"the cache records in {self._path} were written by a newer release (schema "
-                f"{version}, this one knows {SCHEMA_VERSION}); upgrade p2pcache or choose another cache dir"
-            )
-        if version < SCHEMA_VERSION:
-            steps = "".join(_SCHEMAS[version:])
-            self._db.executescript(f"begin; {steps} pragma user_version={SCHEMA_VERSION}; commit;")
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) in _FULL:
-                raise NoSpace(
-                    f"cache records {self._path}: the disk is full to the last block; make room with "
-                    "`p2pcache rm` or `p2pcache prune --all`"
-                ) from error
-            raise P2PCacheError(
-                f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
-                "remove it: models stay and are proved again"
-            ) from error
-
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._errors():
-            self._db.execute("begin immediate")
-            try:
-                yield self._db
-                self._db.execute("commit")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled it back already
-                    self._db.execute("rollback")
-                raise
-
-    def _forget(self, *deletes: tuple[str, Iterable[tuple[str, ...]]]) -> None:
-        """Delete rows, on a full disk with the space that is kept back for it.
-
-        Args:
-            deletes: statements, each with the values of all its rows.
-        """
-        self._with_spare(SPARE_BYTES, lambda: self._delete(deletes))
-
-    def _with_spare(self, size_bytes: int, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except NoSpace:
-            if self._spare is not None:
-                self._spare.give_up(size_bytes)
-            try:
-                work()
-            except NoSpace as error:
-                folder = self._path.parent
-                raise NoSpace(
-                    f"the disk of {folder} is full to the last block: nothing can even be removed; make room "
-                    f"among the other files of that disk (`df {folder}` names it), then try again"
-                ) from error
-
-    def _delete(self, deletes: Iterable[tuple[str, Iterable[tuple[str, ...]]]]) -> None:
-        with self._write() as db:
-            for statement, rows in deletes:
-                db.executemany(statement, rows)
-
-    def _all(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        with self._lock, self._errors():
-            return self._db.execute(query, values).fetchall()
-
-    # Tags
+    # -- tags ------------------------------------------------------------------------------------
 
     def set_tag(self, key: tuple[str, str, str], digest: str, generation: int) -> None:
         """Point a tag at a digest and remember the generation as seen."""
@@ -232,8 +130,8 @@ class Records:
             db.execute("replace into generations values (?,?,?,?)", (*key, generation))
 
     def remove_tag(self, key: tuple[str, str, str]) -> None:
-        """Forget a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
-        self._forget(
+        """Delete a tag; its seen generation stays, so that it can't be rolled back unnoticed."""
+        self._delete(
             ("delete from tags where namespace=? and name=? and tag=?", [key]),
             ("delete from asked where namespace=? and name=? and tag=?", [key]),
         )
@@ -257,19 +155,19 @@ class Records:
         return self._named("tags")
 
     def set_asked(self, key: tuple[str, str, str], digest: str) -> None:
-        """Remember by which tag a model is pulled, until the tag is set."""
+        """Record the tag by which a model is pulled, until the tag is set."""
         with self._write() as db:
             db.execute("replace into asked values (?,?,?,?)", (*key, digest))
 
     def asked(self) -> list[tuple[Ref, str]]:
-        """Every tag that was asked for and not set since, with the digest that it meant."""
+        """Tags of interrupted pulls with the digest that each meant."""
         return self._named("asked")
 
     def _named(self, table: str) -> list[tuple[Ref, str]]:
         rows = self._all(f"select namespace, name, tag, digest from {table}")  # noqa: S608  table names are ours
         return [(Ref(str(a), str(b), str(c)), str(d)) for a, b, c, d in rows]
 
-    # Models
+    # -- models ----------------------------------------------------------------------------------
 
     def add_model(self, row: ModelRow, blobs: Iterable[tuple[str, int]]) -> None:
         """Remember a model and which blobs (id, size) it needs."""
@@ -283,14 +181,14 @@ class Records:
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
         tables = ("tags", "models", "model_blobs")
-        self._forget(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
-        # A running pull may take what is given up meanwhile. What an interrupted one was called says
-        # nothing of a model that isn't here: it may stay.
+        self._delete(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
+        # A running pull may take the spare space meanwhile. Refs of interrupted pulls of a model that is
+        # gone do no harm: they may stay.
         with suppress(NoSpace):
-            self._forget(("delete from asked where digest=?", [(digest,)]))
+            self._delete(("delete from asked where digest=?", [(digest,)]))
 
     def touch(self, digest: str, last_used: float) -> None:
-        """Note that a model was used."""
+        """Record that a model was used."""
         with self._write() as db:
             db.execute("update models set last_used=? where digest=?", (last_used, digest))
 
@@ -323,7 +221,7 @@ class Records:
         rows = self._all("select digest from model_blobs where blob=?", (blob,))
         return [str(row[0]) for row in rows]
 
-    # Proofs
+    # -- proofs ----------------------------------------------------------------------------------
 
     def add_proofs(self, proofs: Iterable[tuple[str, Proof]]) -> None:
         """Remember files whose bytes were proved."""
@@ -334,17 +232,17 @@ class Records:
 
     def remove_proofs(self, blobs: Iterable[str]) -> None:
         """Forget proofs, before the files change."""
-        self._forget(("delete from proofs where blob=?", [(blob,) for blob in blobs]))
+        self._delete(("delete from proofs where blob=?", [(blob,) for blob in blobs]))
 
     def proofs(self) -> dict[str, Proof]:
         """Every proof record."""
         rows = self._all("select blob, size, mtime_ns from proofs")
         return {str(a): Proof(_int(b), _int(c)) for a, b, c in rows}
 
-    # History
+    # -- history ---------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
-        """Remember what ended; the oldest is forgotten.
+        """Add an action that ended; the oldest is deleted.
 
         A failure that repeats the newest row is counted there: a pod in a crash loop must not push
         everything else out.
@@ -363,7 +261,7 @@ class Records:
             db.execute(_FORGET_FAILURES, (HISTORY_FAILURES,))
 
     def history(self, limit: int) -> list[HistoryRow]:
-        """What ended, the newest first."""
+        """Actions that ended, the newest first."""
         rows = self._all("select * from history order by id desc limit ?", (limit,))
         return [HistoryRow(*row[1:]) for row in rows]  # type: ignore[arg-type] # as the schema says
 

@@ -17,7 +17,7 @@ from p2pcache.ids import format_node, parse_node
 from p2pcache.io.disk.disk import Disk, read_small, translate
 
 MACHINE_ID = Path("/etc/machine-id")
-_MACHINE_ID_DIGITS = 32  # else it isn't set yet, or is a word that says so
+_MACHINE_ID_DIGITS = 32  # any other length: not set yet
 _MACHINE_CONTEXT = (
     b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
 )
@@ -37,7 +37,7 @@ class Folders(NamedTuple):
 
 
 class Cache(Protocol):
-    """An open cache dir (`p2pcache.io.blobs.blob_pool.Blobs`)."""
+    """An open cache dir (`p2pcache.io.blobs.blob_pool.BlobPool`)."""
 
     root: Path
     folders: Folders
@@ -65,11 +65,11 @@ def take_lock(root: Path) -> int:
 
 
 def open_folders(disk: Disk, root: Path) -> Folders:
-    """Create what is missing of the layout and open its directories."""
+    """Create missing directories of the layout, and open all."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = [fd]
     try:
-        # Containers read models (and through its hard links, blobs); the rest is ours alone.
+        # Containers read models (and blobs through their hard links); the rest is closed to others.
         for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
                            ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
             opened.append(disk.ensure_directory(fd, name, mode))
@@ -82,7 +82,7 @@ def open_folders(disk: Disk, root: Path) -> Folders:
 
 
 def check_present(root: Path, fd: int) -> None:
-    """Refuse to go on in a cache dir that nobody sees any more.
+    """Refuse to go on in a cache dir that was deleted or replaced.
 
     Raises:
         Unreachable: `root` isn't the directory that `fd` has open.
@@ -97,10 +97,10 @@ def check_present(root: Path, fd: int) -> None:
 
 @contextlib.contextmanager
 def cache_errors(cache: Cache, what: str) -> Iterator[None]:
-    """As `disk_errors`, within a cache dir: when that was deleted, nothing else is worth saying.
+    """As `disk_errors`, within a cache dir: if that was deleted, the error says so.
 
     Raises:
-        Unreachable: as `check_present`; it may be said before the janitor looks.
+        Unreachable: as `check_present`.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def close_all(folders: Folders) -> None:
 
 
 def node_id(disk: Disk, root: int, machine_id: Path = MACHINE_ID) -> int:
-    """This cache's node id, drawn once. A copy of the cache draws another: two nodes with one id can't be members.
+    """This cache's node id, drawn once. A copy of the cache draws another: ids of members are unique.
 
     Args:
         disk: how to touch the disk.
@@ -131,13 +131,13 @@ def node_id(disk: Disk, root: int, machine_id: Path = MACHINE_ID) -> int:
     except (UsageError, UnicodeDecodeError):
         node = 0
     home = _Home.read(root)
-    if node and home is not None and (why := home.left(_Home.now(root, machine_id))):
+    if node and home is not None and (why := home.difference(_Home.now(root, machine_id))):
         fresh = _draw()
         _log.warning(
             "this cache was cloned (%s): it is node %s from now on, as %s may be another node",
             why, format_node(fresh), format_node(node),
         )  # fmt: skip
-        # A full disk is no reason to stay out; without the note we are another node at the next start.
+        # A full disk must not keep this node out. Without the note it draws another id at the next start.
         with _despite_a_full_disk():
             _write_id(disk, root, fresh)
         node = fresh
@@ -154,8 +154,8 @@ def node_id(disk: Disk, root: int, machine_id: Path = MACHINE_ID) -> int:
 class _Home(NamedTuple):
     """Where a node id was drawn.
 
-    The inode of its file: a copy has another, a renamed or remounted directory has not. The machine: of a disk
-    that was copied as a whole, the inode is the same.
+    A copy of the cache has another inode; a renamed or remounted directory has the same. A disk that was
+    copied as a whole has the same inode on another machine.
     """
 
     inode: int
@@ -174,11 +174,11 @@ class _Home(NamedTuple):
 
     @classmethod
     def read(cls, root: int) -> Self | None:
-        """As it was noted; None: it never was (by an older release), or makes no sense."""
+        """The recorded place; None: not recorded (by an older release), or unreadable."""
         inode, _, machine = (read_small(root, "node-home", 64) or b"").strip().partition(b" ")
         return cls(int(inode), machine.decode("ascii", "replace")) if inode.isdigit() else None
 
-    def left(self, here: Self) -> str:
+    def difference(self, here: Self) -> str:
         """How the place `here` differs, for people; empty: it is this one."""
         if here.inode != self.inode:
             return "its files are copies"

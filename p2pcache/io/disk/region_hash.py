@@ -1,4 +1,4 @@
-"""Reading parts of files for their proof."""
+"""Hashing parts of files, to prove them."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ OF_DISKS = (
     errno.EUCLEAN,
     errno.ENODEV,
     errno.ENXIO,
-)  # a disk that fails; no socket does so
+)  # of failing disks, never of sockets
 _local = threading.local()
 _log = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ def hash_region(fd: int, offset: int, length: int, hasher: blake3) -> blake3:
 
 
 def proves(fd: int, offset: int, length: int, digest: bytes) -> bool:
-    """Whether a part of a file has this BLAKE3 digest; what the disk can't read has none.
+    """Whether a part of a file has this BLAKE3 digest; False, with a warning, if the disk can't read it.
 
     Raises:
-        OSError: reading failed, and the disk isn't to blame.
+        OSError: reading failed for another reason than a failing disk.
     """
     try:
         return hash_region(fd, offset, length, blake3()).digest() == digest

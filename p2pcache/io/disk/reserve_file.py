@@ -1,7 +1,7 @@
-"""A little disk space that is kept back, so that a full disk can still be made emptier.
+"""A little disk space that is kept back, so that a full disk can still be emptied.
 
-To forget a row SQLite has to write, to its log first; to open the records it has to make the log's
-index. Where not one block is left both fail, and with them every command that would free something.
+To delete a row SQLite writes to its log first, and to open the records it makes the log's index. With
+not one block left both fail, and with them every command that would free something.
 """
 
 import contextlib
@@ -9,12 +9,9 @@ import os
 
 from p2pcache.io.disk.disk import Disk
 
-# To forget a tag takes 4 KiB, a model of 1,500 files 800 KiB (measured; its own files are gone by then, so this is
-# for those that it shares with others).
+# Deleting the records of a tag takes 4 KiB, those of a model of 1,500 files 800 KiB.
 SPARE_BYTES = 1 << 20
-OPENING_BYTES = (
-    128 << 10
-)  # the log's index has 32 KiB; the rest is still kept back for what follows
+OPENING_BYTES = 128 << 10  # given up to open the database, whose log's index takes 32 KiB
 NAME = "spare"
 
 
@@ -22,7 +19,7 @@ class Spare:
     """A file of our own in the cache dir that holds the space."""
 
     def __init__(self, disk: Disk, folder: int) -> None:
-        """What an earlier life kept back still is.
+        """The space that an earlier process kept back is still held.
 
         Args:
             disk: how to touch the disk.
@@ -32,7 +29,7 @@ class Spare:
         self._folder = folder
 
     def keep(self) -> None:
-        """Keep the space back, if it isn't and the disk has it; else the next one who makes room does."""
+        """Allocate the space if it isn't held and the disk has it; else a later call does."""
         if self._held_bytes() >= SPARE_BYTES:
             return
         with contextlib.suppress(OSError):
@@ -44,7 +41,7 @@ class Spare:
                 os.close(fd)
 
     def give_up(self, size_bytes: int = SPARE_BYTES) -> bool:
-        """Give so much of it to whoever is quickest to take it; False: there was none."""
+        """Free `size_bytes` of the space; False: none was held."""
         held = self._held_bytes()
         if not held:
             return False

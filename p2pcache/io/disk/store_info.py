@@ -1,4 +1,4 @@
-"""What a store tells of itself."""
+"""Facts of a store, as its callers and people get them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,16 +16,16 @@ class ModelInfo(NamedTuple):
     bytes_total: int
     complete: bool
     tags: list[Ref]
-    asked: list[Ref]  # what pulls that haven't ended well called it
+    asked: list[Ref]  # refs of pulls that were interrupted
     last_used: float  # unix seconds
 
     @property
     def names(self) -> list[Ref]:
-        """What people call it."""
+        """All refs that people know it by."""
         return [*self.tags, *self.asked]
 
-    def told(self) -> dict[str, object]:
-        """As JSON, for `ls` and `show`."""
+    def as_json(self) -> dict[str, object]:
+        """The row of `ls` and `show`."""
         names = self.names
         first = names[0] if names else None
         return {
@@ -38,17 +38,17 @@ class ModelInfo(NamedTuple):
 
 
 class TagState(NamedTuple):
-    """What a tag points at here."""
+    """The model that a tag points at, on this node."""
 
     digest: str
     generation: int
 
 
 class Pruned(NamedTuple):
-    """What `prune` removed (or would remove), for people, and the disk bytes that it freed."""
+    """The result of `prune`, done or only planned."""
 
-    removed: list[str]
-    bytes_freed: int
+    removed: list[str]  # for people
+    bytes_freed: int  # of disk
 
 
 class Usage(NamedTuple):
@@ -58,7 +58,7 @@ class Usage(NamedTuple):
     free_bytes: int
 
 
-def here(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:
+def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:
     """How much of a model is in the cache, as JSON; None: nothing is.
 
     Args:
@@ -74,13 +74,13 @@ def here(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:
     return None
 
 
-def untold(ref: Ref, models: Iterable[ModelInfo]) -> str:
+def why_no_pull(ref: Ref, models: Iterable[ModelInfo]) -> str:
     """Why the history has no pull of a model, and what to do, for people.
 
     A process that was killed writes nothing down; a model that was pushed here was never pulled.
 
     Args:
-        ref: what is asked for.
+        ref: the model in question.
         models: of the cache.
     """
     for known in models:

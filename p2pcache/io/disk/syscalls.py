@@ -64,7 +64,7 @@ def reflink(source_fd: int, target_fd: int) -> bool:
 def copy_range(
     source_fd: int, source_offset: int, target_fd: int, target_offset: int, length: int
 ) -> None:
-    """Copy bytes inside the kernel; the file system shares blocks where it can.
+    """Copy bytes inside the kernel; file systems that can share blocks do.
 
     Raises:
         OSError: a read or write failed, or the source ends early (EIO).

@@ -4,7 +4,7 @@ Files are cut into units of work that two threads hash side by side through one 
 each, so memory stays flat whatever the sizes. Holes of sparse files aren't read at all: their
 chunks have the digest of zeros, which is computed once per length.
 
-Left out without a word, because they are not the model: `.git` (anywhere) and
+Left out silently, because they are no part of the model: `.git` (anywhere) and
 `.cache/huggingface` (at the top; `hf download --local-dir` leaves it).
 """
 
@@ -69,7 +69,11 @@ class _Reading:
         self.units_left = 0
 
     def check_unchanged(self) -> None:
-        """Raises UsageError if the file isn't what it was when it was found."""
+        """Refuse a file that changed.
+
+        Raises:
+            UsageError: it isn't the file that was found.
+        """
         now, before = os.fstat(self.fd), self.found.info
         if _stamp(now) != _stamp(before):
             raise UsageError(

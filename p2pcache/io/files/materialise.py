@@ -3,7 +3,7 @@
 Standard library only: the CLI's fast path uses it.
 The directory appears complete or not at all: it's built beside its final name and renamed. A
 directory that can't be renamed onto, because it is a mount (an `emptyDir` in a pod) or its parent
-is closed to us, is filled in place: what a killed command left there is taken away by the next.
+is closed to us, is filled in place: the next command removes the leftovers of a killed one.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from p2pcache.io.disk.disk import disk_errors
 _MARK = ".p2pcache-"  # in the names of directories that are being filled
 Mode = Literal["auto", "copy", "hard", "symlink"]
 Finish = Callable[[int], None]
-"""Told the descriptor of a filled directory before anybody else may look into it."""
+"""Called with the descriptor of a filled directory before others may enter it."""
 
 
 def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | None = None) -> None:
@@ -32,11 +32,11 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | N
 
     Args:
         tree: the published directory.
-        to: where the files shall be; missing, empty, or already the same.
+        to: the target; missing, empty, or filled with the same files.
         mode: "auto" shares blocks where the file system can and copies otherwise, "copy" always
             copies, "hard" and "symlink" link to the cache.
-        finish: gives the files the modes they shall have; nobody else sees them before. A `to`
-            that isn't a mount gets the mode 0700 then.
+        finish: sets the modes of the files before others see them. A `to` that isn't a mount then
+            gets mode 0700.
 
     Raises:
         UsageError: `to` holds something else, or links can't reach it.
@@ -108,7 +108,7 @@ def _build(
 
 
 def _move_up(root: int, folder: int) -> None:
-    """All entries of a directory into the one above, or none: half of a model must not look like one."""
+    """Move all entries of a directory into the one above, or none: half a model must not look whole."""
     moved: list[str] = []
     try:
         for entry in sorted(os.listdir(root)):
@@ -185,17 +185,17 @@ def _mount_of(folder: Path) -> str:
 
 
 def unfinished(target: Path) -> list[Path]:
-    """What a command that fills `target` in place has there until it is done; still there: it was killed."""
+    """Marked directories in `target`: of a command that fills it in place, or of one that was killed."""
     return marked(target, target.iterdir())
 
 
 def marked(target: Path, entries: Iterable[Path]) -> list[Path]:
-    """Those of `target`'s entries that say that it is being filled."""
+    """The marked ones among `target`'s entries: they show that it is being filled."""
     return [path for path in entries if path.name.startswith(f".{target.name}{_MARK}")]
 
 
 def _tidy(tree: Path, target: Path) -> None:
-    """Take away what a command that was killed left in `target`: its marked directory, and what it moved up."""
+    """Remove the leftovers of a killed command in `target`: its marked directory, and entries that it moved up."""
     left_over = unfinished(target)
     if not left_over:
         return
@@ -250,7 +250,7 @@ def _copy_bytes(source: int, target: int, size: int, *, share: bool) -> None:
 def _same(tree: Path, to: Path, files: list[Path], mode: Mode) -> bool:
     with disk_errors(str(to)):
         wanted, found = set(files), 0
-        for path in _files(to):  # may be a whole home directory: the first stranger decides
+        for path in _files(to):  # may be a whole home directory: the first other file decides
             if path not in wanted:
                 return False
             found += 1
@@ -271,7 +271,7 @@ def _same_file(source: Path, target: Path, mode: Mode) -> bool:
 
 
 def _explain(error: OSError, to: Path) -> None:
-    """Raise what says more than the system's own words, for what the caller can do something about."""
+    """Raise an error with advice for an error of the system that the caller can mend."""
     if error.errno == errno.EXDEV:
         raise UsageError(
             f"{to} is on another file system (or mount) than the cache: hard links can't reach it; "

@@ -1,4 +1,4 @@
-"""A hashed directory on its way to an agent, whose cache takes it before the storage does."""
+"""Sends an indexed directory to an agent, whose cache takes it before the origin does."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SEND_THREADS = 4  # blobs at once to the agent, which proves and writes each on 
 
 
 class Indexed(NamedTuple):
-    """A directory that was hashed."""
+    """A hashed directory."""
 
     layout: Layout
     encoded: bytes  # its manifest
@@ -61,11 +61,18 @@ class Sending:
 
     @property
     def bytes(self) -> int:
-        """What has to be sent."""
+        """Bytes to send."""
         return sum(self._files[blob][1] for blob in self._missing)
 
     def run(self, tell: Callable[[int], None]) -> None:
-        """Send them all; `tell` gets the bytes sent so far, and may raise to stop. The first error wins."""
+        """Send all blobs.
+
+        Args:
+            tell: called with the bytes sent so far; may raise to stop.
+
+        Raises:
+            P2PCacheError: the first error of any blob.
+        """
 
         def count(size: int) -> None:
             with self._lock:

@@ -1,4 +1,4 @@
-"""A copy of a directory that somebody may still write to: of one moment, or none."""
+"""A copy of a directory that may still be written to: a snapshot of one moment, or none."""
 
 import os
 import shutil
@@ -23,14 +23,14 @@ def steady_copy(
 ) -> dict[str, int]:
     """Copy a directory's files as they were at one moment.
 
-    It is tried until nothing has changed for a second before the copying and all through it. Links
-    to files inside are followed; empty directories leave no trace.
+    The copy is repeated until nothing changed in the second before it and during it. Links to files
+    inside are followed; empty directories leave no trace.
 
     Args:
         source: the directory.
         target: an empty directory of the caller's own.
-        skip: told the name of each file; true: leave it out.
-        patience_s: how long to go on trying.
+        skip: called with the name of each file; true: leave it out.
+        patience_s: how long to try, in seconds.
 
     Returns:
         The mtime in ns of each file, by path inside.
@@ -72,7 +72,7 @@ def _stamps(root: Path, skip: Callable[[str], bool]) -> Stamps:
                         pending.append(Path(entry.path))
                     elif not skip(entry.name):
                         _add(found, root, entry)
-        except NotFound:  # went away while we looked: the next look will differ, too
+        except NotFound:  # removed meanwhile: the next stamps will differ, too
             found[f"{folder} went away at {time.monotonic_ns()}"] = (0, 0, 0)
     return found
 
@@ -92,7 +92,7 @@ def _add(found: Stamps, root: Path, entry: "os.DirEntry[str]") -> None:
 
 
 def _copied(root: Path, target: Path, files: Stamps) -> bool:
-    """Whether all were there to be copied."""
+    """Copy all files; False if one was removed meanwhile."""
     with disk_errors(str(target)):
         for left in target.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -1,6 +1,6 @@
-"""What this node's parts can do by themselves: hash, loopback, storage. The disk's is `host.disk_speed`.
+"""Speeds of this node's parts alone: hash, loopback, storage. The disk's is `host_facts.disk_speed`.
 
-Each measures for about `SPAN_S`. They tell what a pull could reach at best here, not what it does.
+Each measurement takes about `SPAN_S`. They bound the speed of a pull here.
 """
 
 import os
@@ -28,11 +28,11 @@ OBJECTS = 64  # looked at to find the largest
 
 
 class OriginSpeed(NamedTuple):
-    """How a storage was read."""
+    """Speed of a storage's reads."""
 
     first_byte_s: float  # of one read, alone
     one: float  # bytes per second over one connection
-    many: float  # ... over `READERS`
+    many: float  # bytes per second over `READERS` connections
 
 
 def hash_speed() -> tuple[float, float]:
@@ -107,7 +107,7 @@ def _loopback() -> float:
 
 
 def _send(address: tuple[str, int]) -> None:
-    """Send a file until nobody listens any more."""
+    """Send a file again and again until the receiver hangs up."""
     file = os.memfd_create("p2pcache-bench", os.MFD_CLOEXEC)
     try:
         os.truncate(file, FILE_BYTES)
@@ -154,7 +154,7 @@ def _reading(read: Callable[[int, int], int], readers: int) -> float:
 
 
 def _rate(work: Callable[[int], int], threads: int) -> float:
-    """Bytes per second of so many threads together."""
+    """Bytes per second of `threads` threads together."""
     with ThreadPoolExecutor(threads, "bench") as pool:
         began = time.monotonic()
         done = sum(pool.map(work, range(threads)))

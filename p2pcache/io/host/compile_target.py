@@ -1,4 +1,4 @@
-"""What of this machine decides whether compiled code can run here, found without importing an engine."""
+"""Facts of this machine that decide whether compiled code runs here, found without importing an engine."""
 
 import importlib.metadata
 import importlib.util
@@ -73,7 +73,7 @@ def gpu() -> tuple[str, str, str]:
     """Name, compute capability and driver of this machine's NVIDIA GPUs; ("cpu", "", ""): there are none.
 
     Raises:
-        P2PCacheError: nvidia-smi is here and fails: better said than taken for no GPU.
+        P2PCacheError: nvidia-smi is installed and fails, which must not count as no GPU.
     """
     try:
         answer = subprocess.run(_SMI, capture_output=True, text=True, timeout=SMI_S, check=False)

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from p2pcache.errors import UsageError
 
-QUANTILE = 0.9  # of the requests of one look; few are needed for it, and one outlier isn't enough
+QUANTILE = 0.9  # of the requests between two samples: few are needed, and one outlier isn't enough
 ANSWER_S = 2.0  # an engine that is slower than this has other troubles
 MAX_BYTES = 4 << 20  # vLLM says some 100 kB
-_FEWEST = 3  # requests; one alone says nothing about a tenth
+_FEWEST = 3  # requests for a quantile
 
 
 class EngineMetrics:
@@ -25,7 +25,7 @@ class EngineMetrics:
         Args:
             url: of its metrics.
             metric: a histogram of seconds (its p90 counts) or a gauge of seconds.
-            latency_s: what is just good enough; that is level 1.
+            latency_s: the highest good latency; that is level 1.
 
         Raises:
             UsageError: not a URL, or not a latency.
@@ -42,10 +42,10 @@ class EngineMetrics:
         self._metric = metric
         self._latency_s = latency_s
         self._before: dict[float, float] = {}
-        self.trouble = ""  # why the last answer was none, for people
+        self.trouble = ""  # why there was no answer last time, for people
 
     async def level(self) -> float | None:
-        """Latency over what it may be; None: the engine doesn't say.
+        """Latency over the allowed one; None: the engine doesn't report it.
 
         An engine that answers and had no requests is at 0.
         """
@@ -98,7 +98,7 @@ class EngineMetrics:
 
 
 def quantile(counts: dict[float, float], before: dict[float, float]) -> float:
-    """Upper bound of the bucket with the quantile of what came between two looks; 0: nothing did.
+    """Upper bound of the bucket with the quantile of the requests between two samples; 0: too few.
 
     Beyond the last finite bucket it is that bucket's bound.
     """

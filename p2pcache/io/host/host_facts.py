@@ -1,4 +1,4 @@
-"""What this machine is like: disk, network, clock, limits. Measured, not judged."""
+"""Facts of this machine: disk, network, clock, limits. `core.host.diagnosis` judges them."""
 
 import contextlib
 import ctypes
@@ -22,8 +22,8 @@ from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.security.cluster_key import is_loopback
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
-DISK_BYTES = 128 << 20  # above what a drive's own cache and controller swallow at once ...
-DISK_S = 2.0  # ... and no longer than this each way, on a slow one
+DISK_BYTES = 128 << 20  # more than the cache of a drive and its controller
+DISK_S = 2.0  # limit of each direction, for slow disks
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
 _ANY_PORT = 9  # of a datagram that is never sent
 _TIME_ERROR = 5  # adjtimex(2): the clock isn't synchronised
@@ -69,7 +69,7 @@ def address_of(host: str) -> str:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether listening there is listening on all addresses of ours, which nobody can dial."""
+    """Whether a host means all our addresses when listening; no peer can dial it."""
     with contextlib.suppress(OSError):
         return socket.inet_aton(host) == bytes(4)  # "0" is one, too
     with contextlib.suppress(ValueError):
@@ -175,7 +175,7 @@ def folder(path: Path) -> Folder:
 
 
 def owner(path: Path) -> int | None:
-    """Whose a path is; None where it isn't there or is closed to us."""
+    """Uid of a path's owner; None if the path is missing or closed to us."""
     try:
         return path.stat().st_uid
     except OSError:

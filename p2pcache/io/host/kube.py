@@ -26,7 +26,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """A Node, or a Status that says why not: what we need of both."""
+    """A Node, or a Status with an error: the parts of both that we use."""
 
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     message: str = ""

@@ -8,12 +8,12 @@ from p2pcache.core.host.governor import Sample
 from p2pcache.errors import UsageError
 
 _KINDS = ("cpu", "io", "memory")
-_SETTLE_S = 0.2  # a shorter look says more about the clock than about the host
+_SETTLE_S = 0.2  # a shorter time between samples measures the clock more than the host
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Pressure:
-    """Two looks at the kernel's counters, and what lies between them. Used by one thread at a time."""
+    """Differences of the kernel's counters between two samples. Used by one thread at a time."""
 
     def __init__(
         self, *, cgroup: str = "", link_bytes_per_s: int = 0,
@@ -39,10 +39,10 @@ class Pressure:
         self._at = 0.0
         self._stalled: dict[str, float] = {}  # seconds since boot
         self._moved: dict[str, tuple[int, int]] = {}  # interface -> bytes in, out
-        self.missing: list[str] = []  # what can't be told here, for people
+        self.missing: list[str] = []  # figures that this host doesn't have, for people
 
-    def look(self) -> Sample:
-        """Since the last look; the first one only remembers. Blocks for well under a millisecond."""
+    def sample(self) -> Sample:
+        """Pressure since the last sample; the first one is empty. Blocks for well under a millisecond."""
         now = time.monotonic()
         passed = now - self._at
         stalled = {k: s for k, path in self._stalls.items() if (s := _stalled_s(path)) is not None}
@@ -69,7 +69,7 @@ class Pressure:
         )  # fmt: skip
 
     def _rate(self, name: str) -> float:
-        """Bytes per second that an interface carries; 0: it isn't one, or nobody knows."""
+        """Bytes per second that an interface carries; 0: not a link, or unknown."""
         if name == "lo":
             return 0.0
         if self._link_rate:

@@ -1,7 +1,7 @@
-"""Does it answer, and does it take us? The tracker, the origin, the agent: asked once, briefly.
+"""Probes of tracker, origin and agent: whether each answers, and accepts us, in one short request.
 
-Blocking, for threads of their own (`io.deadline_thread`). Every wait has an end but name resolution, which
-the system bounds in its own time.
+Blocking, for threads of their own (`io.deadline_thread`). Every wait has a limit except name resolution,
+which the system bounds.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ from p2pcache.io.security.tls import Tls, check_role, explain
 
 T = TypeVar("T")
 
-CALL_S = 5.0  # a healthy one answers in milliseconds
-LAST_TURN_S = 0.1  # what aiohttp asks for after a session with TLS
+CALL_S = 5.0  # a healthy server answers in milliseconds
+LAST_TURN_S = 0.1  # aiohttp needs it after a session with TLS
 MAX_FRAME_BYTES = 4096  # of the handshake
 MAX_STATUS_BYTES = 1 << 20
 _UCRED = struct.Struct("3i")
 
 
 class Told(NamedTuple):
-    """What others let anybody know. `ahead_s`: our clock's lead on theirs, None if unknown."""
+    """Public facts of a tracker. `ahead_s`: our clock's lead on its clock; None: unknown."""
 
     ahead_s: float | None = None
     origin: str = ""
 
 
 def join(url: str, secret: Secret, tls: Tls | None) -> float:
-    """Join a tracker as far as the handshake; we are never announced, nobody hears of us.
+    """Join a tracker as far as the handshake; we never become a member.
 
     Returns:
         How long it took, in seconds.
@@ -66,7 +66,7 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
 
 
 def ask(url: str, tls: Tls | None) -> Told:
-    """A tracker's clock and origin, whether or not it takes us; nothing where it keeps silent."""
+    """A tracker's clock and origin, whether or not it accepts us; empty if it doesn't answer."""
     try:
         return _run(_ask(_checked(url), tls))
     except (aiohttp.ClientError, OSError, ValueError, UsageError):
@@ -92,7 +92,7 @@ def list_origin(url: str) -> tuple[float, bool]:
 
 
 def origin_clock(url: str) -> float | None:
-    """Our clock's lead on a storage's, which it tells also those whom it refuses; None: unknown."""
+    """Our clock's lead on a storage's, which also refusals carry; None: unknown."""
     if not url.startswith("s3://"):
         return None
     from p2pcache.io.origins.s3.origin import S3Origin  # botocore costs 0.2 s to import
@@ -121,7 +121,7 @@ def unreached(address: str, token: str, node: str) -> str:
     """The address at which other nodes lately tried in vain to reach an agent's node; "": none."""
     try:
         rows = AgentClient(address, token=token, answer_s=CALL_S).nodes()
-    except P2PCacheError:  # no tracker, or not for us: who asks is told that by other means
+    except P2PCacheError:  # no tracker, or not for us: other probes report that
         return ""
     own = (row for row in rows if row.get("node") == node and row.get("unreached"))
     return next((str(row.get("address")) for row in own), "")
@@ -134,7 +134,7 @@ def _open(url: str) -> Retrying:
 
 
 def _owner(path: str) -> int | None:
-    """Who listens on a unix socket; None: it is of another pid namespace, or gone."""
+    """Pid of the listener of a unix socket; None: of another pid namespace, or gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(CALL_S)
         try:
@@ -146,7 +146,7 @@ def _owner(path: str) -> int | None:
 
 
 def _translated(base: str, error: Exception) -> P2PCacheError:
-    """What it means that a tracker couldn't be joined."""
+    """The error of our tree for a tracker that couldn't be joined."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         if error.status == 403:
             return NotAllowed(f"tracker {base} refuses our certificate; its log says why")

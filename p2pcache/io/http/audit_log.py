@@ -1,6 +1,6 @@
-"""Audit lines: who asked for what, and how it ended. One log line each, on a logger of its own.
+"""The audit log: one line for each request, with its caller and its result, on a logger of its own.
 
-The lines come whatever the log's level is, as `key=value` text, or with `log_format = "json"` as
+The lines are written at any log level, as `key=value` text, or with `log_format = "json"` as
 an object under "audit". docs/operations.md lists the fields.
 """
 
@@ -12,10 +12,10 @@ from typing import Self
 from p2pcache.errors import P2PCacheError
 
 LOGGER = "p2pcache.audit"
-MAX_VALUE_CHARS = 300  # a message may quote what strangers sent
+MAX_VALUE_CHARS = 300  # a message may quote strangers
 
 _log = logging.getLogger(LOGGER)
-_log.setLevel(logging.INFO)  # its own: a quiet human log must not lose the record
+_log.setLevel(logging.INFO)  # a quiet human log must not lose the record
 
 
 def write(who: str, action: str, *, result: str, **more: object) -> None:
@@ -23,9 +23,9 @@ def write(who: str, action: str, *, result: str, **more: object) -> None:
 
     Args:
         who: the caller, for example `uid=1000 pid=77` or `token=ci id=3f..`.
-        action: what was asked: pull, warm, push, rm, prune, verify, or call for the rest.
+        action: pull, warm, push, rm, prune, verify, or call for everything else.
         result: ok, refused, failed or left (the client went away first).
-        more: further fields; what is None or "" is left out.
+        more: further fields; None and "" are left out.
     """
     fields: dict[str, object] = {"who": who, "action": action, **more, "result": result}
     fields = {k: _short(v) for k, v in fields.items() if v not in (None, "")}
@@ -34,14 +34,13 @@ def write(who: str, action: str, *, result: str, **more: object) -> None:
 
 
 class Entry:
-    """One action that takes a while: `with Entry(...) as entry:` writes the line at its end.
+    """A long action: `with Entry(...) as entry:` writes the line at the end of the block.
 
-    An error makes it `failed`; leaving it otherwise early (the client is gone) makes it `left`;
-    else it is `ok`.
+    The result is `failed` after an error, `left` if the client went away first, else `ok`.
     """
 
     def __init__(self, who: str, action: str, **more: object) -> None:
-        self.fields: dict[str, object] = dict(more)  # add to it what becomes known on the way
+        self.fields: dict[str, object] = dict(more)  # callers add fields while it runs
         self._who = who
         self._action = action
         self._began = time.monotonic()

@@ -1,8 +1,8 @@
-"""The door of an HTTP server: how many connections may be open, and how long one may say nothing.
+"""How many connections an HTTP server holds open, and how long each may be idle.
 
-A flood must not take the daemon's file descriptors: beyond the limit a caller hears 503 with
-Retry-After and is let go, and a connection that never asks anything is closed. In a full house
-those who sit idle make room.
+A flood must not take the daemon's file descriptors. A connection beyond the limit is answered 503
+with Retry-After and closed, and one that never sends a request is closed too. When all places are
+taken, idle connections make room.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from p2pcache.core.membership.crowded_address import crowd_of, oldest_of_the_cro
 from p2pcache.core.ratelimit import RateLimit
 from p2pcache.errors import Busy
 
-FIRST_REQUEST_S = 10.0  # a client that has connected speaks at once; a slow loris doesn't
-RETRY_AFTER_S = 2  # told to those who found the house full; they add dice of their own
-IDLE_S = 1.0  # an honest client asks within milliseconds; who waits so long may lose its place
-SWEEP_S, SWEEP_PARTS = 0.1, 20  # a look at 20,000 connections takes some 5 ms: seldom, many at once
-GOODBYE_S = 1.0  # for a refused one to read its answer
-PATIENCE_S = 1.0  # who is a little too quick waits so long; who would wait longer is sent away
+FIRST_REQUEST_S = 10.0  # an honest client sends at once; a slow loris doesn't
+RETRY_AFTER_S = 2  # in answers beyond the limit; clients add jitter of their own
+IDLE_S = 1.0  # an honest client sends within milliseconds; an idle connection may lose its place
+SWEEP_S, SWEEP_PARTS = 0.1, 20  # a sweep of 20,000 connections takes 5 ms: seldom, many at once
+GOODBYE_S = 1.0  # for a refused client to read its answer
+PATIENCE_S = 1.0  # the longest delay of a client over its rate; beyond it the client is refused
 LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 1024  # 200 pods of one node at once, and room to spare
 _FULL = b'{"code":8,"message":"too many connections to this daemon; try again in a moment"}'
 _REFUSAL = (
@@ -34,7 +34,7 @@ _REFUSAL = (
 
 
 def raise_file_limit() -> int:
-    """Take as many file descriptors as the system allows us; returns how many that is."""
+    """Raise our limit of file descriptors to the hard one, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -42,16 +42,16 @@ def raise_file_limit() -> int:
 
 
 def connection_limit(most: int = MOST_CONNECTIONS, *, share: float = 0.25) -> int:
-    """How many connections one listening socket may hold: at most this share of our descriptors."""
+    """How many connections a server may hold: at most `share` of our file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(LEAST_CONNECTIONS, min(most, int(soft * share)))
 
 
 async def admit(limit: RateLimit, client: str) -> None:
-    """Count one request of a client; let it wait a moment if it is a little too quick.
+    """Count one request of a client, and delay it if the client is a little over its rate.
 
     Raises:
-        Busy: it would have to wait for longer than `PATIENCE_S`.
+        Busy: the delay would be longer than `PATIENCE_S`.
     """
     wait = limit.take(client, time.monotonic(), patience_s=PATIENCE_S)
     if wait > PATIENCE_S:
@@ -65,7 +65,7 @@ async def admit(limit: RateLimit, client: str) -> None:
 
 
 def rated(limit: RateLimit, *, free: frozenset[str] = frozenset()) -> Any:
-    """A middleware that counts requests by the caller's address, but for the paths in `free`."""
+    """A middleware that limits requests by the caller's address, except for the paths in `free`."""
 
     @web.middleware
     async def count(
@@ -78,127 +78,129 @@ def rated(limit: RateLimit, *, free: frozenset[str] = frozenset()) -> Any:
     return count
 
 
-class Door:
-    """Makes the protocol of each new connection to one server.
+class ConnectionLimiter:
+    """A protocol factory for one server that counts its connections.
 
-    Invariant: `_guests` holds the open connections, and for `FIRST_REQUEST_S` those whose TLS
+    Invariant: `_connections` holds the open connections, and for `FIRST_REQUEST_S` those whose TLS
     handshake has not ended.
     """
 
     def __init__(self, server: web.Server, most: int, *, request_bytes: int = 0) -> None:
-        """Nobody is here yet.
+        """Nobody is connected.
 
         Args:
             server: makes the handlers.
             most: connections at once.
-            request_bytes: as for `web.serving`.
+            request_bytes: as for `server.serving`.
         """
         self._server = server
         self._most = most
         self._request_bytes = request_bytes
         self._loop = asyncio.get_running_loop()
-        self._guests: dict[web.RequestHandler, _Guest] = {}
+        self._connections: dict[web.RequestHandler, _Connection] = {}
         self._next_sweep = 0.0
         self._refusals: set[_Refusal] = set()
 
     def __call__(self) -> asyncio.BaseProtocol:
-        """The protocol for somebody who has just connected."""
-        if len(self._guests) >= self._most and not self._make_room():
+        """The protocol for a new connection."""
+        if len(self._connections) >= self._most and not self._make_room():
             return _Refusal(self._refusals, self._most // 2)
         handler = self._server()
-        guest = _Guest(handler, self._request_bytes, lambda: self._guests.pop(handler, None))
-        self._guests[handler] = guest
+        connection = _Connection(
+            handler, self._request_bytes, lambda: self._connections.pop(handler, None)
+        )
+        self._connections[handler] = connection
         self._loop.call_later(FIRST_REQUEST_S, self._check, handler)
-        return guest
+        return connection
 
     @contextlib.contextmanager
     def answering(self, handler: web.RequestHandler) -> Iterator[None]:
-        """While a connection's request is answered it isn't idle."""
-        guest = self._guests.get(handler)
-        if guest is None:  # it has gone already
+        """Inside the block the connection isn't idle: its request is being answered."""
+        connection = self._connections.get(handler)
+        if connection is None:  # it has gone already
             yield
             return
-        guest.begin()
+        connection.on_request()
         try:
             yield
         finally:
-            guest.end()
+            connection.on_answered()
 
     def _check(self, handler: web.RequestHandler) -> None:
-        guest = self._guests.get(handler)
-        if guest is not None and not guest.heard:
-            guest.turn_out()
+        connection = self._connections.get(handler)
+        if connection is not None and not connection.heard:
+            connection.abort()
 
     def _make_room(self) -> bool:
-        """Let go who asks nothing, of the address that most of them come from.
+        """Close idle connections from the address that has most of them.
 
-        Else one stranger could hold every place by asking something small now and then.
+        Else one stranger could hold every place by a small request now and then.
         """
         now = self._loop.time()
         if now < self._next_sweep:
             return False
         self._next_sweep = now + SWEEP_S
-        idle = [guest for guest in self._guests.values() if guest.idle_s(now) > IDLE_S]
-        first = oldest_of_the_crowd(idle, lambda guest: guest.address)
+        idle = [one for one in self._connections.values() if one.idle_s(now) > IDLE_S]
+        first = oldest_of_the_crowd(idle, lambda one: one.address)
         if first is None:
             return False
-        longest = (guest for guest in idle if guest.address == first.address)
-        for guest in itertools.islice(longest, max(1, self._most // SWEEP_PARTS)):
-            guest.turn_out()
+        longest = (one for one in idle if one.address == first.address)
+        for one in itertools.islice(longest, max(1, self._most // SWEEP_PARTS)):
+            one.abort()
         return True
 
 
-class _Guest(asyncio.Protocol):
-    """One connection: its handler, and what it may send before anybody knows it."""
+class _Connection(asyncio.Protocol):
+    """One connection: its handler, and how much it may send before its sender is known."""
 
     def __init__(
         self, handler: web.RequestHandler, request_bytes: int, gone: Callable[[], object]
     ) -> None:
         """`gone` is called when the connection has ended."""
-        self.heard = False  # it has asked something
-        self.address = ""  # what counts as one, of TCP; "" on a unix socket
+        self.heard = False  # it has sent a request
+        self.address = ""  # the group of addresses that counts as one client; "" on a unix socket
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._request_bytes = request_bytes
         self._left = request_bytes
         self._gone = gone
-        self._turned_out = False
-        self._asking = False
+        self._aborted = False
+        self._answering = False
         self._since = asyncio.get_running_loop().time()
 
-    def begin(self) -> None:
-        """A request of it is being answered."""
-        self.heard = self._asking = True
+    def on_request(self) -> None:
+        """A request came; its answer begins."""
+        self.heard = self._answering = True
         self._left = self._request_bytes
 
-    def end(self) -> None:
+    def on_answered(self) -> None:
         """The answer is complete."""
-        self._asking = False
+        self._answering = False
         self._since = asyncio.get_running_loop().time()
 
-    def doubt(self) -> None:
-        """It is asking, but may go on doing so for as long as it likes: it counts as idle until `trust`."""
-        self.end()
+    def count_as_idle(self) -> None:
+        """From here on a request under way doesn't keep the connection from being idle, until `trust`."""
+        self.on_answered()
 
     def trust(self) -> None:
-        """From here on it may send as much as its own protocol allows."""
+        """From here on the connection isn't idle, and may send as much as its protocol allows."""
         self._request_bytes = 0
-        self._asking = True
+        self._answering = True
 
     def idle_s(self, now: float) -> float:
-        """How long nothing was asked, seconds. A TLS handshake has a limit of its own."""
-        return 0.0 if self._asking or self._transport is None else now - self._since
+        """Seconds since the last request. 0 during a TLS handshake, which has a limit of its own."""
+        return 0.0 if self._answering or self._transport is None else now - self._since
 
-    def turn_out(self) -> None:
+    def abort(self) -> None:
         """End the connection, also one whose TLS handshake isn't over."""
-        self._turned_out = True
+        self._aborted = True
         self._gone()
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._turned_out:
+        if self._aborted:
             self._transport.abort()
         peer = transport.get_extra_info("peername")
         self.address = crowd_of(str(peer[0])) if isinstance(peer, tuple) else ""
@@ -208,7 +210,7 @@ class _Guest(asyncio.Protocol):
         if self._request_bytes:
             self._left -= len(data)
             if self._left < 0:
-                self.turn_out()
+                self.abort()
                 return
         self._handler.data_received(data)
 
@@ -227,33 +229,33 @@ class _Guest(asyncio.Protocol):
 
 
 def trust(request: web.Request) -> None:
-    """The request's sender has shown who it is: lift the limit of `request_bytes`."""
-    if (guest := _guest_of(request)) is not None:
-        guest.trust()
+    """The request's sender has proved who it is: lift the limit of `request_bytes`."""
+    if (connection := _connection_of(request)) is not None:
+        connection.trust()
 
 
-def unknown(request: web.Request) -> None:
-    """The request's sender has yet to show who it is: in a full house it may have to make room."""
-    if (guest := _guest_of(request)) is not None:
-        guest.doubt()
+def count_as_idle(request: web.Request) -> None:
+    """The request's sender has yet to prove who it is: its connection may have to make room."""
+    if (connection := _connection_of(request)) is not None:
+        connection.count_as_idle()
 
 
-def turn_out(request: web.Request) -> None:
+def abort(request: web.Request) -> None:
     """End the request's connection at once."""
-    if (guest := _guest_of(request)) is not None:
-        guest.turn_out()
+    if (connection := _connection_of(request)) is not None:
+        connection.abort()
 
 
-def _guest_of(request: web.Request) -> _Guest | None:
+def _connection_of(request: web.Request) -> _Connection | None:
     found = request.transport.get_protocol() if request.transport is not None else None
-    return found if isinstance(found, _Guest) else None
+    return found if isinstance(found, _Connection) else None
 
 
 class _Refusal(asyncio.Protocol):
-    """Says 503, lets the caller read it, and hangs up."""
+    """Answers 503, leaves the caller time to read it, and hangs up."""
 
     def __init__(self, others: "set[_Refusal]", most: int) -> None:
-        """`most`: refused ones that may read their answer; more are cut off without a word."""
+        """`most`: refused connections that may read the answer at once; further ones are cut off."""
         self._others = others
         self._most = most
         self._transport: asyncio.Transport | None = None

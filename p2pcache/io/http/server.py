@@ -25,9 +25,8 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.http.connection_limits import Door, connection_limit
-from p2pcache.io.http.csrf_guard import no_strange_pages
-from p2pcache.io.http.plain_requests import refusal
+from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
+from p2pcache.io.http.request_guard import refusal, refuse_other_sites
 from p2pcache.io.security.cluster_key import is_loopback
 
 T = TypeVar("T")
@@ -35,21 +34,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON_BODY_BYTES = 1024 * 1024  # requests are small; manifests and blobs say their own limits
 BACKLOG = 1024  # a storm dials all at once
-STALL_S = (
-    30.0  # a body that doesn't move: local clients send at once, remote ones have TCP's retries
-)
-KEEPALIVE_S = 30.0  # an open connection that asks nothing more; our own client opens one a call
-TLS_HANDSHAKE_S = 10.0  # as long as the members' own
-GOODBYE_S = 3.0  # how long the end of a server waits for answers that are being written
-TRACES = Rate(1 / 60, 20)  # in the log: whoever finds a bug may ask a thousand times a second
+STALL_S = 30.0  # without a byte of a body: local clients send at once, remote ones retry by TCP
+KEEPALIVE_S = 30.0  # without another request; our own client opens a connection for each call
+TLS_HANDSHAKE_S = 10.0  # as `PeerLimits.handshake_s`
+GOODBYE_S = 3.0  # for answers that are being written when the server stops
+TRACES = Rate(1 / 60, 20)  # in the log: a caller that found a bug may send 1,000 requests a second
 _traces = RateLimit(TRACES, TRACES)
 _BROKEN_BODY = (web.RequestPayloadError, HttpProcessingError)
 _STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
-_CODE = {
-    401: 4,
-    403: 4,
-    409: 10,
-}  # other 4xx: 2 (usage); a call that isn't there is no missing model
+# Other 4xx: 2 (usage), since a call that isn't there is no missing model.
+_CODE = {401: 4, 403: 4, 409: 10}
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +81,10 @@ async def read_body(request: web.Request, *, limit_bytes: int) -> bytearray:
 
 
 async def next_part(content: StreamReader, most: int = -1) -> bytes:
-    """What has come of a body (up to `most` bytes); b"" at its end.
+    """The next bytes of a body, as many as have come (at most `most`); b"" at its end.
 
     Raises:
-        UsageError: what came isn't a body (its chunks are malformed).
+        UsageError: the body is malformed.
         TimedOut: nothing came for `STALL_S`: a slow sender may not hold a connection for ever.
     """
     try:
@@ -121,7 +115,7 @@ def wanted_ref(request: web.Request) -> Ref:
     """The model that `?ref=` names.
 
     Raises:
-        UsageError: there is none, or it isn't a ref.
+        UsageError: the parameter is missing, or it isn't a ref.
     """
     text = request.query.get("ref", "")
     if not text:
@@ -131,7 +125,7 @@ def wanted_ref(request: web.Request) -> Ref:
 
 @web.middleware
 async def errors_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn errors into answers; a bug is logged with its trace and told without it."""
+    """Turn errors into answers. A bug is logged with its trace; the answer doesn't show it."""
     try:
         return await handler(request)
     except Busy as error:
@@ -152,7 +146,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
             text += " (no call of this server; is it the right one, and of this release?)"
         return error_response(code, text, status=error.status)
     except ConnectionError:
-        raise  # the client went away: nobody to tell
+        raise  # the client is gone
     except _BROKEN_BODY as error:
         text = f"the request's body is broken: {type(error).__name__}"
         return error_response(UsageError.exit_code, text, status=400)
@@ -165,7 +159,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
 
 
 def _log_trace(request: web.Request) -> None:
-    """Log the exception at hand with its trace, unless callers fill the log with such."""
+    """Log the exception at hand with its trace, unless too many were logged lately."""
     if not _traces.take("", time.monotonic(), patience_s=0):
         _log.exception("%s %s failed", request.method, request.path)
 
@@ -206,37 +200,40 @@ async def serving(
     Args:
         app: not yet in use.
         sockets: listening ones.
-        connections: at once over all sockets; 0: what our file descriptors allow. More hear 503.
-        request_bytes: what one request may send in all, its head included, until `door.trust`;
-            more ends the connection. 0: as much as the handlers take.
+        connections: most at once over all sockets; further ones are answered 503. 0: what our
+            file descriptors allow.
+        request_bytes: what one request may send in all, its head included, until
+            `connection_limits.trust`; more ends the connection. 0: no such limit.
         tls: speak HTTPS with this.
     """
-    door: Door | None = None
+    limiter: ConnectionLimiter | None = None
 
     @web.middleware
-    async def heard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        assert door is not None
-        with door.answering(request.protocol):
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        assert limiter is not None
+        with limiter.answering(request.protocol):
             return await handler(request)
 
-    app.middlewares.insert(0, heard)
+    app.middlewares.insert(0, count)
     loopback = [is_loopback(s.getsockname()[0]) for s in sockets if s.family != socket.AF_UNIX]
     if loopback:  # no browser opens unix sockets
-        app.middlewares.append(no_strange_pages(loopback=all(loopback)))
+        app.middlewares.append(refuse_other_sites(loopback=all(loopback)))
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=KEEPALIVE_S,
-        auto_decompress=False,  # 60 KB unpack to 60 MB, on the loop, before anybody knows the sender
+        auto_decompress=False,  # 60 KB unpack to 60 MB on the loop, before the sender is known
     )  # fmt: skip
     await runner.setup()
     assert runner.server is not None
-    runner.server.request_handler = _looked_at(runner.server.request_handler)
-    door = Door(runner.server, connections or connection_limit(), request_bytes=request_bytes)
+    runner.server.request_handler = _guarded(runner.server.request_handler)
+    limiter = ConnectionLimiter(
+        runner.server, connections or connection_limit(), request_bytes=request_bytes
+    )
     loop = asyncio.get_running_loop()
     try:
         async with contextlib.AsyncExitStack() as stack:
             for sock in sockets:
                 listener = await loop.create_server(
-                    door, sock=sock, backlog=BACKLOG, ssl=tls,
+                    limiter, sock=sock, backlog=BACKLOG, ssl=tls,
                     ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_S,
                 )  # fmt: skip
                 stack.callback(listener.close)
@@ -247,15 +244,15 @@ async def serving(
             sock.close()
 
 
-def _looked_at(answer: Callable[[Any], Awaitable[web.StreamResponse]]) -> Any:
-    """`answer`, for requests that aren't refused by their head. Before `Expect` is read and a body asked for."""
+def _guarded(answer: Callable[[Any], Awaitable[web.StreamResponse]]) -> Any:
+    """`answer` for requests whose head isn't refused; decided before `Expect` asks for a body."""
 
-    async def look(request: web.BaseRequest) -> web.StreamResponse:
+    async def guard(request: web.BaseRequest) -> web.StreamResponse:
         if why_not := refusal(request.raw_path, request.raw_headers):
             return error_response(UsageError.exit_code, why_not.text, status=why_not.status)
         return await answer(request)
 
-    return look
+    return guard
 
 
 def listen_tcp(listen: str) -> socket.socket:

@@ -1,14 +1,14 @@
 """The directory of a model that still arrives: `models/.arriving/<manifest hex>/`.
 
 manifest        its canonical bytes
-blobs/<hex>     hard links to the blobs, whole or partial: full size; where nothing came yet, holes or leftovers
+blobs/<hex>     hard links to the blobs, whole or partial, of full size; unproved parts are holes or leftovers
 ready           which runs may be read, one byte each; the agent writes it, loaders map it
 
     ready:  magic "P2PREDY1" | run count u32 | withdrawals u32 | one byte per run, 0 or 1
 
-A run's byte is set when its bytes are proved and in the page cache, and cleared before anything
-else happens when a check fails; `withdrawals` then goes up, too. So a reader whose bytes were
-ready before the read, and who sees no new withdrawal after it, has read proved bytes.
+A run's byte is set when its bytes are proved and in the page cache. When a check fails it is cleared
+before anything else happens, and `withdrawals` goes up. So if a run was ready before a read, and
+`withdrawals` is the same after it, the read bytes are proved (as with a sequence lock).
 """
 
 import logging
@@ -24,8 +24,9 @@ from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, decode
 from p2pcache.errors import NotFound, P2PCacheError
+from p2pcache.ids import RunIndex, RunSet
 from p2pcache.io.blobs.blob_file import BlobFile
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, disk_errors, names, read_small
 
@@ -35,13 +36,13 @@ _HEAD = struct.Struct("<8sII")
 _MAGIC = b"P2PREDY1"  # the last character is the format's version
 _WITHDRAWALS_AT = 12
 _COUNTER_SPAN = 1 << 32
-_OWNER_WRITES = 0o644  # readable through the link; `partial/` itself lets nobody else in
+_OWNER_WRITES = 0o644  # readable through the link; `partial/` itself is closed to others
 
 
-class Arriving:
-    """The agent's end: `build`, `begin`, `appear`; then all but `remove` under the pool's lock."""
+class ArrivingDir:
+    """The agent's end. Calls: `build`, `begin`, `appear`; then all but `remove` under the pool's lock."""
 
-    def __init__(self, blobs: Blobs, layout: Layout, files: Sequence[BlobFile]) -> None:
+    def __init__(self, blobs: BlobPool, layout: Layout, files: Sequence[BlobFile]) -> None:
         """Nothing is on disk before `build`."""
         self.path = f"{FOLDER}/{layout.digest}"
         self.users = 0  # loaders that are attached
@@ -55,7 +56,7 @@ class Arriving:
         self._folder = -1
 
     def build(self, manifest: bytes) -> None:
-        """Lay the directory out where nobody sees it.
+        """Build the directory under `tmp/`, where no loader sees it.
 
         Raises:
             NoSpace, NotAllowed, P2PCacheError: the disk refused; nothing is left behind.
@@ -79,18 +80,18 @@ class Arriving:
             finally:
                 os.close(root)
 
-    def begin(self, have: int) -> None:
-        """From here on `ready` follows what is had (bits). Under the pool's lock."""
+    def begin(self, have: RunSet) -> None:
+        """Mark the proved runs; from here on `ready` follows the pool. Under the pool's lock."""
         with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             for number in range(len(self._files)):
-                self.gained(number)
+                self.on_gained(number)
             flags = bytearray(self._layout.run_count)
             for run in bitset.members(have):
                 flags[run] = 1
             self._blobs.disk.write_at(self._fd, bytes(flags), _HEAD.size)
 
     def appear(self) -> None:
-        """Make the directory visible."""
+        """Move the directory to its visible place."""
         disk, folders = self._blobs.disk, self._blobs.folders
         with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
             parent = disk.ensure_directory(folders.models, FOLDER, 0o755)
@@ -121,21 +122,21 @@ class Arriving:
         blobs.disk.rename(self._folder, temporary, self._folder, blob.id)
         self._made[number] = blob.made
 
-    def gained(self, number: int) -> None:
+    def on_gained(self, number: int) -> None:
         """Chunks of blob `number` are proved: the link must show the file that they are in."""
         if self._fd >= 0 and self._made[number] != self._files[number].made:
             with self._or_silence():
                 self._link(number)
-                self._withdraw()  # whoever has the old file open looks again
+                self._withdraw()  # loaders that have the old file open open the new one
 
-    def ready(self, run: int) -> None:
-        """The run's bytes may be read."""
+    def on_ready(self, run: RunIndex) -> None:
+        """A run is proved: its bytes may be read."""
         if self._fd >= 0:
             with self._or_silence():
                 os.pwrite(self._fd, b"\x01", _HEAD.size + run)
 
-    def lost(self, runs: int) -> None:
-        """The bytes of these runs (bits) may be read no longer."""
+    def on_lost(self, runs: RunSet) -> None:
+        """Runs are proved no longer: withdraw them."""
         if self._fd >= 0 and runs:
             with self._or_silence():
                 for run in bitset.members(runs):
@@ -148,7 +149,7 @@ class Arriving:
 
     @contextmanager
     def _or_silence(self) -> Iterator[None]:
-        """A disk that refuses must not stop the pull: loaders then wait until the model is published."""
+        """A disk error must not stop the pull: the directory is given up, and loaders wait for the published model."""
         try:
             yield
         except OSError as error:
@@ -158,7 +159,7 @@ class Arriving:
             self.close()
 
     def remove(self) -> None:
-        """Take the directory away; what loaders have open stays as it is."""
+        """Remove the directory; files that loaders have open stay as they are."""
         self.close()
         disk = self._blobs.disk
         with cache_errors(self._blobs, f"{self._blobs.root}/models/{self.path}"):
@@ -180,10 +181,10 @@ class Arriving:
 
 
 def sweep(disk: Disk, folders: Folders) -> None:
-    """At start: take back what an agent that crashed had said, then remove its directories.
+    """At start: withdraw all runs in directories of a crashed agent, then remove them.
 
-    A loader may still have them open. What it was told was true, but this agent believes only
-    its records and will write again what they don't tell of.
+    A loader may still have them open. Its runs were proved, but this agent believes only its records
+    and writes again chunks that they don't name.
     """
     try:
         parent = disk.open_directory(folders.models, FOLDER)
@@ -202,7 +203,7 @@ def _silence(disk: Disk, parent: int, name: str) -> None:
     try:
         folder = disk.open_directory(parent, name)
     except OSError:
-        return  # not ours, or half made: nobody reads it
+        return  # not ours, or half built: no loader reads it
     try:
         fd = disk.open_write(folder, "ready", create=False)
     except OSError:
@@ -270,10 +271,10 @@ class Board:
 
     @property
     def withdrawals(self) -> int:
-        """Changes each time something ready was taken back."""
+        """A counter that changes at each withdrawal."""
         return int.from_bytes(self._map[_WITHDRAWALS_AT : _HEAD.size], "little")
 
-    def is_ready(self, run: int) -> bool:
+    def is_ready(self, run: RunIndex) -> bool:
         """Whether the run's bytes are proved and may be read."""
         return self._map[_HEAD.size + run] == 1
 
@@ -286,7 +287,7 @@ class Board:
 
         Raises:
             NotFound: the directory was removed meanwhile.
-            P2PCacheError: it isn't the file that the manifest tells of.
+            P2PCacheError: it isn't of the size in the manifest.
         """
         blob = self.layout.blobs[number]
         with disk_errors(f"arriving file {blob.id}"):

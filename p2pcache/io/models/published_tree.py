@@ -1,4 +1,4 @@
-"""The trees that people and loaders see: `models/<namespace>/<name>/@<hex>/` and `<tag>` links.
+"""Published trees, which people and loaders read: `models/<namespace>/<name>/@<hex>/` and `<tag>` links.
 
 A tree is built of hard links to blobs under `tmp/` and appears by one rename; a tag is a
 relative link swapped by rename. Paths come from untrusted manifests: every step goes by
@@ -16,9 +16,8 @@ from p2pcache.core.format.file_filter import is_name
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.disk.cache_dir import Folders
 from p2pcache.io.disk.disk import Disk, names
+from p2pcache.io.models.tree_builder import MANY_LINKS, TreeBuilder
 
-_COPY_BYTES = 1 << 20
-_MANY_LINKS = 30_000  # file systems stop at 32,000 or 65,000 links: from there trees have copies
 _log = logging.getLogger(__name__)
 
 
@@ -28,7 +27,7 @@ class Tree(NamedTuple):
     namespace: str
     name: str
     digest: str
-    selection: str = ""  # of only some files: the selection's name; no tag ever points at it
+    selection: str = ""  # name of the selection, for a tree of some files; no tag points at it
 
     @property
     def entry(self) -> str:
@@ -62,7 +61,7 @@ class Trees:
         return True
 
     def publish(self, tree: Tree, files: Iterable[tuple[str, str]]) -> None:
-        """Make the tree appear, complete. One that's there and undamaged stays.
+        """Make the tree appear, complete. An undamaged one stays as it is.
 
         Args:
             tree: its place.
@@ -76,7 +75,7 @@ class Trees:
             self.remove(tree)
         temporary = f"tree-{secrets.token_hex(8)}"
         root = self._disk.ensure_directory(self._folders.tmp, temporary, 0o755)
-        _Builder(self._disk, self._folders.blobs, root).build(files)
+        TreeBuilder(self._disk, self._folders.blobs, root).build(files)
         parent = self._ensure(tree.namespace, tree.name)
         try:
             self._disk.rename(self._folders.tmp, temporary, parent, tree.entry)
@@ -95,7 +94,7 @@ class Trees:
             for path, blob_id in files:
                 shown = os.stat(path, dir_fd=root, follow_symlinks=False)
                 blob = os.stat(blob_id, dir_fd=self._folders.blobs, follow_symlinks=False)
-                copied = blob.st_nlink >= _MANY_LINKS and shown.st_size == blob.st_size
+                copied = blob.st_nlink >= MANY_LINKS and shown.st_size == blob.st_size
                 if shown.st_ino != blob.st_ino and not copied:
                     return False
         except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +146,7 @@ class Trees:
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
             self._disk.rename(parent, tree.entry, self._folders.tmp, temporary)
-            # Gone for good before its files go, or a power cut could leave half a tree in sight.
+            # The rename is durable before files go, or a power cut could leave half a tree in sight.
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
@@ -167,7 +166,7 @@ class Trees:
         return [t for t in found if t is not None and digest in (None, t.digest)]
 
     def links(self) -> list[tuple[Ref, str]]:
-        """Every tag link with the digest it points at; remains of a broken swap are removed."""
+        """Every tag link with its digest; leftovers of an interrupted swap are removed."""
         found = []
         for space, name, entries in self._walk():
             parent = self._open(space, name)
@@ -240,66 +239,6 @@ def _parse(namespace: str, name: str, entry: str) -> Tree | None:
     if not entry.startswith("@") or not is_digest(digest) or bool(plus) != is_name(selection):
         return None
     return Tree(namespace, name, digest, selection)
-
-
-class _Builder:
-    """Links files into a fresh directory, depth first, each directory synced when it's done."""
-
-    def __init__(self, disk: Disk, blobs: int, root: int) -> None:
-        self._disk = disk
-        self._blobs = blobs
-        self._open: list[tuple[str, int]] = [("", root)]  # the way down to where we are
-
-    def build(self, files: Iterable[tuple[str, str]]) -> None:
-        try:
-            # By directory, so that each is entered and synced once ("a-b" sorts before "a/b").
-            for path, blob_id in sorted(files, key=lambda f: f[0].split("/")):
-                *folders, name = path.split("/")
-                self._enter(folders)
-                self._place(blob_id, name)
-            self._leave(0)
-        finally:
-            for _, fd in self._open:
-                os.close(fd)
-
-    def _enter(self, folders: list[str]) -> None:
-        here = [name for name, _ in self._open[1:]]
-        common = 0
-        while common < min(len(here), len(folders)) and here[common] == folders[common]:
-            common += 1
-        self._leave(common + 1)
-        for name in folders[common:]:
-            fd = self._disk.ensure_directory(self._open[-1][1], name, 0o755)
-            self._open.append((name, fd))
-
-    def _leave(self, depth: int) -> None:
-        while len(self._open) > depth:
-            fd = self._open[-1][1]
-            self._disk.sync(fd)
-            self._open.pop()
-            os.close(fd)
-
-    def _place(self, blob_id: str, name: str) -> None:
-        folder = self._open[-1][1]
-        try:
-            self._disk.link(self._blobs, blob_id, folder, name)
-        except OSError as error:
-            if error.errno != errno.EMLINK:
-                raise
-            self._copy(blob_id, folder, name)  # ext4 allows 65,000 links to one (empty) file
-
-    def _copy(self, blob_id: str, folder: int, name: str) -> None:
-        source = self._disk.open_read(self._blobs, blob_id)
-        try:
-            target = self._disk.open_write(folder, name, create=True)
-            try:
-                self._disk.copy_range(source, 0, target, 0, os.fstat(source).st_size)
-                self._disk.chmod(target, 0o444)
-                self._disk.sync(target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
 
 
 def _names(disk: Disk, parent: int, name: str) -> list[str]:

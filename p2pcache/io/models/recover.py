@@ -1,7 +1,7 @@
 """Putting a cache dir in order when it's opened: half-done steps are finished or undone.
 
-Nothing here reads model data. What can't be told from names and records is left for
-`Blobs.settle`, which believes nothing before it has hashed it.
+Nothing here reads model data. Bytes of which names and records say nothing are suspect; they are
+believed only after `blobs.proving.prove_suspects` has hashed them.
 """
 
 import time
@@ -35,13 +35,13 @@ def _partials(disk: Disk, folders: Folders) -> None:
     published = set(names(folders.blobs))
     for name in present:
         blob, _, rest = name.partition(".")
-        lonely = bool(rest) and (rest != "have" or blob not in present)
-        if lonely or blob in published:
+        orphan = bool(rest) and (rest != "have" or blob not in present)
+        if orphan or blob in published:
             disk.unlink(folders.partial, name)
 
 
 def _models(disk: Disk, folders: Folders, records: Records) -> set[str]:
-    """Digests that have both a manifest and a record; what has only one is mended or dropped."""
+    """Digests that have a manifest and a record; a missing record is made, a lone record dropped."""
     stored = set()
     for name in names(folders.manifests):
         if is_digest(name):

@@ -1,46 +1,127 @@
-"""Bytes and records of what is removed, in the order that works on a full disk, too."""
+"""Removing models and blobs, in an order that works on a full disk, too.
 
-from collections.abc import Collection
+Bytes go before records: on a full disk a record can only be deleted in the space that the bytes leave.
+"""
 
-from p2pcache.io.blobs.blob_pool import Blobs
+from collections.abc import Collection, MutableMapping
+
+from p2pcache.errors import Conflict
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.reserve_file import Spare
+from p2pcache.io.disk.store_info import ModelInfo, Pruned
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.published_tree import Trees
 
 
 class Removal:
-    """Removes blobs and forgets models. Callers hold the pool's `maintenance`."""
+    """Removes models of one cache dir. Callers hold the pool's `maintenance`."""
 
-    def __init__(self, blobs: Blobs, records: Records, spare: Spare) -> None:
+    def __init__(
+        self,
+        blobs: BlobPool,
+        records: Records,
+        trees: Trees,
+        spare: Spare,
+        opened: MutableMapping[str, ModelStore],
+    ) -> None:
+        """Nothing is removed yet.
+
+        Args:
+            blobs: all blobs of the cache dir.
+            records: its database.
+            trees: its published trees.
+            spare: disk space that is kept back for removals.
+            opened: the open models by digest; removed ones are taken out.
+        """
         self._blobs = blobs
         self._records = records
+        self._trees = trees
         self._spare = spare
+        self._opened = opened
         self.keep_spare()
 
-    def model(self, digest: str) -> int:
-        """Forget a model, and remove the blobs that no other model needs; returns the bytes of disk freed.
+    def remove_model(self, digest: str) -> int:
+        """Remove a model, its tags and trees, and the blobs that no other model needs.
 
-        Bytes go before names: on a full disk those can only be forgotten in the room that this makes.
+        Returns:
+            Bytes of disk freed.
 
         Raises:
-            NoSpace: not even what is kept back for it was enough; the bytes are gone.
+            Conflict: it's in use.
+            NoSpace: not even the spare space was enough to delete its records; the bytes are gone.
         """
+        model = self._opened.get(digest)
+        if model is not None and model.pins:
+            raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
+        for ref, tagged in self._records.tags():
+            if tagged == digest:
+                self._trees.remove_link(ref)
+        for tree in self._trees.trees(digest):
+            self._trees.remove(tree)
+        if model is not None:
+            model.hide_arriving()
+            model.close()
+            del self._opened[digest]
+        self._blobs.disk.unlink(self._blobs.folders.manifests, digest)
         own = self._records.own_blobs(digest)
         freed = sum(self._blobs.remove(blob) for blob in own)
         self._records.remove_model(digest)
         self._forget(own)
         return freed
 
-    def blobs(self, nameless: Collection[str]) -> int:
-        """Remove blobs that no model needs; returns the bytes of disk freed."""
-        freed = sum(self._blobs.remove(blob) for blob in nameless)
-        self._forget(nameless)
-        return freed
+    def prune(
+        self,
+        models: Collection[ModelInfo],
+        *,
+        dry_run: bool,
+        all_unused: bool,
+        in_use: Collection[str],
+    ) -> Pruned:
+        """Remove models that no tag names, and blobs that no model needs.
+
+        Args:
+            models: all that are known here.
+            dry_run: only plan.
+            all_unused: remove every model that isn't in use, tagged or not.
+            in_use: digests to leave alone, besides pinned ones.
+        """
+        victims = [
+            model for model in models
+            if not self._in_use(model.digest, in_use) and (all_unused or not model.tags)
+        ]  # fmt: skip
+        needed = self._records.named_blobs()
+        orphans = [blob for blob, _ in self._blobs.names() if blob not in needed]
+        removed = [_label(model) for model in victims] + [f"unnamed blob {b}" for b in orphans]
+        if dry_run:
+            return Pruned(removed, self._bytes_without({model.digest for model in victims}))
+        freed = sum(self.remove_model(model.digest) for model in victims)
+        freed += sum(self._blobs.remove(blob) for blob in orphans)
+        self._forget(orphans)
+        return Pruned(removed, freed)
 
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if there is any."""
         with self._blobs.lock:
             self._spare.keep()
 
-    def _forget(self, gone: Collection[str]) -> None:
-        self._records.remove_proofs(gone)
+    def _in_use(self, digest: str, in_use: Collection[str]) -> bool:
+        model = self._opened.get(digest)
+        return digest in in_use or (model is not None and model.pins > 0)
+
+    def _bytes_without(self, victims: Collection[str]) -> int:
+        """Bytes of disk that would be free without these models and without unneeded blobs."""
+        kept: set[str] = set()
+        for row in self._records.models():
+            if row.digest not in victims:
+                kept.update(blob for blob, _ in self._records.blobs_of(row.digest))
+        return sum(self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept)
+
+    def _forget(self, blobs: Collection[str]) -> None:
+        self._records.remove_proofs(blobs)
         self.keep_spare()
+
+
+def _label(model: ModelInfo) -> str:
+    """A model as people call it."""
+    return ", ".join(ref.short for ref in model.names) or f"blake3:{model.digest}"

@@ -1,14 +1,14 @@
 """One cache dir: its models, tags, trees and blobs. One process at a time.
 
-CACHE/lock, node-id, agent.db     who holds it, who it is, its own records
-CACHE/node-home                   where that id was drawn: a copy of the cache draws another
+CACHE/lock, node-id, agent.db     pid of the process that holds it; the node id; records
+CACHE/node-home                   where the node id was drawn: a copy of the cache draws another
 CACHE/spare                       disk space kept back, so that a full disk can be emptied
 CACHE/manifests/<hex>             manifests of the models known here
-CACHE/partial/<hex>[.have]        blobs on their way, and what is proved of them
+CACHE/partial/<hex>[.have]        partial blobs, and which of their chunks are proved
 CACHE/blobs/<hex>                 whole blobs, read-only
 CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
-CACHE/models/.arriving/<hex>/     what loaders read of models that still arrive; emptied at start
-CACHE/tmp/                        what isn't there yet or not any more; emptied at start
+CACHE/models/.arriving/<hex>/     arriving directories of partial models; emptied at start
+CACHE/tmp/                        files before they appear and after they were removed; emptied at start
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from typing import Self
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
-from p2pcache.errors import Conflict, InvalidManifest, NoSpace, P2PCacheError
+from p2pcache.errors import InvalidManifest, NoSpace
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
-from p2pcache.io.blobs.blob_pool import Blobs
+from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
-from p2pcache.io.disk import cache_dir as cachedir
+from p2pcache.io.disk import cache_dir
 from p2pcache.io.disk.agent_db import HistoryRow, ModelRow, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes, read_small
@@ -33,7 +33,7 @@ from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.models.publish_files import label, show_files, tree_files
+from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
 
@@ -55,23 +55,24 @@ class Store:
         self._records = Records(root / "agent.db", self._spare)
         self._trees = Trees(disk, folders)
         recover.recover(disk, folders, self._records, self._trees)
-        self._blobs = Blobs(root, folders, disk, self._records)
-        self._blobs.before_demote = self._hide
-        self._removal = Removal(self._blobs, self._records, self._spare)
+        self._blobs = BlobPool(root, folders, disk, self._records)
+        self._blobs.before_demote = self._unpublish
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
+        self._publisher = Publisher(self._blobs, self._trees, self._records)
+        self._removal = Removal(self._blobs, self._records, self._trees, self._spare, self._models)
         self._closed = False
-        self.node_id = cachedir.node_id(disk, folders.root)
+        self.node_id = cache_dir.node_id(disk, folders.root)
 
     @classmethod
     def open(
-        cls, cache_dir: Path, *, min_free_bytes: int = MIN_FREE_BYTES, disk: Disk | None = None
+        cls, path: Path, *, min_free_bytes: int = MIN_FREE_BYTES, disk: Disk | None = None
     ) -> Self:
-        """Open or create a cache dir and put it in order after whatever happened to it.
+        """Open or create a cache dir, and finish or undo what a crash left half done.
 
         Args:
-            cache_dir: the directory.
-            min_free_bytes: free space of the disk that reservations leave alone.
+            path: of the directory.
+            min_free_bytes: disk space that reservations leave free.
             disk: how to touch the disk (tests).
 
         Raises:
@@ -79,16 +80,16 @@ class Store:
             NotAllowed, P2PCacheError: it can't be read or written.
         """
         disk = disk or Disk()
-        root = cache_dir.absolute()
+        root = path.absolute()
         with disk_errors(f"cache dir {root}"):
             root.mkdir(parents=True, exist_ok=True)
-            lock_fd = cachedir.take_lock(root)
+            lock_fd = cache_dir.take_lock(root)
             try:
-                folders = cachedir.open_folders(disk, root)
+                folders = cache_dir.open_folders(disk, root)
                 try:
                     return cls(root, folders, disk, lock_fd, min_free_bytes)
                 except BaseException:
-                    cachedir.close_all(folders)
+                    cache_dir.close_all(folders)
                     raise
             except BaseException:
                 os.close(lock_fd)
@@ -110,10 +111,10 @@ class Store:
                 self._blobs.files.clear()
                 self._records.close()
                 self._spare.keep()
-                cachedir.close_all(self._folders)
+                cache_dir.close_all(self._folders)
                 os.close(self._lock_fd)
 
-    # Models
+    # -- models ----------------------------------------------------------------------------------
 
     def add_model(
         self, layout: Layout, manifest_bytes: bytes, *, reserve: bool = True
@@ -123,7 +124,7 @@ class Store:
         Args:
             layout: the manifest's index tables.
             manifest_bytes: the canonical manifest.
-            reserve: first make sure that all of it will fit, and take the space.
+            reserve: first reserve disk space for all of it.
 
         Raises:
             NoSpace: it doesn't fit; nothing is left behind.
@@ -155,7 +156,7 @@ class Store:
     def get(self, digest: str) -> ModelStore | None:
         """An open model, or one opened from its stored manifest; None if it isn't known here."""
         if (model := self._models.get(digest)) is not None:
-            return model  # without waiting for a flush that may be running
+            return model  # doesn't wait for a running flush
         with self._blobs.maintenance:
             model = self._models.get(digest)
             if model is None:
@@ -192,11 +193,11 @@ class Store:
         self._records.touch(digest, time.time())
 
     def add_history(self, row: HistoryRow) -> None:
-        """Remember something that ended on this node."""
+        """Add an action that has ended to the history."""
         self._records.add_history(row)
 
     def history(self, limit: int) -> list[HistoryRow]:
-        """What ended on this node, the newest first."""
+        """Actions that ended on this node, the newest first."""
         return self._records.history(limit)
 
     def other_files(self, digest: str) -> Iterator[File]:
@@ -207,9 +208,13 @@ class Store:
                 yield from decode(data).files
 
     def usage(self) -> Usage:
-        """Bytes of models on this disk, and bytes free. Unreachable: the directory is gone."""
+        """Bytes of models on this disk, and bytes free.
+
+        Raises:
+            Unreachable: the cache dir was deleted or replaced.
+        """
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            cachedir.check_present(self.root, self._folders.root)
+            cache_dir.check_present(self.root, self._folders.root)
             return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
 
     def keep_spare(self) -> None:
@@ -217,45 +222,24 @@ class Store:
         with cache_errors(self._blobs, f"cache dir {self.root}"):
             self._removal.keep_spare()
 
-    # Tags and trees
+    # -- tags and trees --------------------------------------------------------------------------
 
     def publish(self, model: ModelStore, ref: Ref | None, generation: int | None) -> str:
         """See `ModelStore.publish`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
-            model.flush()
-            absent = [b.id for b in model.files if not b.published]
-            if absent:
-                raise P2PCacheError(
-                    f"model {model.digest} isn't complete: {len(absent)} files lack chunks; pull it again"
-                )
-            if ref is None:
-                return ""
-            tree = Tree(ref.namespace, ref.name, model.digest)
-            tagged = [r for r, d in self._records.tags() if d == model.digest]
-            for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
-                self._trees.publish(place, tree_files(model.layout))
-            # A tag is last: it never speaks of a tree that isn't durable. One that says this already
-            # is left alone: a complete model must be had from a full disk, too.
-            if generation is not None and not self._says(ref, model.digest, generation):
-                self._records.set_tag(ref.tag_key, model.digest, generation)
-                self._trees.set_link(ref, model.digest)
-            with contextlib.suppress(NoSpace):
-                self.touch(model.digest)
-            return tree.path
+            path = self._publisher.publish(model, ref, generation)
+            if ref is not None:
+                with contextlib.suppress(NoSpace):
+                    self.touch(model.digest)
+            return path
 
     def publish_files(self, model: ModelStore, ref: Ref, paths: Collection[str]) -> str:
-        """See `showing.show_files`."""
+        """See `Publisher.publish_files`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
-            model.flush()
-            path = show_files(self._blobs, self._trees, model, ref, paths)
+            path = self._publisher.publish_files(model, ref, paths)
             with contextlib.suppress(NoSpace):
                 self.touch(model.digest)
             return path
-
-    def _says(self, ref: Ref, digest: str, generation: int) -> bool:
-        """Whether record and link of a tag are these."""
-        known = self._records.tag(ref.tag_key) == (digest, generation)
-        return known and self._trees.link(ref) == digest
 
     def published_path(self, ref: Ref, digest: str) -> str | None:
         """Path of a model's tree relative to the models directory, if it's there."""
@@ -271,7 +255,7 @@ class Store:
                 self._trees.set_link(ref, digest)
 
     def remove_tag(self, ref: Ref) -> None:
-        """Forget a tag; a tree that no tag of this name needs any more goes with it."""
+        """Remove a tag, and its tree if no other tag of this name needs it."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             state = self.tag_of(ref)
             self._trees.remove_link(ref)
@@ -283,7 +267,7 @@ class Store:
                 self._trees.remove(Tree(ref.namespace, ref.name, state.digest))
 
     def tag_of(self, ref: Ref) -> TagState | None:
-        """What a tag points at here."""
+        """The model and generation that a tag points at here; None: no such tag."""
         found = self._records.tag(ref.tag_key)
         return TagState(*found) if found else None
 
@@ -292,18 +276,18 @@ class Store:
         return [ref for ref, d in self._records.tags() if d == digest]
 
     def ask(self, ref: Ref, digest: str) -> None:
-        """Remember by which tag a model is pulled: an interrupted pull has a name, too."""
+        """Remember by which tag a model is pulled, so that an interrupted pull has a name."""
         known = self._records.tag(ref.tag_key)
         if (known is None or known[0] != digest) and (ref, digest) not in self._records.asked():
             with contextlib.suppress(NoSpace):
                 self._records.set_asked(ref.tag_key, digest)
 
     def _asked(self, tags: Collection[Ref]) -> dict[Ref, str]:
-        """Without those that are tags of something else, which people mean by them until they move."""
+        """Refs of interrupted pulls by digest, without those that are tags of another model by now."""
         return {ref: digest for ref, digest in self._records.asked() if ref not in tags}
 
     def names_of(self, digest: str) -> list[Ref]:
-        """What people call a model: its tags, and what pulls that haven't ended well called it."""
+        """All refs of a model: its tags, and those of its interrupted pulls."""
         tags = dict(self._records.tags())
         return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
 
@@ -318,71 +302,27 @@ class Store:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
         return self._records.generation(ref.tag_key)
 
-    def _hide(self, blob_id: str) -> None:
-        """A blob turned out bad: no tree may show it."""
+    def _unpublish(self, blob_id: str) -> None:
+        """Remove all trees that show a blob, whose bytes turned out wrong."""
         for digest in self._records.models_with(blob_id):
             for tree in self._trees.trees(digest):
                 self._trees.remove(tree)
 
-    # Removing
+    # -- removing --------------------------------------------------------------------------------
 
     def remove_model(self, digest: str) -> int:
-        """Remove a model, its tags and trees, and the blobs that no other model needs.
-
-        Returns:
-            Bytes of disk freed.
-
-        Raises:
-            Conflict: it's in use.
-        """
+        """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            model = self._models.get(digest)
-            if model is not None and model.pins:
-                raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
-            for ref in self.tags_of(digest):
-                self._trees.remove_link(ref)
-            for tree in self._trees.trees(digest):
-                self._trees.remove(tree)
-            if model is not None:
-                model.hide_arriving()
-                model.close()
-                del self._models[digest]
-            self._disk.unlink(self._folders.manifests, digest)
-            return self._removal.model(digest)
+            return self._removal.remove_model(digest)
 
     def prune(
         self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = ()
     ) -> Pruned:
-        """Remove models that no tag names, and blobs that no model names.
-
-        Args:
-            dry_run: only tell.
-            all_unused: every model that isn't in use, tagged or not.
-            in_use: digests to leave alone, besides pinned ones.
-        """
+        """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            victims = [m for m in self.models() if self._prunable(m, all_unused, in_use)]
-            removed = [label(m) for m in victims]
-            kept: set[str] = set()
-            for row in self._records.models():
-                if row.digest not in {m.digest for m in victims}:
-                    kept.update(b for b, _ in self._records.blobs_of(row.digest))
-            named = self._records.named_blobs()
-            orphans = [b for b, _ in self._blobs.names() if b not in named]
-            removed += [f"unnamed blob {b}" for b in orphans]
-            if dry_run:
-                freed = sum(
-                    self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept
-                )
-                return Pruned(removed, freed)
-            freed = sum(self.remove_model(m.digest) for m in victims)
-            return Pruned(removed, freed + self._removal.blobs(orphans))
-
-    def _prunable(self, info: ModelInfo, all_unused: bool, in_use: Collection[str]) -> bool:  # noqa: FBT001
-        model = self._models.get(info.digest)
-        if info.digest in in_use or (model is not None and model.pins):
-            return False
-        return all_unused or not info.tags
+            return self._removal.prune(
+                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use
+            )
 
 
 def _names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:

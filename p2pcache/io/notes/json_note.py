@@ -1,4 +1,4 @@
-"""Small notes in the cache dir: JSON pages that may get lost, but are never half written."""
+"""Notes in the cache dir: small JSON files that may get lost, but are never half written."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ Page = TypeVar("Page", bound=msgspec.Struct)
 
 
 def read_page(path: Path, kind: type[Page]) -> Page | None:
-    """What an earlier life wrote. What can't be read is worth a warning, not an end: None, as if nothing was."""
+    """Read a page that `write_page` wrote; None, and a warning, if it can't be read. None if missing."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=kind)
@@ -27,7 +27,7 @@ def read_page(path: Path, kind: type[Page]) -> Page | None:
 
 
 def write_page(path: Path, page: bytes) -> None:
-    """Write an encoded page, atomically. Blocking; problems are logged."""
+    """Write an encoded page atomically. Blocking; errors are logged."""
     fresh = path.with_name(path.name + ".new")
     try:
         fresh.write_bytes(page)

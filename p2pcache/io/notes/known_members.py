@@ -1,7 +1,7 @@
-"""The last known members, in the cache dir: whom to look for while the tracker is gone.
+"""The last known members, in the cache dir: nodes to dial while the tracker is gone.
 
-Losing it loses nothing while the tracker lives. Entries of nodes that are long gone cost a failed
-dial each, no more.
+Losing the note loses nothing while the tracker lives. An entry of a node that is long gone costs a
+failed dial.
 """
 
 from collections.abc import Iterable
@@ -21,34 +21,34 @@ class _Page(msgspec.Struct, forbid_unknown_fields=True):
     members: list[Member]
 
 
-class MemberBook:
-    """Members by id, the ones heard of last at the end. Not for use by two threads at once."""
+class KnownMembers:
+    """Members by id, the latest ones at the end. Not for use by two threads at once."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier life wrote; what can't be read is worth a warning, not an end."""
+        """Read the note of an earlier process; empty, with a warning, if it can't be read."""
         self.members: dict[int, Member] = {}
         self._path = path
-        self._fresh = False
+        self._changed = False
         page = read_page(path, _Page)
         if page is not None and page.format == FORMAT:
             self.members = {member.node: member for member in page.members[-MAX_MEMBERS:]}
 
-    def note(self, members: Iterable[Member]) -> None:
-        """The tracker named these."""
+    def add(self, members: Iterable[Member]) -> None:
+        """Add members that the tracker named."""
         for member in members:
-            self._fresh = self._fresh or self.members.get(member.node) != member
+            self._changed = self._changed or self.members.get(member.node) != member
             self.members.pop(member.node, None)
             self.members[member.node] = member
         while len(self.members) > MAX_MEMBERS:
             del self.members[next(iter(self.members))]
 
     def page(self) -> bytes | None:
-        """What is to be written, once; None if nothing is news since the last time."""
-        if not self._fresh:
+        """The page to write; None if nothing changed since the last call."""
+        if not self._changed:
             return None
-        self._fresh = False
+        self._changed = False
         return msgspec.json.encode(_Page(FORMAT, list(self.members.values())))
 
     def write(self, page: bytes) -> None:
-        """Write a page, atomically. Blocking; problems are logged."""
+        """Write a page atomically. Blocking; errors are logged."""
         write_page(self._path, page)

@@ -1,4 +1,4 @@
-"""The warms under way, in the cache dir: nobody waits for them, so nobody would begin them again."""
+"""The warms under way, in the cache dir: no client waits for them, so the agent must resume them itself."""
 
 import logging
 import threading
@@ -20,18 +20,18 @@ class _Page(msgspec.Struct, forbid_unknown_fields=True):
     warms: list[str]
 
 
-class WarmBook:
-    """Refs that are being warmed, in the order in which they were asked for."""
+class PendingWarms:
+    """Refs that are being warmed, in order of request."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier life wrote; what makes no sense is left out."""
+        """Read the note of an earlier process."""
         self._path = path
         self._lock = threading.Lock()  # two threads may write
         page = read_page(path, _Page)
         self._refs = dict.fromkeys(page.warms if page and page.format == FORMAT else ())
 
     def refs(self) -> list[Ref]:
-        """All of them."""
+        """All refs; an entry that isn't a ref is left out, with a warning."""
         found = []
         for text in self._refs:
             try:
@@ -41,14 +41,14 @@ class WarmBook:
         return found
 
     def add(self, ref: Ref) -> None:
-        """One begins. Blocking."""
+        """Add a ref whose warm begins. Blocking."""
         with self._lock:
             if str(ref) not in self._refs:
                 self._refs[str(ref)] = None
                 self._write()
 
     def remove(self, ref: Ref) -> None:
-        """One has ended. Blocking."""
+        """Remove a ref whose warm has ended. Blocking."""
         with self._lock:
             if str(ref) in self._refs:
                 del self._refs[str(ref)]

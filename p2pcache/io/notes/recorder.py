@@ -1,4 +1,4 @@
-"""`events.jsonl`: what a swarm's scheduler was told, on disk, so that it can be replayed elsewhere."""
+"""`events.jsonl`: the events of a swarm's scheduler on disk, so that they can be replayed elsewhere."""
 
 import dataclasses
 import logging
@@ -14,19 +14,19 @@ from p2pcache.core.swarm import events as e
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES = 256 << 10  # a diagnosis: one short write into the page cache per some 3,000 events
+BUFFER_BYTES = 256 << 10  # one short write into the page cache for some 3,000 events
 SUFFIX = ".events.jsonl"
 
 
 class Recorder:
-    """One scheduler's recording. On the loop's thread; a disk that refuses ends it, never the pull."""
+    """One scheduler's recording, on the loop's thread. A disk error ends the recording, not the pull."""
 
     def __init__(self, folder: Path, limit_bytes: int, head: recording.Head) -> None:
         """Open `FOLDER/DIGEST-NODE-MILLISECONDS.events.jsonl`.
 
         Args:
-            folder: made if need be, for our eyes only.
-            limit_bytes: of all recordings in it. One takes at most half of it; older ones make room.
+            folder: made if missing, closed to other users.
+            limit_bytes: of all recordings in it. One takes at most half; the oldest make room.
             head: the first line.
         """
         self._left = limit_bytes // 2
@@ -44,15 +44,15 @@ class Recorder:
             return
         self._write(recording.head_line(head))
 
-    def note(self, now: float, event: e.Event, commands: Sequence[c.Command]) -> None:
-        """An event went into the scheduler, and these commands came out."""
+    def record(self, now: float, event: e.Event, commands: Sequence[c.Command]) -> None:
+        """Record an event and the commands that the scheduler returned for it."""
         if self._file is not None:
             self._write(recording.step_line(now, event, commands))
         if any(isinstance(command, c.Finished) for command in commands):
             self.close()
 
     def close(self) -> None:
-        """End it: the pull is over, or paused. A second time does nothing."""
+        """End the recording, for the pull is over or paused. A second call does nothing."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -75,14 +75,14 @@ class Recorder:
 
 
 def settings_of(settings: object) -> dict[str, int | float]:
-    """A decider's knobs, for a recording's first line."""
+    """The settings of a decider, for a recording's first line."""
     assert dataclasses.is_dataclass(settings)
     assert not isinstance(settings, type)
     return dataclasses.asdict(settings)
 
 
 def _make_room(folder: Path, limit_bytes: int) -> None:
-    """Remove the oldest recordings until the rest takes no more than this."""
+    """Remove the oldest recordings until the rest fits into `limit_bytes`."""
     found = sorted(
         ((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.glob(f"*{SUFFIX}")),
         reverse=True,

@@ -1,4 +1,4 @@
-"""What every origin can do: ranged reads, conditional writes, listing. Blocking, thread-safe.
+"""The contract of origins: ranged reads, conditional writes, listing. Blocking, thread-safe.
 
 An origin is the durable storage behind the fleet. Implementations translate their library's
 errors once, here at the edge: `NotFound`, `NotAllowed`, `NoSpace`, `Conflict`, `OriginChanged`
@@ -31,7 +31,7 @@ ABSENT: Final = Absent.ABSENT
 """`put(..., expect=ABSENT)`: create, never replace."""
 
 Expect = str | Absent | None
-"""What must be there for a put to happen: a version, nothing (`ABSENT`), or anything (None)."""
+"""Condition of a put: the present version, no object (`ABSENT`), or none (None)."""
 
 
 class NoContainer(NotFound):
@@ -39,7 +39,7 @@ class NoContainer(NotFound):
 
 
 class Renewed(OriginUnavailable):
-    """Nothing was done, for the credentials were refused; others are in use now: ask again at once."""
+    """Nothing was done, for the credentials were refused. Others are in use now: retry at once."""
 
 
 class ObjectInfo(NamedTuple):
@@ -146,8 +146,8 @@ class Origin(ABC):
             key: where to.
             source: read once, in order; anything it raises ends the upload and is passed on.
             size: exact length in bytes.
-            progress: told how many bytes more are stored; may be called from other threads, one
-                call at a time.
+            progress: called with the bytes that are stored in addition; on other threads, one call
+                at a time.
         """
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Origin(ABC):
 
     @abstractmethod
     def rest(self) -> None:
-        """Drop pooled connections that nobody uses now; the next request makes new ones."""
+        """Drop unused pooled connections; the next request makes new ones."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What lies under the errors of HTTP and TLS libraries, in our own words.
+"""Causes of errors of HTTP and TLS libraries, in our own words.
 
-Libraries wrap each other's errors and quote what they were given, headers with keys included. So
-only error numbers, kinds and what OpenSSL says of a certificate are taken from them.
+Libraries wrap each other's errors and quote their input, headers with keys included. So only error
+numbers, kinds and OpenSSL's text about a certificate are taken from them.
 """
 
 import http.client
@@ -20,7 +20,7 @@ from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageE
 from p2pcache.io.log import redact
 from p2pcache.io.redaction import hide_in_quotes
 
-MAX_CHARS = 300  # of what others wrote, in one message
+MAX_CHARS = 300  # of a library's or server's text in one message
 
 _TRANSPORT = (
     boto.ConnectionError,
@@ -46,7 +46,7 @@ _URL_QUERY = re.compile(r"(?<=[\w/])\?[^\s'\"<>]*=[^\s'\"<>]*")
 
 
 def one_line(text: object) -> str:
-    """Words of a server or a library: one line, no control characters, no secret that we know of."""
+    """A text of a server or a library as one line, without control characters and known secrets."""
     shown = _URL_QUERY.sub("?***", redact(hide_in_quotes(" ".join(str(text).split()))))
     return "".join(c for c in shown if c.isprintable())[:MAX_CHARS]
 
@@ -72,10 +72,10 @@ def explain(error: Exception, what: str, endpoint: str) -> P2PCacheError | None:
 
     Args:
         error: from a call of the client, or a read of a body.
-        what: the object's URL, or what was tried.
-        endpoint: where the client talks to, without secrets.
+        what: the object's URL, or the attempted action.
+        endpoint: URL of the server, without secrets.
     """
-    asked = _asked(error, endpoint)
+    asked = _endpoint_of(error, endpoint)
     found = list(causes(error))
     return (
         _certificate(found, asked)
@@ -85,8 +85,8 @@ def explain(error: Exception, what: str, endpoint: str) -> P2PCacheError | None:
     )
 
 
-def _asked(error: Exception, endpoint: str) -> str:
-    """Whom the failed request went to: credentials come from other servers than objects."""
+def _endpoint_of(error: Exception, endpoint: str) -> str:
+    """The server of the failed request: credentials come from other servers than objects."""
     url = getattr(error, "kwargs", {}).get("endpoint_url")
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
@@ -149,7 +149,7 @@ def _file(found: list[BaseException], what: str) -> P2PCacheError | None:
 
 
 def _missing_files() -> str:
-    """Which of the files that the environment names aren't there: the names of the variables."""
+    """Names of the variables whose files are missing."""
     missing = [name for name in _FILES if (path := os.environ.get(name)) and not _there(path)]
     return f"what {' and '.join(missing)} names" if missing else "a file"
 
@@ -196,7 +196,7 @@ def _reason(found: list[BaseException]) -> str:
 
 
 def misused(error: Exception, what: str) -> P2PCacheError:
-    """What botocore says of a setting, of which only the kind is shown: it quotes what it was given."""
+    """The error for a setting that botocore refuses; only its kind is shown, for its text quotes values."""
     if isinstance(error, boto.ParamValidationError) and "WebIdentityToken" in str(error):
         return NotAllowed(f"{what}: AWS_WEB_IDENTITY_TOKEN_FILE names a file without a token")
     if isinstance(

@@ -9,6 +9,7 @@ from typing import Protocol
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
+from p2pcache.ids import RunIndex
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.retry import Abandoned, never
@@ -38,9 +39,9 @@ class Writer(Protocol):
 
 
 class Target(Protocol):
-    """Where chunks go (`p2pcache.io.models.store.ModelStore`)."""
+    """Takes the chunks (`p2pcache.io.models.model_chunks.ModelStore`)."""
 
-    def missing_chunks(self, run: int) -> list[int]:
+    def missing_chunks(self, run: RunIndex) -> list[int]:
         """Chunks of the run that aren't proved yet, in order."""
 
     def begin(self, chunk: int) -> Writer | None:
@@ -55,16 +56,16 @@ class Limiter(Protocol):
 
 
 class _Mismatch(Exception):
-    """On its way up to `fetch_run`, which makes an outcome of it."""
+    """Becomes MISMATCH in `fetch_run`."""
 
 
 class _StoreFailed(Exception):
-    """Likewise."""
+    """Becomes FAILED in `fetch_run`."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What all parts of one `fetch_run` share."""
+    """Arguments of one `fetch_run`."""
 
     repo: OriginRepo
     layout: Layout
@@ -74,25 +75,21 @@ class _Read:
     limiter: Limiter | None
 
 
-def _nobody_asks(_why: str) -> None:
-    """What is wrong with the bytes is of no interest."""
-
-
-def _nobody_waits(_why: P2PCacheError) -> None:
-    """Why storage gave nothing is of no interest."""
+def _ignore(_why: object) -> None:
+    """A callback that does nothing."""
 
 
 def fetch_run(
     repo: OriginRepo,
     layout: Layout,
     store: Target,
-    run: int,
+    run: RunIndex,
     *,
     on_bytes: Callable[[int], None],
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
-    on_wrong: Callable[[str], None] = _nobody_asks,
-    on_trouble: Callable[[P2PCacheError], None] = _nobody_waits,
+    on_wrong: Callable[[str], None] = _ignore,
+    on_trouble: Callable[[P2PCacheError], None] = _ignore,
 ) -> Outcome:
     """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
 
@@ -104,11 +101,11 @@ def fetch_run(
         layout: the model's tables.
         store: where to.
         run: index of the run.
-        on_bytes: told the bytes read from the origin, as they come.
-        cancelled: looked at between slices and between retries.
+        on_bytes: called with bytes read from the origin, as they come.
+        cancelled: called between slices and between retries.
         limiter: cap on the origin's bandwidth.
-        on_wrong: told why it is a MISMATCH.
-        on_trouble: told why it is UNAVAILABLE: a refusal, or what may pass (retryable).
+        on_wrong: called with the reason of a MISMATCH.
+        on_trouble: called with the error behind UNAVAILABLE: a refusal, or a passing one (retryable).
 
     Returns:
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
@@ -152,7 +149,7 @@ def _pieces(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
 def _fetch_piece(read: _Read, chunks: list[int]) -> None:
     with _open(read, chunks) as body:
         bad = [chunk for chunk in chunks if not _receive(read, body, chunk)]
-    for chunk in bad:  # damaged on the way, or at the origin? Only a second read can tell
+    for chunk in bad:  # a second read tells damage on the way from damage at the origin
         with _open(read, [chunk]) as body:
             if not _receive(read, body, chunk):
                 blob = read.layout.blobs[read.layout.places(chunk)[0].blob].id
@@ -198,7 +195,7 @@ def _fill(read: _Read, body: Body, view: memoryview) -> None:
 
 
 class _Stored:
-    """A chunk's writer, whose failures are told apart from the origin's."""
+    """A chunk's writer, whose errors are kept apart from the origin's."""
 
     def __init__(self, store: Target, chunk: int) -> None:
         self._writer: Writer | None = None
@@ -208,7 +205,7 @@ class _Stored:
             raise _StoreFailed(str(error)) from error
 
     def put(self, offset: int, view: memoryview) -> None:
-        if self._writer is not None:  # None: proved meanwhile by somebody else
+        if self._writer is not None:  # None: proved meanwhile by another writer
             self._writer.update(view)
             try:
                 self._writer.put(offset, view)

@@ -39,7 +39,7 @@ _COPY_BYTES = 1024 * 1024  # per read of the source: progress stays smooth, call
 
 
 class FileOrigin(Origin):
-    """See the module. The directory must exist: an unmounted share must not look empty."""
+    """Objects in a directory. The directory must exist: an unmounted share must not look empty."""
 
     def __init__(self, url: str) -> None:
         """Open `file:///ABSOLUTE/DIRECTORY`.
@@ -161,7 +161,7 @@ class FileOrigin(Origin):
         """Nothing is held open."""
 
     def failure(self, key: str, error: OSError) -> P2PCacheError:
-        """What an `OSError` about `key` means to a caller."""
+        """The error of our tree for an `OSError` about `key`."""
         what = f"{self.url}/{key}"
         reason = os.strerror(error.errno) if error.errno else str(error)
         match error.errno:
@@ -184,7 +184,7 @@ class FileOrigin(Origin):
             os.fsync(parent)
 
     def _check(self, key: str, expect: Expect) -> None:
-        """Only under the lock. Opening (not just stat) makes NFS ask the server anew."""
+        """Check the expected version, under the lock. `stat` opens the file, so NFS asks the server anew."""
         found = self.stat(key)
         if expect is ABSENT and found is not None:
             raise Conflict(f"{self.url}/{key} exists already")
@@ -214,7 +214,7 @@ def _missing(root: Path) -> NoContainer:
 
 
 class _FileBody(Body):
-    """Reads by position; owns its descriptor."""
+    """A range that is read by position; owns its descriptor."""
 
     def __init__(self, origin: FileOrigin, key: str, fd: int, start: int, length: int) -> None:
         self._origin = origin

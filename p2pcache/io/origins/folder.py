@@ -1,7 +1,7 @@
-"""A directory tree that no name inside can lead out of: the ground of `file://` origins.
+"""A directory tree that no name inside leads out of, for `file://` origins.
 
-Every path is walked with `O_NOFOLLOW` from the descriptor of the directory above, so neither a
-key nor a link planted inside leads anywhere else, also while somebody renames things.
+Every path is walked with `O_NOFOLLOW` from the descriptor of the directory above. So neither a key nor
+a link planted inside leads out of the tree, also while entries are renamed.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class Folder:
         """The root's write lock, against other threads, processes and (on NFS) hosts.
 
         Raises:
-            OriginUnavailable: not got in time.
+            OriginUnavailable: the lock is held for too long.
         """
         deadline = time.monotonic() + _LOCK_WAIT_S
         with _in_process, contextlib.ExitStack() as cleanup:

@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 MAX_PARTS = 10_000  # S3's limit
 _ROUND_BYTES = 1024 * 1024
-_SMALL_BYTES = 1024 * 1024  # up to here an upload counts as memory that nobody notices
+_SMALL_BYTES = 1024 * 1024  # uploads up to this size need no slot: their memory doesn't matter
 
 
 class Calls(Protocol):
-    """What the store offers for one key. Each raises our errors and retries nothing."""
+    """Calls of the storage for one key. They raise our errors and retry nothing."""
 
     def whole(self, data: bytes) -> None:
         """Put the object in one piece."""

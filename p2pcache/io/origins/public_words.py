@@ -1,7 +1,6 @@
-"""What strangers are told of a storage's trouble: its kind, in our own words.
+"""Texts about a storage's trouble for probes and pages without a login: its kind, in our own words.
 
-Probes and pages without a login show it. What storage and libraries wrote, redacted or not, is for
-logs and for those who may read models.
+Texts of storage and libraries, redacted or not, are for logs and for callers that may read models.
 """
 
 from p2pcache.errors import (
@@ -27,6 +26,6 @@ _KINDS: tuple[tuple[type[P2PCacheError], str], ...] = (
 
 
 def openly(error: P2PCacheError) -> str:
-    """One line without anything that somebody else wrote."""
+    """One line about an error, without texts of others."""
     kind = next((words for cls, words in _KINDS if isinstance(error, cls)), "storage failed")
     return f"{kind}; the log says more"

@@ -19,7 +19,7 @@ from p2pcache.io.origins.base import Readable
 
 _QUESTIONS = 16  # HEADs and small uploads at once: 10,000 small files in seconds at 10 ms each
 _LIST_FROM = 200  # blobs: for fewer, a listing of a full storage may cost more than asking
-_LIST_KEYS_EACH = 20  # keys listed at most for each blob; so many cost a third of the question
+_LIST_KEYS_EACH = 20  # keys listed at most for each blob; they cost a third of a request for it
 _LARGE_BYTES = 32 * 1024 * 1024  # from here a blob's own parts fill the link
 _LARGE_AT_ONCE = 2  # so that the next one starts while the last parts of the first end
 
@@ -28,7 +28,7 @@ OpenBlob = Callable[[int], int]
 
 
 class PushResult(NamedTuple):
-    """What a push did."""
+    """The result of a push."""
 
     digest: str
     generation: int
@@ -118,7 +118,7 @@ def _listed(repo: Blobs, count: int) -> tuple[dict[str, int], bool]:
     if count < _LIST_FROM:
         return {}, False
     sizes: dict[str, int] = {}
-    with contextlib.suppress(NotAllowed):  # who may write needn't be one who may list
+    with contextlib.suppress(NotAllowed):  # a client that may write may not be allowed to list
         for blob, size in repo.stored_blobs():
             if len(sizes) >= count * _LIST_KEYS_EACH:
                 return sizes, False
@@ -128,7 +128,7 @@ def _listed(repo: Blobs, count: int) -> tuple[dict[str, int], bool]:
 
 
 def _in_parallel(items: Iterable[int], action: Callable[[int], None], workers: int) -> None:
-    """Run `action` on each; the first failure stops what hasn't begun and is raised."""
+    """Run `action` on each; the first failure is raised, and stops those that haven't begun."""
     with contextlib.ExitStack() as cleanup:
         pool = cleanup.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="push"))
         futures = [pool.submit(action, item) for item in items]

@@ -4,7 +4,7 @@
     p2pcache/v1/manifests/<hex>                  canonical manifest bytes
     p2pcache/v1/blobs/<hex>                      a file's bytes
 
-A push writes blobs, then the manifest, then the tag: whoever can read a name can read all of it.
+A push writes blobs, then the manifest, then the tag: a reader that sees a tag can read all of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ __all__ = ["OriginRepo", "PushResult", "blob_key", "manifest_key", "tag_key"]
 
 ROOT = "p2pcache/v1"
 NOWHERE = f"{ROOT}/manifests/{'0' * 64}"  # never there: asking for it shows whether storage answers
-_PUT_TAG_TRIES = 20  # a forced put races only with other people, who are slower than this
+_PUT_TAG_TRIES = 20  # a forced put races only with other pushes, which are slower
 
 
 WriteTag = Callable[[Ref, str, int | None], TagRecord]
-"""Let a tag mean a digest, if it still has that generation (None: whatever it has)."""
+"""Let a tag mean a digest if it still has that generation (None: any)."""
 
 
 class OriginRepo:
@@ -42,7 +42,7 @@ class OriginRepo:
         return self.origin.url
 
     def prove(self) -> None:
-        """See whether the storage answers us, with one small question.
+        """Find out with one small request whether the storage answers us.
 
         Raises:
             P2PCacheError: why it can't be used: credentials, no bucket, no answer.
@@ -57,17 +57,17 @@ class OriginRepo:
 
     @property
     def trouble(self) -> P2PCacheError | None:
-        """Why the storage didn't do what it was asked for last; None: it did."""
+        """The error of the last request; None: it succeeded."""
         return self.origin.trouble
 
     def ask_again(self) -> None:
-        """If there is trouble, see with one small question whether it is over; `trouble` says so."""
+        """If there is trouble, find out with one small request whether it is over; `trouble` says so."""
         self.origin.ask_again(NOWHERE)
 
     # -- tags -----------------------------------------------------------------------------------
 
     def get_tag(self, ref: Ref) -> TagRecord:
-        """What `ref`'s tag means now (its digest part is not looked at).
+        """The present record of `ref`'s tag (the ref's digest part is ignored).
 
         Raises:
             NotFound: no such tag, or deleted.
@@ -87,20 +87,20 @@ class OriginRepo:
         expect_generation: int | None = None,
         sole_writer: bool = False,
     ) -> TagRecord:
-        """Let a tag mean `digest` ("" deletes it). Its meaning so already is fine, and no change.
+        """Let a tag mean `digest` ("" deletes it). If it does already nothing changes.
 
         Args:
             ref: names the tag.
             digest: of a manifest that is stored already.
             expect_generation: change only this generation (0: only a tag that doesn't exist yet);
-                None: whatever is there.
+                None: any generation.
             sole_writer: the caller is the only writer of tags (the tracker): allowed to write
                 where the storage has no conditional put.
 
         Raises:
             Conflict: another generation is there.
             IntegrityError: no generation can follow the one that is there.
-            UsageError: the storage can't put conditionally, and the caller may be one of many.
+            UsageError: the storage can't put conditionally, and the caller isn't the sole writer.
         """
         if not sole_writer and not self.origin.conditional_put:
             raise UsageError(
@@ -187,7 +187,7 @@ class OriginRepo:
         return data
 
     def put_manifest(self, digest: str, data: bytes, *, repair: bool = False) -> None:
-        """Store a manifest. The same bytes twice are fine; `repair`: don't trust what is there."""
+        """Store a manifest. The same bytes twice are fine; `repair`: write it even if it is stored."""
         found = None if repair else self.origin.stat(manifest_key(digest))
         if found is None or found.size != len(data):
             self.origin.put(manifest_key(digest), data)
@@ -238,18 +238,18 @@ class OriginRepo:
         on_bytes: Callable[[int], None] | None = None,
         write_tag: WriteTag | None = None,
     ) -> PushResult:
-        """Upload what the origin lacks of a model, then let `ref`'s tag mean it.
+        """Upload the missing parts of a model, then let `ref`'s tag mean it.
 
         Args:
             layout: of the model.
             ref: names the tag.
             open_blob: from an index into `layout.blobs` to a descriptor, which the push closes;
                 asked only for blobs that are uploaded.
-            force: take the tag even if somebody else moves it meanwhile.
-            repair: upload also what is stored with the right size: its bytes were found wrong.
-            on_bytes: told how many bytes more the origin has (blobs that it had count at once);
-                one call at a time, from several threads.
-            write_tag: who writes the tag where the storage can't put conditionally (the tracker).
+            force: take the tag even if another push moves it meanwhile.
+            repair: upload also blobs that are stored with the right size: their bytes were wrong.
+            on_bytes: called with the bytes that the origin has in addition (blobs that it had count at
+                once); one call at a time, from several threads.
+            write_tag: writes the tag if the storage can't put conditionally (the tracker does).
 
         Raises:
             Conflict: the tag moved meanwhile.
@@ -267,17 +267,17 @@ class OriginRepo:
 
 
 def tag_key(ref: Ref) -> str:
-    """Where a tag's record lies."""
+    """Key of a tag's record."""
     return f"{ROOT}/tags/{ref.namespace}/{ref.name}/{ref.tag}"
 
 
 def manifest_key(digest: str) -> str:
-    """Where a manifest lies."""
+    """Key of a manifest."""
     return f"{ROOT}/manifests/{_hex(digest)}"
 
 
 def blob_key(blob: str) -> str:
-    """Where a blob lies."""
+    """Key of a blob."""
     return f"{ROOT}/blobs/{_hex(blob)}"
 
 
@@ -288,7 +288,7 @@ def _hex(digest: str) -> str:
 
 
 def _ref_of(key: str) -> Ref | None:
-    """The tag that a key names; None for what somebody else put there."""
+    """The tag that a key names; None for a foreign key."""
     parts = key.removeprefix(f"{ROOT}/tags/").split("/")
     if len(parts) != 3:
         return None

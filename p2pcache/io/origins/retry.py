@@ -1,7 +1,7 @@
-"""The one place of retries: exponential back-off with full jitter, until a deadline.
+"""The one place of retries: exponential back-off with full jitter (Brooker 2015), until a deadline.
 
-Libraries below retry nothing, so that retries don't multiply. What is worth a retry is written
-in the error (`retryable`), not here.
+Libraries below retry nothing, so that retries don't multiply. The error says whether a retry makes
+sense (`retryable`).
 """
 
 import random
@@ -24,12 +24,12 @@ from p2pcache.io.origins.base import (
 T = TypeVar("T")
 
 BASE_DELAY_S = 0.1  # a load balancer that lost one backend is good again at once
-MAX_DELAY_S = 3.0  # the restart of a server is noticed so soon after it
+MAX_DELAY_S = 3.0  # a server that restarted is noticed within this time
 _NAP_S = 0.1  # how quickly a cancelled caller wakes up
 
 
 class Abandoned(P2PCacheError):
-    """The caller's own `cancelled` said so while we waited for the next try."""
+    """The caller's `cancelled` turned true while we waited for the next try."""
 
 
 def never() -> bool:
@@ -38,13 +38,13 @@ def never() -> bool:
 
 
 class RetryPolicy:
-    """When to try again, and how it goes. One per origin; thread-safe (`random.Random` is)."""
+    """When to try again, and the outcome of the last try. One per origin; thread-safe, as `random.Random` is."""
 
     def __init__(self, retry_for_s: float, rng: random.Random | None = None) -> None:
         """Retry for `retry_for_s` seconds after the last progress; 0: never."""
         self.retry_for_s = retry_for_s
-        self.trouble: P2PCacheError | None = None  # why the last try failed; None: it was answered
-        self.troubled_key = ""  # of the object that it was about, if it was about one
+        self.trouble: P2PCacheError | None = None  # error of the last try; None: it was answered
+        self.troubled_key = ""  # key of that try's object, if it had one
         self._rng = rng if rng is not None else random.Random()
 
     def call(
@@ -54,8 +54,8 @@ class RetryPolicy:
 
         Args:
             action: one try.
-            cancelled: looked at between two tries.
-            key: of the object that it is about.
+            cancelled: called between two tries.
+            key: of the object of the action, if it has one.
 
         Raises:
             Abandoned: `cancelled` turned true between two tries.
@@ -76,12 +76,12 @@ class RetryPolicy:
         return self._rng.uniform(0, backoff.pause_s(BASE_DELAY_S, MAX_DELAY_S, attempt))
 
     def answered(self) -> None:
-        """The storage did what it was asked for."""
+        """A try succeeded."""
         if self.trouble is not None:
             self.trouble, self.troubled_key = None, ""
 
     def failed(self, error: P2PCacheError, key: str) -> None:
-        """It didn't; that an object is missing, or other than expected, is an answer, too."""
+        """A try failed. That an object is missing, or not as expected, counts as an answer."""
         about_one = isinstance(error, NotFound | Conflict | IntegrityError)
         if about_one and not isinstance(error, NoContainer):
             self.answered()
@@ -102,7 +102,7 @@ class Attempts:
         self._deadline = time.monotonic() + policy.retry_for_s
 
     def progressed(self) -> None:
-        """Bytes came: a long transfer may fail as often as it goes on in between."""
+        """Bytes came: a long transfer may fail any number of times if it goes on in between."""
         if self.failures:
             self.failures = 0
         self._policy.answered()
@@ -110,7 +110,7 @@ class Attempts:
 
     def failed(self, error: P2PCacheError) -> None:
         """Sleep before the next try, or raise `error` when there is none."""
-        if isinstance(error, Renewed):  # the origin sees to it that this comes to an end
+        if isinstance(error, Renewed):  # the origin bounds how often
             return
         self._policy.failed(error, self._key)
         if not error.retryable:
@@ -126,7 +126,7 @@ class Attempts:
 
 
 class Retrying(Origin):
-    """Any origin, with retries. What it raises has been tried again as long as that made sense."""
+    """Any origin, with retries. Its errors are final: all retries that made sense were made."""
 
     def __init__(self, inner: Origin, policy: RetryPolicy) -> None:
         self.inner = inner
@@ -135,11 +135,11 @@ class Retrying(Origin):
 
     @property
     def trouble(self) -> P2PCacheError | None:
-        """Why the last try of anything failed, also while it is tried again; None: it went well."""
+        """Error of the last try of any operation, also during its retries; None: it succeeded."""
         return self._policy.trouble
 
     def prove(self, key: str) -> None:
-        """See whether the storage answers; `trouble` stays as it is.
+        """Find out whether the storage answers; `trouble` stays as it is.
 
         Raises:
             P2PCacheError: as `get`.
@@ -147,7 +147,7 @@ class Retrying(Origin):
         RetryPolicy(self._policy.retry_for_s).call(lambda: self.inner.get(key, limit=0))
 
     def ask_again(self, otherwise: str) -> None:
-        """If there is trouble, try once more what it came with, or to look for a key: is it over?"""
+        """If there is trouble, ask once for the troubled key, or else for `otherwise`, and update `trouble`."""
         key = self._policy.troubled_key or otherwise
         if self._policy.trouble is None:
             return
@@ -218,7 +218,7 @@ class Retrying(Origin):
         self.inner.put_file(key, source, size, progress=progress)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As `Origin.list`; a listing that breaks starts again and leaves out what was seen."""
+        """As `Origin.list`; a listing that breaks starts again, without the keys that were yielded."""
         attempt = Attempts(self._policy)
         seen: set[str] = set()
         while True:

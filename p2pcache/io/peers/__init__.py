@@ -1,5 +1,6 @@
-"""The peer data plane: chunks from node to node, payload never touched by the event loop.
+"""The peer data plane: chunks from node to node; payload never passes through the event loop.
 
-`net.PeerNet` is the facade. The loop's thread makes every decision (`requester`, `serving`);
-pump threads receive, hash and write (`pump`, `reception`), upload threads send (`uploads`).
+`net.PeerNet` is the facade. The loop's thread makes every decision (`request`, `serve.server_session`).
+Receiving threads read, writing threads hash and write (`receive`, `transport.incoming_chunk`), and
+upload threads send (`serve.uploads`).
 """

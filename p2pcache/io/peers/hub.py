@@ -1,38 +1,99 @@
-"""What the connections of one node share: the parts they use and the tables they meet in."""
+"""Shared by all connections of one node: the parts they use, and the tables of sessions.
+
+The hub knows sessions by what it asks of them (`Requesting`, `Serving`), so that the modules of the
+sessions can import it.
+"""
 
 import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.ids import format_node
+from p2pcache.core.upload.priority import Priority
+from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.ports import SwarmPort
-from p2pcache.io.peers.receive.receive_loop import Pump
-from p2pcache.io.peers.serve.uploads import Uploads
+from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.workers import Inbox
 from p2pcache.io.security.tls import Tls
 
-if TYPE_CHECKING:
-    from p2pcache.io.peers.request.client_session import Requester
-    from p2pcache.io.peers.serve.server_session import Serving
-
 _log = logging.getLogger(__name__)
-_REQUESTS = 31  # over which the usual time of one is the median
 
-LATE_S = 0.5  # a look that comes so late is nothing that deadlines of ten seconds notice
+REQUESTS = 31  # the latest ones, whose median is the usual time of a request
+LATE_S = 0.5  # a timer this late makes no difference to deadlines of ten seconds
+
+
+class Session(Protocol):
+    """One connection with a node, and the models that are joined on it."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """None until TCP and TLS stand."""
+
+    def peer_have(self, digest: str) -> RunSet:
+        """The runs of a model that the node announced on this connection."""
+        ...
+
+    def send_have(self, digest: str, runs: RunSet) -> bool:
+        """Send HAVE; False if the model wasn't joined on this connection."""
+        ...
+
+    def close(self, outcome: Outcome, text: str) -> None:
+        """End the session; requests of ours on it end with `outcome`, and `text` says why."""
+
+    def check_deadlines(self, now: float) -> None:
+        """End handshakes and requests that took too long; called several times a second.
+
+        Args:
+            now: monotonic seconds.
+        """
+
+
+class Requesting(Session, Protocol):
+    """A session in which this node requests (`request.client_session.ClientSession`)."""
+
+    ready: bool  # the handshake is over
+
+    def join(self, digest: str, port: SwarmPort) -> None:
+        """Join a model; does nothing if that is done or under way."""
+
+    def leave(self, digest: str) -> None:
+        """Leave a model; its requests end CANCELLED."""
+
+    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
+        """Request spans of chunks, one after the other; False: the model isn't joined here."""
+        ...
+
+    def cancel(self, digest: str, request: int) -> bool:
+        """Take a request back; False: it isn't under way here."""
+        ...
+
+
+class Serving(Session, Protocol):
+    """A session in which the other node requests (`serve.server_session.ServerSession`)."""
+
+    node: NodeId  # -1 until the handshake is over
+
+    @property
+    def connection(self) -> Connection:
+        """Stands from the beginning."""
+        ...
+
+    def stop_serving(self, digest: str) -> None:
+        """Tell the node that a model is served here no longer."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counters since start; payload bytes of closed connections are folded in here."""
+    """Counters since start; payload bytes of closed connections are added here."""
 
     bytes_received: int = 0
     bytes_served: int = 0
@@ -47,58 +108,70 @@ class Hub:
     def __init__(
         self,
         *,
-        node: int,
+        node: NodeId,
         secret: Secret,
         advertise: str,
         limits: PeerLimits,
         loop: asyncio.AbstractEventLoop,
         inbox: Inbox,
-        pump: Pump,
-        uploads: Uploads,
+        receiver: ReceiveLoop,
+        load: Callable[[], int],
         tls: Tls | None,
     ) -> None:
+        """Nobody is connected yet.
+
+        Args:
+            node: our id.
+            secret: the cluster key.
+            advertise: "host:port" at which peers may dial us back.
+            limits: what peers may do.
+            loop: the loop whose thread uses the hub.
+            inbox: the way to that loop.
+            receiver: receives on all connections.
+            load: uploads active and waiting, as HAVE messages say it.
+            tls: our certificate; None: connections are plain TCP.
+        """
         self.node = node
         self.secret = secret
         self.advertise = advertise
         self.limits = limits
         self.loop = loop
         self.inbox = inbox
-        self.pump = pump
-        self.uploads = uploads
+        self.receiver = receiver
+        self.load = load
         self.tls = tls
         self.swarms: dict[str, SwarmPort] = {}
-        self.requesters: dict[int, Requester] = {}  # by node: where we request
-        self.serving: dict[int, Serving] = {}  # by node, after the handshake: whom we serve
-        self.half_open: dict[
-            Serving, str
-        ] = {}  # before the handshake, with their crowds; oldest first
+        self.requesting: dict[NodeId, Requesting] = {}  # by the node that serves us
+        self.serving: dict[NodeId, Serving] = {}  # by the node that we serve; handshake over
+        # Before the handshake, with the group of addresses that each comes from; oldest first.
+        self.half_open: dict[Serving, str] = {}
         self.totals = Totals()
-        self._banned: dict[int, float] = {}  # node -> until
-        self._took_s: deque[float] = deque(maxlen=_REQUESTS)  # what requests took of late
+        self._banned: dict[NodeId, float] = {}  # node -> until
+        self._request_s = RollingMedian(REQUESTS)
 
-    def took(self, seconds: float) -> None:
-        """A request was answered in full."""
-        self._took_s.append(seconds)
+    def on_request_done(self, seconds: float) -> None:
+        """A request of ours was answered in full."""
+        self._request_s.add(seconds)
 
     @property
     def silent_s(self) -> float:
-        """How long a request may be without a byte of DATA."""
+        """How long a request may be without a byte of DATA, in seconds."""
         limits = self.limits
-        usual_s = median(self._took_s) if self._took_s else 0.0
+        usual_s = self._request_s.median
         return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)
 
-    def ban(self, node: int) -> None:
+    def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""
         now = time.monotonic()
         self._banned = {n: until for n, until in self._banned.items() if until > now}
         self._banned[node] = now + self.limits.ban_s
 
-    def banned(self, node: int) -> bool:
-        """Whether it is still refused."""
+    def banned(self, node: NodeId) -> bool:
+        """Whether the node is still refused."""
         return self._banned.get(node, 0.0) > time.monotonic()
 
-    def wronged(self, node: int, text: str) -> None:
-        """Count a broken rule, and ban who is known to have broken it."""
+    def on_violation(self, node: NodeId, text: str) -> None:
+        """Count a broken rule, and ban the node if it is known (-1: a stranger)."""
         self.totals.violations += 1
         if node < 0:  # anybody can connect: no line in the log for each
             _log.debug("a stranger broke the protocol: %s", text)
@@ -106,51 +179,46 @@ class Hub:
         _log.warning("peer %s broke the protocol: %s", format_node(node), text)
         self.inbox.post(self.hang_up, node, text)
 
-    def hang_up(self, node: int, text: str) -> None:
+    def hang_up(self, node: NodeId, text: str) -> None:
         """End both connections with a node, and refuse it for a while."""
         self.ban(node)
-        requester, serving = self.requesters.get(node), self.serving.get(node)
-        if requester is not None:
-            requester.close(Outcome.LOST, text)
-        if serving is not None:
-            serving.connection.close(Outcome.LOST, text)
+        for session in self._sessions(node):
+            session.close(Outcome.LOST, text)
 
-    def excuse(self, late_s: float, now: float) -> None:
-        """We were stopped, or too busy to look, for so long: that much of anybody's silence was ours."""
+    def forgive_silence(self, late_s: float, now: float) -> None:
+        """Our own timer came `late_s` late: peers weren't heard for that time because of us."""
         if late_s < LATE_S:
             return
-        asking = [requester.connection for requester in self.requesters.values()]
-        for connection in (*asking, *(serving.connection for serving in self.serving.values())):
-            if connection is not None:
+        for session in (*self.requesting.values(), *self.serving.values()):
+            if (connection := session.connection) is not None:
                 connection.heard_at = min(now, connection.heard_at + late_s)
 
-    def folded(self, connection: Connection) -> None:
-        """A connection has closed: keep its byte counts."""
+    def keep_counts(self, connection: Connection) -> None:
+        """Add the bytes of a connection that has closed to the totals."""
         self.totals.bytes_received += connection.bytes_in
         self.totals.bytes_served += connection.bytes_out
 
-    def known_have(self, digest: str, node: int) -> int:
-        """Runs that a node is known to have, from both connections with it."""
-        requester, serving = self.requesters.get(node), self.serving.get(node)
-        have = requester.peer_have(digest) if requester is not None else 0
-        if serving is not None:
-            have |= serving.peer_have(digest)
+    def known_have(self, digest: str, node: NodeId) -> RunSet:
+        """Runs that a node announced, on either connection with it."""
+        have = 0
+        for session in self._sessions(node):
+            have |= session.peer_have(digest)
         return have
 
-    def announce(self, digest: str, runs: int) -> None:
-        """Tell runs to every neighbour that lacks some, on the one right connection each."""
+    def announce(self, digest: str, runs: RunSet) -> None:
+        """Send HAVE of `runs` to every neighbour that lacks some, on one connection each."""
         port = self.swarms.get(digest)
         if port is None:
             return
         everything = bitset.full(port.layout.run_count)
-        for node in list(dict.fromkeys((*self.requesters, *self.serving))):
+        for node in list(dict.fromkeys((*self.requesting, *self.serving))):
             has = self.known_have(digest, node)
             if has != everything and runs & ~has:
-                self._tell(digest, node, runs & ~has)
+                for session in self._sessions(node):
+                    if session.send_have(digest, runs & ~has):
+                        break
 
-    def _tell(self, digest: str, node: int, runs: int) -> None:
-        requester, serving = self.requesters.get(node), self.serving.get(node)
-        if requester is not None and requester.tell(digest, runs):
-            return
-        if serving is not None:
-            serving.tell(digest, runs)
+    def _sessions(self, node: NodeId) -> list[Session]:
+        """The sessions with a node, the one in which we request first."""
+        found: list[Session | None] = [self.requesting.get(node), self.serving.get(node)]
+        return [session for session in found if session is not None]

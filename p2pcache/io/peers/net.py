@@ -1,4 +1,4 @@
-"""The facade of the peer data plane: one listener, one table of peers, one way in.
+"""The peer data plane of one node, as the agent uses it.
 
 Every method is called, and every `SwarmPort` is called back, on the loop's thread.
 """
@@ -7,42 +7,35 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
-import time
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from p2pcache.core.membership.crowded_address import oldest_of_the_crowd
 from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import LocalProtocolError, P2PCacheError, UsageError
+from p2pcache.errors import LocalProtocolError, P2PCacheError
+from p2pcache.ids import NodeId, RunIndex, RunSet
 from p2pcache.io.peers.hub import Hub
-from p2pcache.io.peers.protocol import wire
+from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.protocol.ports import SwarmPort
-from p2pcache.io.peers.receive.receive_loop import Pump
-from p2pcache.io.peers.request.client_session import Requester
-from p2pcache.io.peers.serve.server_session import Serving
+from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
+from p2pcache.io.peers.request.client_session import ClientSession
+from p2pcache.io.peers.serve.listener import Listener, bind
 from p2pcache.io.peers.serve.uploads import Uploads
-from p2pcache.io.peers.transport import tcp_info
-from p2pcache.io.peers.transport.channel import Channel, Plain
-from p2pcache.io.peers.transport.connection import Connection
-from p2pcache.io.peers.transport.tls_accept import Door
 from p2pcache.io.peers.transport.workers import Inbox, Workers
 from p2pcache.io.security.tls import Tls
 
 MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
-ACCEPT_AGAIN_S = 1.0  # after running out of descriptors
-BACKLOG = 512  # a storm of nodes dials at the same moment
 
 _log = logging.getLogger(__name__)
 
 
 class PeerStats(NamedTuple):
-    """Counters since start, and what is now."""
+    """Counters since start, and the present load."""
 
     bytes_received: int  # payload
     bytes_served: int  # payload
@@ -50,17 +43,34 @@ class PeerStats(NamedTuple):
     violations: int
     connections: int  # both directions, handshake over
     load: int  # uploads active and waiting
-    refused: int = 0  # who dialled us without a good certificate
+    refused: int = 0  # inbound connections without a good certificate
     busy: int = 0  # requests that we answered BUSY
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a started network consists of."""
+
+    hub: Hub
+    uploads: Uploads
+    writers: Workers
+    listener: Listener
+    liveness: Liveness
+
+    def stop_threads(self) -> None:
+        """End all threads (blocks)."""
+        self.uploads.stop()
+        self.hub.receiver.stop()
+        self.writers.stop()
+
+
 class PeerNet:
-    """Everything between this node and its peers."""
+    """All connections between this node and its peers."""
 
     def __init__(
         self,
         *,
-        node: int,
+        node: NodeId,
         secret: Secret,
         uploads: UploadSettings,
         upload_bytes_per_s: int | None = None,
@@ -78,7 +88,7 @@ class PeerNet:
             uploads: slots and queue.
             upload_bytes_per_s: cap on payload sent; None or 0: none.
             download_bytes_per_s: cap on payload received; None or 0: none.
-            disk: rate of what is written to the cache, shared with who else writes.
+            disk: rate of writes to the cache, shared with its other writers.
             advertise: "host:port" that peers may dial back; default: the address `start` got.
             limits: deadlines and sizes; the defaults are the protocol's.
             tls: our certificate; every connection is then TLS, with one at the other end too.
@@ -92,13 +102,8 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._turns: dict[str, Priority] = {}  # of models that others come before
-        self._door: Door | None = None
-        self._hub: Hub | None = None
-        self._writers: Workers | None = None
-        self._listener: socket.socket | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._looked = 0.0  # when the connections were last looked at
+        self._turns: dict[str, Priority] = {}  # of models whose requests let others go first
+        self._started: _Parts | None = None
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -108,116 +113,102 @@ class PeerNet:
         Raises:
             UsageError: the address can't be had.
         """
+        sock = await bind(host, port)
+        bound = sock.getsockname()
         loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            self._listener = listener = socket.create_server(
-                found[0][4][:2], family=found[0][0], backlog=BACKLOG, reuse_port=False
-            )
-        except OSError as error:
-            # create_server's own text repeats the address
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            raise UsageError(
-                f"can't listen for peers on {host}:{port}: {why}; choose another --listen address"
-            ) from None
-        listener.settimeout(0.0)
-        bound = listener.getsockname()
-        threads = min(MAX_THREADS, max(2, os.cpu_count() or 2))
         inbox = Inbox(loop)
-        self._writers = Workers(threads, "chunk-write")
-        self._hub = Hub(
+        threads = min(MAX_THREADS, max(2, os.cpu_count() or 2))
+        writers = Workers(threads, "chunk-write")
+        uploads = Uploads(self._upload_settings, inbox, self._up)
+        hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or join(bound[0], bound[1]),
-            pump=Pump(inbox, threads=threads, writers=self._writers, down=self._down, disk=self._disk),
-            uploads=Uploads(self._upload_settings, inbox, self._up), tls=self._tls,
+            receiver=ReceiveLoop(inbox, threads=threads, writers=writers, down=self._down, disk=self._disk),
+            load=lambda: uploads.load, tls=self._tls,
         )  # fmt: skip
-        if self._tls is not None:
-            self._door = Door(self._tls, loop, self._limits, self._admit)
-        self._listen()
-        self._tick()
+        listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
+        self._started = _Parts(hub, uploads, writers, listener, liveness)
+        listener.start()
+        liveness.start()
         return str(bound[0]), int(bound[1])
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Take no more, let uploads finish for up to `drain_s`, say BYE, close everything."""
-        hub = self._hub
-        if hub is None or self._listener is None:
+        """Accept no more, let uploads finish for up to `drain_s`, say BYE, close everything."""
+        parts = self._started
+        if parts is None or not parts.listener.open:
             return
-        hub.loop.remove_reader(self._listener.fileno())
-        self._listener.close()
-        self._listener = None
-        if self._door is not None:
-            self._door.close()
-        hub.uploads.close()
+        hub = parts.hub
+        parts.listener.close()
+        parts.uploads.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
-                await hub.uploads.idle.wait()
-        for requester in list(hub.requesters.values()):
-            requester.close(Outcome.LOST, "leaving")
-        for serving in [*hub.serving.values(), *hub.half_open]:
-            serving.connection.close(Outcome.LOST, "leaving")
-        if self._timer is not None:
-            self._timer.cancel()
-        await asyncio.to_thread(self._stop_threads, hub)
-        hub.inbox.drain()  # ends that the threads reported last
-
-    def _stop_threads(self, hub: Hub) -> None:
-        hub.uploads.stop()
-        hub.pump.stop()
-        if self._writers is not None:
-            self._writers.stop()
+                await parts.uploads.idle.wait()
+        for session in [*hub.requesting.values(), *hub.serving.values(), *hub.half_open]:
+            session.close(Outcome.LOST, "leaving")
+        parts.liveness.stop()
+        await asyncio.to_thread(parts.stop_threads)
+        hub.inbox.drain()  # the last ends that the threads reported
 
     def move(self, address: str) -> None:
         """Peers may dial us back at another "host:port" from now on."""
-        self._advertise = self._live.advertise = address
+        self._advertise = self._hub.advertise = address
 
     # -- models ----------------------------------------------------------------------------------
 
     def add_swarm(self, port: SwarmPort) -> None:
-        """Serve a model, and be able to ask for it."""
-        self._live.swarms[port.layout.digest] = port
+        """Serve a model, and be able to request it."""
+        self._hub.swarms[port.layout.digest] = port
 
     def remove_swarm(self, digest: str) -> None:
-        """Neither serve nor ask any more; requests under way end CANCELLED."""
-        hub = self._live
+        """Neither serve nor request a model any more; requests under way end CANCELLED."""
+        hub = self._hub
         if hub.swarms.pop(digest, None) is None:
             return
-        for serving in list(hub.serving.values()):
-            serving.unserve(digest)
-        for requester in list(hub.requesters.values()):
-            requester.leave(digest)
+        for server in list(hub.serving.values()):
+            server.stop_serving(digest)
+        for client in list(hub.requesting.values()):
+            client.leave(digest)
 
-    def dial(self, digest: str, node: int, address: str) -> None:
+    def dial(self, digest: str, node: NodeId, address: str) -> None:
         """Join a model at a node; ends in `peer_joined` or `dial_failed`.
 
         Does nothing where that is done or under way.
         """
-        hub = self._live
+        hub = self._hub
         port = self._port(digest)
-        if node == hub.node or hub.banned(node) or self._listener is None:
+        if node == hub.node or hub.banned(node) or not self._parts.listener.open:
             hub.inbox.post(port.dial_failed, node)
             return
-        requester = hub.requesters.get(node)
-        if requester is None:
-            requester = hub.requesters[node] = Requester(hub, node, address)
-        requester.join(digest, port)
+        session = hub.requesting.get(node)
+        if session is None:
+            session = hub.requesting[node] = ClientSession(hub, node, address)
+        session.join(digest, port)
 
     def put_behind(self, digest: str, turn: Priority) -> None:
-        """Say with each request for this model that it may wait, and behind whom; USUAL: no more."""
+        """Give all requests for a model this priority (USUAL: the one that `request` says)."""
         if turn is Priority.USUAL:
             self._turns.pop(digest, None)
         else:
             self._turns[digest] = turn
 
     def request(
-        self, digest: str, request: int, node: int, run: int, turn: Priority = Priority.USUAL
+        self,
+        digest: str,
+        request: int,
+        node: NodeId,
+        run: RunIndex,
+        turn: Priority = Priority.USUAL,
     ) -> None:
-        """Ask a joined node for what is missing of a run; ends in one `request_ended`.
+        """Request the missing chunks of a run from a joined node; ends in one `request_ended`.
 
-        `turn`: when it should be served, where nobody waits for the model less than for others (`put_behind`).
+        Args:
+            digest: of the model.
+            request: the scheduler's number for the request.
+            node: the node to ask.
+            run: the run.
+            turn: its priority at the server, unless `put_behind` set one for the model.
         """
-        hub = self._live
+        hub = self._hub
         port = self._port(digest)
         try:
             spans = _spans(port.store.missing_chunks(run))
@@ -228,48 +219,48 @@ class PeerNet:
         if not spans:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
-        requester = hub.requesters.get(node)
+        session = hub.requesting.get(node)
         turn = self._turns.get(digest, turn)
-        if requester is None or not requester.ask(digest, request, spans, turn):
+        if session is None or not session.request(digest, request, spans, turn):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:
         """Take a request back; it ends CANCELLED unless its end is on the way already."""
-        for requester in self._live.requesters.values():
-            if requester.cancel(digest, request):
+        for session in self._hub.requesting.values():
+            if session.cancel(digest, request):
                 return
 
     def limit(self, bytes_per_s: float, slots: int) -> None:
-        """Serve no faster and no more at once, within the settings; 0 bytes: as they say."""
+        """Limit uploads further than the settings do; 0 bytes per second: as the settings say."""
         self._up.limit(bytes_per_s)
-        self._live.uploads.limit(slots)
+        self._parts.uploads.limit(slots)
 
-    def announce(self, digest: str, runs: int) -> None:
-        """Tell every neighbour that lacks some of these runs (bits) that we have them."""
-        self._live.announce(digest, runs)
+    def announce(self, digest: str, runs: RunSet) -> None:
+        """Send HAVE of these runs to every neighbour that lacks some of them."""
+        self._hub.announce(digest, runs)
 
-    def drop(self, node: int, reason: str) -> None:
+    def drop(self, node: NodeId, reason: str) -> None:
         """Hang up on a node, and refuse it for a while."""
-        self._live.hang_up(node, reason)
+        self._hub.hang_up(node, reason)
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def rtt_s(self, node: int) -> float:
-        """How long a round trip to a joined node takes at least; 0: not known."""
-        requester = self._live.requesters.get(node)
-        connection = requester.connection if requester is not None else None
+    def rtt_s(self, node: NodeId) -> float:
+        """Least round-trip time to a joined node, in seconds; 0: not known."""
+        session = self._hub.requesting.get(node)
+        connection = session.connection if session is not None else None
         return connection.rtt_s if connection is not None else 0.0
 
     @property
     def load(self) -> int:
         """Uploads active and waiting."""
-        return self._live.uploads.load
+        return self._parts.uploads.load
 
     @property
     def stats(self) -> PeerStats:
         """Counters since start."""
-        hub, totals = self._live, self._live.totals
-        open_now = [r.connection for r in hub.requesters.values() if r.ready and r.connection]
+        hub, totals = self._hub, self._hub.totals
+        open_now = [c.connection for c in hub.requesting.values() if c.ready and c.connection]
         open_now += [s.connection for s in hub.serving.values()]
         return PeerStats(
             totals.bytes_received + sum(c.bytes_in for c in open_now),
@@ -277,103 +268,26 @@ class PeerNet:
             totals.mismatches,
             totals.violations,
             len(open_now),
-            hub.uploads.load,
-            self._door.refused if self._door is not None else 0,
+            self._parts.uploads.load,
+            self._parts.listener.refused,
             totals.busy,
         )
 
     @property
-    def _live(self) -> Hub:
-        if self._hub is None:
+    def _parts(self) -> _Parts:
+        if self._started is None:
             raise LocalProtocolError("the peer network is not started")
-        return self._hub
+        return self._started
+
+    @property
+    def _hub(self) -> Hub:
+        return self._parts.hub
 
     def _port(self, digest: str) -> SwarmPort:
-        port = self._live.swarms.get(digest)
+        port = self._hub.swarms.get(digest)
         if port is None:
             raise LocalProtocolError(f"model {digest} was not added to the peer network")
         return port
-
-    # -- the loop --------------------------------------------------------------------------------
-
-    def _listen(self) -> None:
-        if self._listener is not None:
-            self._live.loop.add_reader(self._listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        hub, listener = self._live, self._listener
-        for _ in range(BACKLOG):
-            if listener is None:
-                return
-            try:
-                sock, _ = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:  # out of descriptors; asked again at once, it would spin
-                _log.warning("can't accept peers: %s; trying again in a second", error)
-                hub.loop.remove_reader(listener.fileno())
-                hub.loop.call_later(ACCEPT_AGAIN_S, self._listen)
-                return
-            if len(hub.serving) >= self._limits.connections:
-                sock.close()
-                continue
-            if self._door is not None:
-                self._door.knock(sock)
-            else:
-                self._admit(Plain(sock))
-
-    def _admit(self, channel: Channel) -> None:
-        hub = self._live
-        if len(hub.half_open) >= self._limits.half_open:
-            oldest = oldest_of_the_crowd(hub.half_open, hub.half_open.__getitem__)
-            assert oldest is not None
-            oldest.connection.close(Outcome.LOST, "too many connections without a handshake")
-        connection = Connection(
-            channel, hub.loop, hub.inbox, self._limits,
-            accepts=wire.SERVER_GREETS, disarm=hub.pump.remove,
-        )  # fmt: skip
-        Serving(hub, connection)
-        hub.pump.add(connection)
-
-    def _tick(self) -> None:
-        hub, now = self._live, time.monotonic()
-        limits = self._limits
-        # Four looks per shortest deadline keep each within a quarter of its time.
-        pause = min(1.0, min(limits.handshake_s, limits.stall_s, limits.ping_s) / 4)
-        hub.excuse(now - (self._looked or now) - pause, now)
-        self._looked = now
-        for requester in list(hub.requesters.values()):
-            requester.tick(now)
-            if requester.connection is not None and requester.ready:
-                self._check(requester.connection, now)
-        for serving in [*hub.serving.values(), *hub.half_open]:
-            serving.tick(now)
-            if serving.node >= 0:
-                self._check(serving.connection, now)
-        self._timer = hub.loop.call_later(pause, self._tick)
-
-    def _check(self, connection: Connection, now: float) -> None:
-        """Signs of life of one connection after the handshake."""
-        limits = self._limits
-        quiet_s = now - connection.heard_at
-        if not connection.open or connection.paused or connection.reading.locked():
-            return
-        if connection.state.data is not None and quiet_s > limits.stall_s / 4:
-            if connection.lowat > 1:  # what came is less than the reader waits for: take it
-                connection.lowat = 1
-                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            elif quiet_s > limits.stall_s and not tcp_info.unread(connection.fd):
-                connection.close(Outcome.STALLED, "stalled inside DATA", bye=False)
-                return
-        if (
-            quiet_s > limits.idle_s
-            and not connection.uploading
-            and not tcp_info.unread(connection.fd)
-        ):
-            connection.close(Outcome.LOST, "no sign of life")
-        elif quiet_s > limits.ping_s and now - connection.pinged_at > limits.ping_s:
-            connection.pinged_at = now
-            connection.send(wire.pack(wire.Kind.PING, a=int(now) & 0xFFFF))
 
 
 def _spans(chunks: list[int]) -> deque[range]:

@@ -1,6 +1,6 @@
 """A small certificate authority for one cluster, in a directory: `p2pcache ca`.
 
-Needs the package `cryptography` (the extra `ca`), which nodes don't: they only use certificates.
+Needs the package `cryptography` (the extra `ca`). Nodes do without it: they only use certificates.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _DAY = dt.timedelta(days=1)
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "agent": [_SERVER, _CLIENT],
-    "tracker": [_SERVER],  # it dials nobody
+    "tracker": [_SERVER],  # it dials no member
 }
 
 

@@ -1,4 +1,4 @@
-"""Reading the cluster key, and the rule about who may listen without one."""
+"""Reading the cluster key, and the rule for listening without one."""
 
 import ipaddress
 import os
@@ -79,7 +79,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, secret: Secret, *, insecure: bool, tls: bool = False) -> None:
-    """Refuse to listen beyond loopback where members prove nothing.
+    """Refuse to listen beyond loopback when members prove nothing.
 
     Args:
         host: the address to listen on.

@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket, as the kernel says."""
+"""The process at the other end of a unix socket, as the kernel names it (SO_PEERCRED)."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from p2pcache.errors import NotAllowed
 
 _SO_PEERGROUPS = 59  # <asm-generic/socket.h>; Python 3.11 has no name for it
-_GROUPS_BYTES = 1024  # what Python's getsockopt gives at most: 256 supplementary groups
+_GROUPS_BYTES = 1024  # the most of Python's getsockopt: 256 supplementary groups
 _UCRED = struct.Struct("3i")
 
 

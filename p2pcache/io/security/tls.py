@@ -1,8 +1,8 @@
 """mTLS between members: certificates from files, contexts, reload without a restart.
 
-TLS 1.3 only; both sides show a certificate of the cluster's CA. Host names are not checked:
-what counts is the role and the name in the certificate (`core.protocol.certificate_identity`), so that agents may
-change their addresses. No session tickets: every connection proves itself anew.
+TLS 1.3 only; both sides show a certificate of the cluster's CA. Host names are not checked, so that
+agents may change their addresses: role and name in the certificate count
+(`core.protocol.certificate_identity`). No session tickets: every connection proves itself anew.
 """
 
 import logging
@@ -17,15 +17,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from p2pcache.core.protocol.certificate_identity import Member, Role, of_uris
+from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
-from p2pcache.io.peers.protocol.limits import FrameRate
 from p2pcache.io.security.cluster_key import check_secret_file
 
 WARN_DAYS = 14  # before the certificate ends: two weeks for a person to notice
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged
-LINES_PER_S, LINES_BURST = 0.1, 10.0  # anybody can connect: that must not fill the log
-_REASONS = {  # OpenSSL's alert of the other side, in words that say what to do
+LOG_LINES = Rate(0.1, 10)  # of refused strangers: they must not fill the log
+_REASONS = {  # by the other side's alert: its cause, and what to do
     "CERTIFICATE_REQUIRED": "it demands a certificate; set --tls-cert, --tls-key and --tls-ca",
     "UNKNOWN_CA": "it doesn't know the CA of our certificate",
     "CERTIFICATE_EXPIRED": "our certificate has expired; issue a new one",
@@ -45,7 +45,7 @@ class TlsSettings(Protocol):
 
     @property
     def tls_cert(self) -> str:
-        """PEM file of the certificate (and what lies between it and the CA)."""
+        """PEM file of the certificate, with intermediate ones up to the CA."""
 
     @property
     def tls_key(self) -> str:
@@ -57,7 +57,7 @@ class TlsSettings(Protocol):
 
 
 class Loaded(NamedTuple):
-    """What one reading of the files gave."""
+    """Certificate and contexts from one reading of the files."""
 
     server: ssl.SSLContext
     visitors: ssl.SSLContext  # as `server`; a client may show no certificate
@@ -67,7 +67,7 @@ class Loaded(NamedTuple):
 
 
 class Tls:
-    """A daemon's certificate. Invariant: what is loaded has passed every check that others make."""
+    """A daemon's certificate. Invariant: the loaded one has passed every check that peers make."""
 
     def __init__(self, settings: TlsSettings, role: Role) -> None:
         """Load the files.
@@ -77,17 +77,17 @@ class Tls:
         """
         self._files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
         self._role = role
-        self.trouble = ""  # why the files as they are now are not in use, "" if they are
+        self.trouble = ""  # why the present files are not in use; "": they are
         self._seen = self._stamp()
         self._loaded = load(*self._files, role)
         self._reminded_at = 0.0
         self.refused = 0  # visitors whose handshake failed
-        self._lines = FrameRate(LINES_PER_S, LINES_BURST)
+        self._lines = RateCounter(LOG_LINES)
         self.visitors = _LiveContext(self)
 
     @property
     def member(self) -> Member:
-        """Who we are."""
+        """The member that our certificate names."""
         return self._loaded.member
 
     @property
@@ -97,11 +97,11 @@ class Tls:
 
     @property
     def now(self) -> Loaded:
-        """What new connections use."""
+        """The contexts for new connections."""
         return self._loaded
 
     def reload(self) -> None:
-        """Read the files again. Where they can't be used, go on with what was loaded, and say so."""
+        """Read the files again. If they can't be used, keep the loaded certificate and log an error."""
         self._seen = self._stamp()
         try:
             loaded = load(*self._files, self._role)
@@ -118,7 +118,7 @@ class Tls:
         _log.info("new certificate of %s, good until %s", loaded.member, _date(loaded.expires_at))
 
     async def watch(self) -> None:
-        """One look at the files: reload what has changed, remind of an end that comes near."""
+        """Check the files: reload changed ones, warn of a certificate that expires soon."""
         if self._stamp() != self._seen:
             self.reload()
         now = time.time()
@@ -127,13 +127,13 @@ class Tls:
             _log.warning("%s", text)
 
     def refuse(self, why: str) -> None:
-        """Count a client whose handshake failed, and say so as often as a log can bear."""
+        """Count a client whose handshake failed, and log it unless too many were logged lately."""
         self.refused += 1
-        if self._lines.allow():
+        if self._lines.allow(time.monotonic()):
             _log.warning("refused a TLS client: %s", why)
 
     def warnings(self) -> list[str]:
-        """What an operator should look at, though all works."""
+        """Warnings for the operator while everything still works."""
         texts = (self.trouble, expiry_warning(self.expires_at, time.time()))
         return [text for text in texts if text]
 
@@ -173,7 +173,7 @@ class _Visit(ssl.SSLObject):
     tls: Tls | None = None
 
     def do_handshake(self) -> None:
-        """As always, and tell who listens for refusals."""
+        """As usual; a failure is counted with `Tls.refuse`."""
         try:
             super().do_handshake()
         except ssl.SSLWantReadError:
@@ -201,7 +201,7 @@ def open_tls(settings: TlsSettings, role: Role) -> Tls | None:
 
 
 def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
-    """Read the files and shake hands with ourselves: would the others take us for a member?
+    """Read the files, and do a handshake with ourselves to see that peers will accept us.
 
     Raises:
         UsageError: a file isn't what it should be.
@@ -234,10 +234,10 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
 
 
 def member_of(certificate: Any) -> Member:
-    """Whom a certificate that was verified names (`getpeercert()`; None: there was none).
+    """The member that a verified certificate names (`getpeercert()`; None: there was none).
 
     Raises:
-        NotAllowed: nobody, or not one of ours.
+        NotAllowed: no certificate, or not one of ours.
     """
     if not certificate:
         raise NotAllowed("members show a certificate here; set --tls-cert, --tls-key and --tls-ca")
@@ -249,7 +249,7 @@ def check_role(certificate: Any, role: Role) -> Member:
     """As `member_of`, and of that role.
 
     Raises:
-        NotAllowed: nobody, not one of ours, or of another role.
+        NotAllowed: no certificate, not one of ours, or of another role.
     """
     member = member_of(certificate)
     if member.role != role:
@@ -273,7 +273,7 @@ def explain(error: BaseException) -> str:
 
 
 def expiry_warning(expires_at: float, now: float) -> str:
-    """What to say about a certificate that ends at `expires_at`; "" while there is time."""
+    """The warning for a certificate that ends at `expires_at`; "" while there is time."""
     days = (expires_at - now) / 86400
     if days > WARN_DAYS:
         return ""
@@ -345,7 +345,7 @@ def _date(at: float) -> str:
 
 
 def certificate_metrics(room: str, tls: Tls | None) -> Iterator[Metric]:
-    """What Prometheus sees of a daemon's certificate; nothing without one."""
+    """Prometheus metrics of a daemon's certificate; none without one."""
     if tls is None:
         return
     yield GaugeMetricFamily(

@@ -1,8 +1,8 @@
-"""The dtypes of safetensors, for torch, for numpy, and as raw bytes.
+"""The dtypes of safetensors in torch, in numpy, and as raw bytes.
 
-torch, numpy and ml_dtypes are optional: they are imported when the first tensor of their kind is
-made. F4 lies two to a byte and becomes torch's `float4_e2m1fn_x2` with the last dimension halved;
-the F6 formats exist in no framework and come as their packed bytes, flat `uint8`.
+torch, numpy and ml_dtypes are optional; each is imported when its first tensor is made. Two F4
+elements share a byte: in torch they are `float4_e2m1fn_x2`, whose last dimension is halved. No
+framework has the F6 formats; they come as packed bytes, flat `uint8`.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ FRAMEWORKS: tuple[Framework, ...] = ("pt", "np", "raw")
 
 
 class _Names(NamedTuple):
-    bits: int
-    torch: str
-    numpy: str  # "" where only ml_dtypes has it
+    bits: int  # of one element
+    torch: str  # "": torch has none
+    numpy: str  # "": numpy itself has none
     ml_dtypes: str = ""
 
 
@@ -46,21 +46,31 @@ _TABLE = {
     "F6_E2M3": _Names(6, "", ""),
     "F6_E3M2": _Names(6, "", ""),
 }
+# Bits of one element, by safetensors' word.
 BITS: dict[str, int] = {word: names.bits for word, names in _TABLE.items()}
-_PACKED = "uint8"
+_PACKED = "uint8"  # for dtypes that a framework lacks
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor for those who have neither torch nor numpy: its bytes, C order, little-endian."""
+    """A tensor without torch and numpy: its bytes in C order, little-endian."""
 
-    dtype: str  # safetensors' word: "BF16"
-    shape: tuple[int, ...]
-    data: memoryview
+    dtype: str  # safetensors' word, such as "BF16"
+    shape: tuple[int, ...]  # in elements
+    data: memoryview  # of bytes
 
 
 def native_shape(word: str, shape: tuple[int, ...], framework: Framework) -> tuple[int, ...]:
-    """The shape that a framework shows: packed dtypes count bytes, the others elements."""
+    """The shape that a tensor has in a framework.
+
+    Args:
+        word: safetensors' word for the dtype.
+        shape: in elements.
+        framework: of the tensor.
+
+    Returns:
+        `shape`; for dtypes below 8 bits the shape in bytes, flat unless torch can pack the last dimension.
+    """
     bits = BITS[word]
     if bits >= 8 or framework == "raw":
         return shape
@@ -74,10 +84,10 @@ def native_shape(word: str, shape: tuple[int, ...], framework: Framework) -> tup
 
 @cache
 def torch_dtype(word: str) -> Any:
-    """The dtype of torch for safetensors' word.
+    """The torch dtype for safetensors' word.
 
     Raises:
-        UsageError: this torch doesn't know it.
+        UsageError: torch is missing, or this version lacks the dtype.
     """
     torch = import_torch()
     found = getattr(torch, _TABLE[word].torch or _PACKED, None)
@@ -91,7 +101,7 @@ def torch_dtype(word: str) -> Any:
 
 @cache
 def numpy_dtype(word: str) -> Any:
-    """The dtype of numpy for safetensors' word; ml_dtypes has the small floats.
+    """The numpy dtype for safetensors' word; BF16 and the 8-bit floats are those of ml_dtypes.
 
     Raises:
         UsageError: numpy or ml_dtypes is missing.
@@ -110,7 +120,7 @@ def numpy_dtype(word: str) -> Any:
 
 
 def import_torch() -> Any:
-    """The torch module.
+    """Import torch.
 
     Raises:
         UsageError: it isn't installed.
@@ -125,7 +135,7 @@ def import_torch() -> Any:
 
 
 def import_numpy() -> Any:
-    """The numpy module.
+    """Import numpy.
 
     Raises:
         UsageError: it isn't installed.

@@ -1,7 +1,7 @@
-"""The safetensors header: 8 bytes of length, JSON, then the tensors' bytes without a gap. Pure.
+"""The safetensors header: 8 bytes of length, JSON, then the tensors' bytes without a gap.
 
-Headers are untrusted: a wrong one is `InvalidHeader`, never a crash, never bytes of a neighbour.
-The rules are the safetensors library's own, and one more: a name may stand there only once.
+Headers are untrusted. A wrong one is `InvalidHeader`, never a crash, never bytes of another tensor.
+The rules are the safetensors library's own, and one more: each name occurs once.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any, NoReturn, TypeGuard
 from p2pcache.errors import InvalidHeader
 from p2pcache.loader.format.dtypes import BITS
 
-MAX_HEADER_BYTES = 100_000_000  # the safetensors library's own cap
+MAX_HEADER_BYTES = 100_000_000  # the safetensors library's own limit
 MAX_DIMS = 64  # torch's own limit
-MAX_COUNT = 1 << 63  # torch and numpy count bytes and strides so far, of empty tensors too
+MAX_COUNT = 1 << 63  # torch and numpy keep sizes and strides in 63 bits, of empty tensors, too
 LENGTH_BYTES = 8
 _METADATA = "__metadata__"
-_LFS = b"version "  # how such a text begins; as a length it's far over the limit
+_LFS = b"version "  # begins a pointer file of Git LFS; as a length it is far over the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +26,43 @@ class TensorInfo:
     """One tensor of one file."""
 
     name: str
-    dtype: str  # safetensors' word: "BF16"
-    shape: tuple[int, ...]
+    dtype: str  # safetensors' word, such as "BF16"
+    shape: tuple[int, ...]  # in elements
     path: str  # of the file
     start: int  # byte offset in the file, not in its data section
-    end: int
+    end: int  # byte offset after the last byte
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Size of the whole tensor, in bytes."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one file says about itself."""
+    """The content of one file's header."""
 
     tensors: dict[str, TensorInfo]  # in file order
     metadata: dict[str, str]
-    data_start: int
+    data_start: int  # byte offset of the data section in the file
+
+
+def shown(name: object) -> str:
+    """A tensor's name in a form that fits a one-line message; names are untrusted and may be any object."""
+    text = name if isinstance(name, str) and name.isprintable() else repr(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def header_bytes(first_bytes: bytes, size_bytes: int, path: str) -> int:
-    """Length of the JSON that the file's first 8 bytes announce.
+    """Length of the JSON header in bytes, as the file's first 8 bytes say.
+
+    Args:
+        first_bytes: the first 8 bytes, or fewer if the file is shorter.
+        size_bytes: of the whole file.
+        path: of the file, for messages.
 
     Raises:
-        InvalidHeader: it can't be.
+        InvalidHeader: no safetensors file has this length.
     """
     if len(first_bytes) < LENGTH_BYTES or size_bytes < LENGTH_BYTES + 2:
         raise InvalidHeader(f"{path}: {size_bytes} bytes are no safetensors file; pull it again")
@@ -66,12 +77,12 @@ def header_bytes(first_bytes: bytes, size_bytes: int, path: str) -> int:
 
 
 def parse(header: bytes, size_bytes: int, path: str) -> Header:
-    """Read and check the JSON header.
+    """Parse and check the JSON header.
 
     Args:
         header: the JSON, without the 8 length bytes.
-        size_bytes: the whole file's size.
-        path: the file, for messages and for `TensorInfo.path`.
+        size_bytes: of the whole file.
+        path: of the file, for messages and for `TensorInfo.path`.
 
     Raises:
         InvalidHeader: a gap, an overlap, a wrong size, a name twice, an unknown dtype, ...
@@ -85,7 +96,7 @@ def parse(header: bytes, size_bytes: int, path: str) -> Header:
     for tensor in tensors:
         if tensor.start != position:
             kind = "overlaps its neighbour" if tensor.start < position else "follows a gap"
-            _refuse(path, f"tensor {_short(tensor.name)} {kind}")
+            _refuse(path, f"tensor {_quoted(tensor.name)} {kind}")
         position = tensor.end
     if position != size_bytes:
         _refuse(path, f"the tensors end at byte {position}, the file at {size_bytes}")
@@ -95,7 +106,7 @@ def parse(header: bytes, size_bytes: int, path: str) -> Header:
 def _decode(header: bytes, path: str) -> dict[str, Any]:
     try:
         table = json.loads(
-            header.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
+            header.decode("utf-8"), object_pairs_hook=_unique_names, parse_constant=_refuse_constant
         )
     except InvalidHeader as error:
         _refuse(path, str(error))
@@ -106,15 +117,15 @@ def _decode(header: bytes, path: str) -> dict[str, Any]:
     return table
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise InvalidHeader(f"the name {_short(twice)} stands there twice")
+        raise InvalidHeader(f"the name {_quoted(twice)} stands there twice")
     return found
 
 
-def _no_constant(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
@@ -126,46 +137,48 @@ def _metadata(found: object, path: str) -> dict[str, str]:
 
 def _tensor(name: str, entry: object, data_start: int, path: str) -> TensorInfo:
     if not name.isascii() and not _is_text(name):
-        _refuse(path, f"the name {_short(name)} is not Unicode text")
+        _refuse(path, f"the name {_quoted(name)} is not Unicode text")
     if not isinstance(entry, dict):
-        _refuse(path, f"tensor {_short(name)} is not described by an object")
+        _refuse(path, f"tensor {_quoted(name)} is not described by an object")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
-        _refuse(path, f"tensor {_short(name)} has the unknown dtype {_short(str(dtype))}")
-    if not _naturals(shape, MAX_DIMS):
-        _refuse(path, f"tensor {_short(name)} has no proper shape")
-    if not _naturals(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        _refuse(path, f"tensor {_short(name)} has no proper data_offsets")
+        _refuse(path, f"tensor {_quoted(name)} has the unknown dtype {_quoted(str(dtype))}")
+    if not _is_naturals(shape, MAX_DIMS):
+        _refuse(path, f"tensor {_quoted(name)} has no proper shape")
+    if not _is_naturals(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        _refuse(path, f"tensor {_quoted(name)} has no proper data_offsets")
     bits, most = BITS[dtype], -(-BITS[dtype] // 8)
     for length in shape:
         bits *= length
         most *= length or 1
-    if most >= MAX_COUNT:  # an empty tensor can claim it
-        _refuse(path, f"tensor {_short(name)} has a shape that no framework can count")
+    if most >= MAX_COUNT:  # an empty tensor can have such a shape
+        _refuse(path, f"tensor {_quoted(name)} has a shape that no framework can count")
     if bits != 8 * (offsets[1] - offsets[0]):
-        _refuse(path, f"tensor {_short(name)}: dtype and shape don't fill its data_offsets")
+        _refuse(path, f"tensor {_quoted(name)}: dtype and shape don't fill its data_offsets")
     return TensorInfo(
         name, dtype, tuple(shape), path, data_start + offsets[0], data_start + offsets[1]
     )
 
 
-def _naturals(found: object, most: int) -> TypeGuard[list[int]]:
+def _is_naturals(found: object, most: int) -> TypeGuard[list[int]]:
     return (
         isinstance(found, list)
         and len(found) <= most
-        and all(type(n) is int and 0 <= n < 1 << 62 for n in found)  # a bool is an int, too
+        and all(
+            type(n) is int and 0 <= n < 1 << 62 for n in found
+        )  # `isinstance` would take a bool
     )
 
 
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: nobody could print or store it
+    except UnicodeEncodeError:  # half a surrogate pair
         return False
     return True
 
 
-def _short(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 

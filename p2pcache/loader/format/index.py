@@ -1,7 +1,7 @@
-"""Which files of a model hold tensors, and the one table over all of them. Pure.
+"""Which files of a model hold tensors, and one table of all their tensors.
 
-A single file, a sharded model with its index, shards without an index; other files (.gguf,
-config.json) are not ours to read and pass as files.
+A model is a single file, shards with an index, or shards without. Files of other kinds (.gguf,
+config.json) aren't read.
 """
 
 import json
@@ -11,18 +11,22 @@ from collections.abc import Iterable, Mapping
 from p2pcache.errors import InvalidHeader, NotFound, UsageError
 from p2pcache.loader.format.header import Header, TensorInfo
 
-MAX_INDEX_BYTES = 100_000_000  # as a header; 100,000 tensors take about 10 MB
+MAX_INDEX_BYTES = 100_000_000  # as of a header; 100,000 tensors take about 10 MB
 _SUFFIX = ".safetensors"
 _INDEX = ".safetensors.index.json"
 _USUAL = "model.safetensors.index.json"
 
 
 def find_index(files: Mapping[str, int], model: str) -> str | None:
-    """The model's index file at the top of its directory, if it has one.
+    """The path of the model's index, if there is one at the top of its directory.
+
+    Args:
+        files: path to size in bytes.
+        model: its name, for messages.
 
     Raises:
-        UsageError: several, and none has the usual name.
-        InvalidHeader: it's larger than any index.
+        UsageError: there are several, and none has the usual name.
+        InvalidHeader: the index is too large.
     """
     found = [path for path in files if path.endswith(_INDEX) and "/" not in path]
     if len(found) > 1 and _USUAL in found:
@@ -35,10 +39,15 @@ def find_index(files: Mapping[str, int], model: str) -> str | None:
 
 
 def parse_index(data: bytes, files: Mapping[str, int], path: str) -> dict[str, str]:
-    """Tensor name to file, as the index says. Only files of the model itself may be named.
+    """Parse an index into a map from tensor name to file.
+
+    Args:
+        data: the index file.
+        files: path to size in bytes.
+        path: of the index, for messages.
 
     Raises:
-        InvalidHeader: not an index, or it names a file that the model doesn't have.
+        InvalidHeader: `data` is no index, or it names a file that the model doesn't have.
     """
     try:
         weight_map = json.loads(data)["weight_map"]
@@ -59,8 +68,13 @@ def weight_files(
 ) -> list[str]:
     """The files that hold the tensors, in natural order (shard 2 before shard 10).
 
+    Args:
+        files: paths of all files.
+        weight_map: of the index; None: there is no index.
+        model: its name, for messages.
+
     Raises:
-        NotFound: there is none.
+        NotFound: there are none.
     """
     found = set(weight_map.values()) if weight_map is not None else likely_files(files)
     if not found:
@@ -72,15 +86,15 @@ def weight_files(
 
 
 def likely_files(files: Iterable[str]) -> set[str]:
-    """The files that hold the tensors if no index says so."""
+    """The files that hold the tensors of a model without an index."""
     every = {path for path in files if path.endswith(_SUFFIX)}
     found = {path for path in every if "/" not in path} or every
     plain = {path for path in found if not path.startswith("consolidated")}
-    return plain or found  # some publishers put the same weights there twice
+    return plain or found  # some publishers add the same weights under that name
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A sort key under which numbers count as numbers."""
+    """A sort key that compares numbers in a text by value."""
     return [
         (int(part), "") if part.isdecimal() and part.isascii() else (-1, part)
         for part in re.split(r"(\d+)", text)
@@ -90,12 +104,16 @@ def natural(text: str) -> list[tuple[int, str]]:
 def merge(
     headers: Mapping[str, Header], weight_map: Mapping[str, str] | None, model: str
 ) -> dict[str, TensorInfo]:
-    """One table over all files, in order of file and offset.
+    """One table of the tensors of all files, in order of file and offset.
 
-    Where two files hold the same name, the index decides.
+    Args:
+        headers: of each file, by path.
+        weight_map: of the index, which decides where two files have the same name; None: no index.
+        model: its name, for messages.
 
     Raises:
-        InvalidHeader: a name twice with no index to decide, or the index names what isn't there.
+        InvalidHeader: two files have the same name and there is no index; or the index names a tensor
+            that its file doesn't have.
     """
     chosen = weight_map or {}
     table: dict[str, TensorInfo] = {}

@@ -1,1 +1,1 @@
-"""The engines' own seams, filled with the loader. Nothing here is imported before an engine asks."""
+"""The loader as a plugin of vLLM, SGLang and transformers. Engines import these modules."""

@@ -1,4 +1,4 @@
-"""transformers' models by a state dict whose tensors are read when the model asks for them."""
+"""Loads transformers' models through a state dict whose tensors are read when they are used."""
 
 import copy
 from typing import Any
@@ -8,40 +8,39 @@ from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
 from p2pcache.loader.open_model import Index, TensorSlice
-from p2pcache.loader.resolve import existing
-from p2pcache.loader.snapshot import brought
+from p2pcache.loader.resolve import existing_path, pull_pinned
 
 
 class LazyTensor:
-    """What transformers needs of a tensor before it has one."""
+    """A tensor of an open model that is read when it is indexed, as transformers' loading expects it."""
 
     def __init__(self, part: TensorSlice) -> None:
-        """Nothing is read before it is indexed."""
+        """Read nothing yet."""
         self._part = part
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
         return self._part[index]
 
     def get_shape(self) -> list[int]:
-        """In elements."""
+        """The shape in elements."""
         return self._part.get_shape()
 
     def get_dtype(self) -> str:
-        """Safetensors' word."""
+        """Safetensors' word for the dtype."""
         return self._part.get_dtype()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In elements."""
+        """The shape in elements."""
         return tuple(self._part.get_shape())
 
     @property
     def dtype(self) -> Any:
-        """Torch's word: `dtype="auto"` looks at it where the config has none."""
+        """The torch dtype; `dtype="auto"` uses it if the config has none."""
         return torch_dtype(self._part.get_dtype())
 
     def is_floating_point(self) -> bool:
-        """As torch's tensors say it."""
+        """As `torch.Tensor.is_floating_point`."""
         return bool(self.dtype.is_floating_point)
 
 
@@ -54,18 +53,18 @@ def from_pretrained(
     timeout_s: float | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A transformers model, made while its weights still arrive.
+    """Make a transformers model while its weights still arrive.
 
     Args:
         ref_or_dir: a directory, or a ref.
         auto_class: `AutoModelForCausalLM`, or any class with transformers' `from_pretrained`.
-        config: the model's; None: its own config.json.
+        config: the model's; None: from its config.json.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
-        timeout_s: how long to wait for each tensor's bytes; None: as long as it takes.
-        kwargs: for the class' own `from_pretrained`: dtype, device_map, ...
+        timeout_s: of each tensor's bytes, in seconds; None: no limit.
+        kwargs: for `auto_class.from_pretrained`: dtype, device_map, ...
 
     Raises:
-        UsageError: what can't be had this way.
+        UsageError: an argument that doesn't work here.
         NotFound, InvalidHeader, Unreachable, ...: the model can't be opened.
         TimedOut: a tensor didn't arrive in time.
     """
@@ -78,9 +77,9 @@ def from_pretrained(
         raise UsageError(
             f"{auto_class!r} is no class of transformers; give AutoModelForCausalLM or the like"
         )
-    folder, weights = existing(ref_or_dir), ref_or_dir
+    folder, weights = existing_path(ref_or_dir), ref_or_dir
     if folder is None:
-        folder, pinned = brought(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
+        folder, pinned = pull_pinned(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
     from transformers import AutoConfig, GenerationConfig
 
@@ -98,11 +97,11 @@ def from_pretrained(
 def _concrete(auto_class: Any, config: Any) -> tuple[Any, Any]:
     """The class behind an auto class, and the config that it takes.
 
-    An auto class looks for files at its path, which we have none to give; a concrete class doesn't.
+    An auto class needs a path, where it looks for files. A concrete class doesn't.
     """
     if not hasattr(auto_class, "from_config"):
         return auto_class, config
-    with import_torch().device("meta"):  # a model's shape, without its memory
+    with import_torch().device("meta"):  # without memory for weights
         found = type(auto_class.from_config(copy.deepcopy(config)))
     fits = found.config_class is None or isinstance(config, found.config_class)
     return found, config if fits else config.get_text_config()

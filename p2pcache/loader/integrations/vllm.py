@@ -1,8 +1,8 @@
-"""vLLM's `--load-format p2pcache`, by the entry point group `vllm.general_plugins`.
+"""vLLM's plugin for `--load-format p2pcache`: entry point group `vllm.general_plugins`.
 
-The loader is a `DefaultModelLoader` whose iterator over weights is ours: expert filter, prefixes,
-unused and missing weights, quantization stay vLLM's. That iterator's method is not public, so a
-vLLM without it gets a loader on the public base, which knows none of these extras.
+The loader is vLLM's `DefaultModelLoader` with another iterator over weights. Expert filter, prefixes,
+unused and missing weights and quantization stay vLLM's. The iterator's method isn't public, so a vLLM
+without it gets a loader on the public base class, without these features.
 """
 
 import dataclasses
@@ -16,18 +16,26 @@ from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.api import safe_open
-from p2pcache.loader.integrations.weights import EngineSettings, borrow_handlers, find, stream
+from p2pcache.loader.integrations.weights import (
+    EngineSettings,
+    borrow_handlers,
+    find_weights,
+    stream_weights,
+)
 
 log = logging.getLogger(__name__)
 
 LOAD_FORMAT = "p2pcache"
 _EXTRA = "--model-loader-extra-config"
-_THEIRS = ("enable_weights_track",)  # the key of DefaultModelLoader that means something here, too
+_VLLM_KEYS = ("enable_weights_track",)  # of DefaultModelLoader's extra config, valid here, too
 
 
 @functools.cache
 def register() -> None:
-    """Called in each process of vLLM, perhaps often. Never raises: it runs wherever p2pcache is installed."""
+    """Register the load format; vLLM calls this in each process, perhaps often.
+
+    Never raises, since it runs in each vLLM beside which p2pcache is installed.
+    """
     try:
         from vllm.model_executor.model_loader import register_model_loader
 
@@ -39,21 +47,21 @@ def register() -> None:
 
 
 def make_loader() -> type[Any]:
-    """The class for this vLLM."""
+    """The loader class that fits the installed vLLM."""
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
     try:
         from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     except ImportError:
         return plain_loader(BaseModelLoader)
-    if fits(DefaultModelLoader):
+    if is_known_loader(DefaultModelLoader):
         return full_loader(DefaultModelLoader)
     log.warning("vLLM's DefaultModelLoader has changed; no expert filter, all weights are read")
     return plain_loader(BaseModelLoader)
 
 
-def fits(default_loader: type[Any]) -> bool:
-    """Whether the method that we replace is the one that we know."""
+def is_known_loader(default_loader: type[Any]) -> bool:
+    """Whether the method to replace has the known signature."""
     method = getattr(default_loader, "_get_weights_iterator", None)
     source = getattr(default_loader, "Source", None)
     fields = set(getattr(source, "__dataclass_fields__", ()))
@@ -64,29 +72,29 @@ def fits(default_loader: type[Any]) -> bool:
     )
 
 
-def split(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
-    """The extra config as ours and vLLM's.
+def split_extra_config(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
+    """Split the extra config into our settings and vLLM's keys.
 
     Raises:
-        UsageError: not an object of known keys.
+        UsageError: it is no object, or has an unknown key.
     """
     if not isinstance(extra, dict):
         raise UsageError(f'{_EXTRA}: expected a JSON object such as {{"ref": "team/llama:v3"}}')
-    theirs = {key: extra[key] for key in _THEIRS if key in extra}
+    theirs = {key: extra[key] for key in _VLLM_KEYS if key in extra}
     ours = {key: value for key, value in extra.items() if key not in theirs}
     return EngineSettings.parse(ours, _EXTRA), theirs
 
 
 def full_loader(base: type[Any]) -> type[Any]:
-    """A loader that is vLLM's own but for the iterator over weights."""
+    """Derive a loader from vLLM's `DefaultModelLoader`, with another iterator over weights."""
 
     class P2PCacheModelLoader(base):  # type: ignore[misc]  # a class of the engine
-        """Safetensors by p2pcache; whatever else a model has, as `--load-format auto` does it."""
+        """Loads safetensors by p2pcache, and other formats as `--load-format auto` does."""
 
-        counter_before_loading_weights: float  # seconds; vLLM's line about the time reads it
+        counter_before_loading_weights: float  # seconds; vLLM logs the time since
 
         def __init__(self, load_config: Any) -> None:
-            self._p2pcache, theirs = split(load_config.model_loader_extra_config)
+            self._p2pcache, theirs = split_extra_config(load_config.model_loader_extra_config)
             super().__init__(
                 dataclasses.replace(
                     load_config, load_format="auto", model_loader_extra_config=theirs
@@ -94,72 +102,80 @@ def full_loader(base: type[Any]) -> type[Any]:
             )
 
         def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
-            """As vLLM's own, once it is known whether the weights have an lm_head."""
-            where = find(model_config.model, self._p2pcache)
+            """See `DefaultModelLoader.load_model`. Looks first whether streamed weights have an lm_head."""
+            where = find_weights(model_config.model, self._p2pcache)
             if isinstance(where, str):
-                untie(model_config, where, self._p2pcache)
+                untie_embeddings(model_config, where, self._p2pcache)
             return super().load_model(
                 vllm_config=vllm_config, model_config=model_config, prefix=prefix
             )
 
         def download_model(self, model_config: Any) -> None:
-            """Nothing to bring beforehand where weights come from the node."""
-            if find(model_config.model, self._p2pcache) is None:
+            """See `DefaultModelLoader.download_model`. Does nothing for weights that p2pcache loads."""
+            if find_weights(model_config.model, self._p2pcache) is None:
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
-            where = find(source.model_or_path, self._p2pcache)
-            odd = _unusual(source, self.load_config, where)
-            if where is None or (odd and not isinstance(where, str)):
+            where = find_weights(source.model_or_path, self._p2pcache)
+            reason = _unsupported(source, self.load_config, where)
+            if where is None or (reason and not isinstance(where, str)):
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
                 return found
-            if odd:
+            if reason:
                 raise UsageError(
-                    f"{where}: can't be streamed ({odd}); pull the whole model and serve its directory"
+                    f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
                 )
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
             skip = _skip(source, getattr(self, "local_expert_ids", None))
-            return stream(where, self._p2pcache, skip=skip, prefix=source.prefix)
+            return stream_weights(where, self._p2pcache, skip=skip, prefix=source.prefix)
 
     return P2PCacheModelLoader
 
 
 def plain_loader(base: type[Any]) -> type[Any]:
-    """A loader of only what vLLM promises to plugins."""
+    """Derive a loader from vLLM's public base class."""
 
     class P2PCacheModelLoader(base):  # type: ignore[misc]
-        """Safetensors by p2pcache."""
+        """Loads safetensors by p2pcache."""
 
         def __init__(self, load_config: Any) -> None:
             super().__init__(load_config)
-            self._p2pcache, _ = split(load_config.model_loader_extra_config)
+            self._p2pcache, _ = split_extra_config(load_config.model_loader_extra_config)
 
         def download_model(self, model_config: Any) -> None:
-            """Nothing to bring beforehand."""
+            """See `BaseModelLoader.download_model`. Does nothing."""
 
         def load_weights(self, model: Any, model_config: Any) -> None:
-            """Hand all weights to the model.
+            """Load all weights into the model.
 
             Raises:
-                NotFound: the model is neither a directory with weights nor one with a ref.
+                NotFound: the directory has no weights, and there is no ref.
                 P2PCacheError: as `iter_tensors`.
             """
-            where = find(model_config.model, self._p2pcache)
+            where = find_weights(model_config.model, self._p2pcache)
             if where is None:
                 raise NotFound(
                     f'{model_config.model}: no safetensors there, and no "ref" in {_EXTRA}'
                 )
-            model.load_weights(stream(where, self._p2pcache))
+            model.load_weights(stream_weights(where, self._p2pcache))
 
     return P2PCacheModelLoader
 
 
-def untie(model_config: Any, ref: str, settings: EngineSettings) -> None:
-    """Don't believe `tie_word_embeddings` where the weights have an lm_head of their own.
+def untie_embeddings(model_config: Any, ref: str, settings: EngineSettings) -> None:
+    """Switch `tie_word_embeddings` off where the weights have an lm_head of their own.
 
-    vLLM decides so itself, but from the directory's headers, and here it has none. It compares the
-    two after the load and ties them again if they are equal.
+    vLLM does so by itself, but from headers in the directory, and here there are none. After the load
+    it compares the two and ties them again if they are equal.
+
+    Args:
+        model_config: vLLM's; it is changed.
+        ref: of the weights.
+        settings: the operator's.
+
+    Raises:
+        P2PCacheError: the ref can't be opened.
     """
     config = model_config.hf_config
     if not getattr(config, "tie_word_embeddings", False) or not hasattr(
@@ -176,8 +192,8 @@ def untie(model_config: Any, ref: str, settings: EngineSettings) -> None:
     model_config.word_embeddings_untied_by_checkpoint = True
 
 
-def _unusual(source: Any, load_config: Any, where: str | Path | None) -> str:
-    """Why this source needs vLLM's own way of choosing or reading files; "": it doesn't."""
+def _unsupported(source: Any, load_config: Any, where: str | Path | None) -> str:
+    """Why vLLM itself must choose or read the files of this source; "": it need not."""
     if source.subfolder is not None:
         return f"its weights are those of the folder {source.subfolder}"
     if source.allow_patterns_overrides is not None:

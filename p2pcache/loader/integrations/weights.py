@@ -1,8 +1,8 @@
-"""What all engines need: where a model's weights are, and an iterator over them.
+"""Shared by all engines: where a model's weights are, and an iterator over them.
 
-An engine wants configuration and tokenizer in a directory before it asks for weights. So it is
-given a directory, either of the whole model, or of all but the weights
-(`p2pcache pull REF --exclude '*.safetensors'`) and the ref from which these are streamed.
+An engine reads configuration and tokenizer from a directory before it asks for weights. So it gets
+a directory: of the whole model, or of all but the weights (`p2pcache pull REF --exclude
+'*.safetensors'`) together with the ref from which the weights are streamed.
 """
 
 import logging
@@ -16,47 +16,48 @@ from p2pcache.errors import IntegrityError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.loader.api import HOST_LIMIT, iter_tensors
 from p2pcache.loader.resolve import open_source
-from p2pcache.loader.source.catalog import Deadline, fetch
-from p2pcache.loader.source.source import Range
+from p2pcache.loader.source.base import Range
+from p2pcache.loader.source.catalog import fetch
+from p2pcache.loader.source.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
-# What must be of the same version as the weights; a tag may move between two reads of it. And what
-# makes a directory a model's: engines ask for the weights of adapters in the same way.
+# Only a directory with this file is a model's: engines ask for the weights of adapters in the same way.
 _CONFIG = "config.json"
-_BOUND = (_CONFIG, "model.safetensors.index.json")
+# Files that must be equal to the ref's: the tag may have moved since the directory was pulled.
+_SAME_VERSION = (_CONFIG, "model.safetensors.index.json")
 # Patterns of files that hold weights, as publishers name them.
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an operator may say about a load; the words are those of `iter_tensors`."""
+    """An operator's settings of a load; the words are those of `iter_tensors`."""
 
-    ref: str = ""  # for model directories without weights; "": there are none such
+    ref: str = ""  # has the weights for model directories without any; "": none
     agent: str | None = None
     memory_limit: int | str = HOST_LIMIT  # bytes, or text such as "2GiB"
-    timeout_s: float | None = None
+    timeout_s: float | None = None  # of a load; None: no limit
 
     @classmethod
-    def parse(cls, told: Mapping[str, Any], where: str) -> "EngineSettings":
-        """Check words that came from outside.
+    def parse(cls, given: Mapping[str, Any], where: str) -> "EngineSettings":
+        """Check settings from outside.
 
         Args:
-            told: key to value, as JSON has them.
-            where: what messages call the place.
+            given: key to value, as parsed from JSON.
+            where: they come from, for messages.
 
         Raises:
-            UsageError: an unknown key, or a value that can't be.
+            UsageError: an unknown key or a wrong value.
         """
         known = cls.__dataclass_fields__.keys()
-        unknown = sorted(map(str, told.keys() - known))
+        unknown = sorted(map(str, given.keys() - known))
         if unknown:
             raise UsageError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
         for key in ("ref", "agent"):
-            if not isinstance(told.get(key, ""), str):
+            if not isinstance(given.get(key, ""), str):
                 raise UsageError(f"{where}: {key} must be text")
-        limit, timeout_s = told.get("memory_limit", HOST_LIMIT), told.get("timeout_s")
+        limit, timeout_s = given.get("memory_limit", HOST_LIMIT), given.get("timeout_s")
         if isinstance(limit, bool) or not isinstance(limit, int | str):
             raise UsageError(f'{where}: memory_limit must be bytes or text such as "2GiB"')
         if isinstance(limit, str):
@@ -65,24 +66,24 @@ class EngineSettings:
             isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0
         ):
             raise UsageError(f"{where}: timeout_s must be a number of seconds above 0")
-        if told.get("ref"):
-            Ref.parse(told["ref"])
-        return cls(**told)
+        if given.get("ref"):
+            Ref.parse(given["ref"])
+        return cls(**given)
 
 
-def find(model: str, settings: EngineSettings) -> str | Path | None:
-    """Where the weights of an engine's model come from.
+def find_weights(model: str, settings: EngineSettings) -> str | Path | None:
+    """Where to load the weights of an engine's model from.
 
     Args:
-        model: what the engine was given: a directory, or a name in a hub.
+        model: the engine's model: a directory, or a name in a hub.
         settings: the operator's.
 
     Returns:
-        The directory itself if it has safetensors; the ref for a model's directory without any
-        weights; None: it's not ours.
+        The directory itself if it has safetensors; the ref for a model's directory without weights;
+        None: the engine must load the weights itself.
 
     Raises:
-        IntegrityError: the directory is of another version than the ref.
+        IntegrityError: the directory is from another version than the ref.
         P2PCacheError: the ref can't be opened.
     """
     folder = Path(model)
@@ -94,20 +95,20 @@ def find(model: str, settings: EngineSettings) -> str | Path | None:
         return None
     if any(next(folder.glob(pattern), None) is not None for pattern in WEIGHTS):
         return None
-    return pinned(folder, settings)
+    return pin_ref(folder, settings)
 
 
-def pinned(folder: Path, settings: EngineSettings) -> str | Path:
-    """The settings' ref with its digest, once the directory is known to be of the same model.
+def pin_ref(folder: Path, settings: EngineSettings) -> str | Path:
+    """The settings' ref with its digest, after checking that the directory is from the same model.
 
     Raises:
-        IntegrityError: it isn't.
+        IntegrityError: it is from another model or version.
         P2PCacheError: the ref can't be opened.
     """
     source = open_source(settings.ref, agent=settings.agent, fetch="all")
     try:
         files = dict(source.files())
-        names = [name for name in _BOUND if name in files and (folder / name).is_file()]
+        names = [name for name in _SAME_VERSION if name in files and (folder / name).is_file()]
         ranges = [Range(name, 0, files[name]) for name in names]
         theirs = fetch(source, ranges, Deadline(settings.timeout_s, source.name))
         found = dict(zip(names, theirs, strict=True)) | ({} if _CONFIG in names else {_CONFIG: b""})
@@ -123,22 +124,26 @@ def pinned(folder: Path, settings: EngineSettings) -> str | Path:
     return str(Ref.parse(settings.ref)._replace(digest=digest)) if digest else settings.ref
 
 
-def stream(
+def stream_weights(
     where: str | Path,
     settings: EngineSettings,
     *,
     skip: Callable[[str], bool] | None = None,
     prefix: str = "",
 ) -> Iterator[tuple[str, Any]]:
-    """(name, tensor) in the order in which bytes come; tensors are on the host and own their memory.
+    """Iterate over (name, tensor) in the order in which bytes arrive.
 
-    On the host, since each tensor-parallel rank cuts its part out before it copies to its GPU.
+    Tensors own their memory. They are on the host, since each tensor-parallel rank cuts its part out
+    before it copies that to its GPU.
 
     Args:
-        where: from `find`.
+        where: from `find_weights`.
         settings: the operator's.
-        skip: names that are not to be read.
-        prefix: put before each name.
+        skip: true for names that aren't read; None: all are.
+        prefix: goes before each name.
+
+    Raises:
+        P2PCacheError: as `iter_tensors`.
     """
     with iter_tensors(
         where,
@@ -152,11 +157,11 @@ def stream(
 
 
 def borrow_handlers(engine: str) -> None:
-    """Let our log lines go where the engine's go: vLLM gives handlers to its own name alone."""
+    """Send our log lines to the engine's handlers: vLLM gives handlers to its own logger alone."""
     ours, theirs = logging.getLogger("p2pcache"), logging.getLogger(engine)
     if ours.handlers or not theirs.handlers:
         return
     for handler in theirs.handlers:
         ours.addHandler(handler)
     ours.setLevel(theirs.level or logging.INFO)
-    ours.propagate = False  # else a root handler repeats each line
+    ours.propagate = False  # a root handler would repeat each line

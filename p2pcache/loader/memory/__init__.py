@@ -1,1 +1,1 @@
-"""Where tensors end: host and device memory."""
+"""Host and device memory that tensors are loaded into."""

@@ -1,7 +1,7 @@
-"""Where tensors end: host memory, or a device that is reached through pinned host memory.
+"""A device, reached by asynchronous copies from pinned host memory.
 
-A staged backend's copies are asynchronous: a ring slot may be written again, and a device buffer
-read, only after the event of its last copy. `ring.Ring` sees to the first, `ready` to the second.
+A ring slot may be written again, and a device buffer read, only after the event of its last copy.
+`ring.Ring` waits for the first, `Backend.ready` orders the second.
 """
 
 import threading
@@ -14,33 +14,33 @@ from p2pcache.loader.format.dtypes import import_torch, native_shape, torch_dtyp
 
 
 class HostMemory(NamedTuple):
-    """Memory that copies to a device start from."""
+    """Host memory from which a device copies."""
 
     view: memoryview
-    handle: Any  # the backend's own
+    handle: Any  # the backend's own object for it
 
 
 class Backend(Protocol):
-    """A device. Methods are called from the load's own threads, `ready` from the consumer's."""
+    """A device. The load's own threads call these methods; the consumer's thread calls `ready`."""
 
     def enter(self) -> None:
-        """Called once in each thread of the load, before anything else there."""
+        """Prepare the calling thread; called once in each thread of the load, first."""
         ...
 
     def alloc_host(self, nbytes: int) -> HostMemory:
-        """Host memory for a ring slot, pinned where that makes sense."""
+        """Allocate host memory for a ring slot, pinned where the device needs it."""
         ...
 
     def alloc_device(self, nbytes: int) -> Any:
-        """A device buffer, aligned to 256 bytes."""
+        """Allocate a device buffer, aligned to 256 bytes."""
         ...
 
     def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
-        """Begin to copy source[start:start+length] to buffer[offset:]; returns before it's done."""
+        """Begin to copy source[start:start+length] to buffer[offset:]; returns before it is done."""
         ...
 
     def record(self) -> Any:
-        """An event that comes when all copies that this thread began are done."""
+        """Record an event that comes when all copies begun by this thread are done."""
         ...
 
     def done(self, event: Any) -> bool:
@@ -52,25 +52,33 @@ class Backend(Protocol):
         ...
 
     def ready(self, buffer: Any, events: list[Any]) -> None:
-        """Let the consumer's next use of the buffer come after these events."""
+        """Order the consumer's next use of the buffer after these events."""
         ...
 
     def tensor(
         self, buffer: Any, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
     ) -> Any:
-        """A tensor over a part of a device buffer; it keeps the buffer alive."""
+        """Make a tensor over a part of a device buffer, which it keeps alive.
+
+        Args:
+            buffer: the device buffer.
+            offset: of the tensor in it, in bytes.
+            nbytes: of the tensor.
+            dtype: safetensors' word.
+            shape: in elements.
+        """
         ...
 
 
 class CudaBackend:
-    """CUDA (and whatever else speaks torch.cuda, as ROCm does), through torch alone."""
+    """CUDA, and other devices behind torch.cuda such as ROCm's, through torch alone."""
 
     def __init__(self, device: str, copy_streams: int = 1) -> None:
         """Choose the device.
 
         Args:
             device: torch's word: "cuda", "cuda:1".
-            copy_streams: one keeps one copy engine busy; more than two bring nothing.
+            copy_streams: each keeps one copy engine busy; more than two bring nothing.
 
         Raises:
             UsageError: torch can't use such a device here.
@@ -79,25 +87,25 @@ class CudaBackend:
         self._torch = torch = import_torch()
         chosen = cuda_device(device)
         with _errors_of(chosen):
-            # what the consumer computes on: its allocations and ours then follow one order
+            # On the consumer's stream its allocations and ours follow one order.
             self._home = torch.cuda.current_stream(chosen)
-            # "cuda" is whatever device is current in a thread, so from here on it has its number
+            # "cuda" means the current device of a thread, so other threads need its number.
             self._device = self._home.device
             self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
-        self._mine = threading.local()
-        self._turn = 0
+        self._thread = threading.local()  # `stream`: the thread's copy stream
+        self._threads_seen = 0
 
     def enter(self) -> None:
-        """See `Backend.enter`. A new thread is on GPU 0, whose context would take memory there for nothing."""
+        """See `Backend.enter`. Without it a thread makes a context on GPU 0, which takes memory there."""
         with _errors_of(self._device):
             self._torch.cuda.set_device(self._device)
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         """See `Backend.alloc_host`."""
         torch = self._torch
-        try:  # the device said: else a caller's `with torch.device("cuda")` would say another
+        try:  # with an explicit device, since a caller's `with torch.device("cuda")` changes the default
             memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        except RuntimeError as error:  # CUDA's own errors are such, too
+        except RuntimeError as error:  # CUDA's errors are RuntimeErrors
             raise NoSpace(
                 f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "
                 "locked memory or lower memory_limit"
@@ -105,7 +113,7 @@ class CudaBackend:
         return HostMemory(memoryview(memory.numpy()), memory)
 
     def alloc_device(self, nbytes: int) -> Any:
-        """See `Backend.alloc_device`. Copies wait for what the consumer did to this memory before."""
+        """See `Backend.alloc_device`. Copies wait for the consumer's earlier use of this memory."""
         torch = self._torch
         try:
             with torch.cuda.stream(self._home):
@@ -120,21 +128,22 @@ class CudaBackend:
         return buffer
 
     def adopt(self, buffer: Any) -> None:
-        """Let copies into `buffer` come after the consumer's past use, and its reuse after them."""
+        """Order copies into `buffer` after the consumer's past use of it, and its reuse after the copies."""
         with _errors_of(self._device):
             for stream in self._streams:
                 stream.wait_stream(self._home)
                 buffer.record_stream(stream)
 
     def _stream(self) -> Any:
-        found = getattr(self._mine, "stream", None)
+        found = getattr(self._thread, "stream", None)
         if found is None:
-            found = self._mine.stream = self._streams[self._turn % len(self._streams)]
-            self._turn += 1
+            found = self._streams[self._threads_seen % len(self._streams)]
+            self._thread.stream = found
+            self._threads_seen += 1
         return found
 
     def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
-        """See `Backend.copy`. The buffer is on this device: another one's copies run on its own stream."""
+        """See `Backend.copy`. The buffer must be on this device: copies to another use that one's streams."""
         with _errors_of(self._device), self._torch.cuda.stream(self._stream()):
             buffer[offset : offset + length].copy_(
                 source.handle[start : start + length], non_blocking=True
@@ -143,9 +152,7 @@ class CudaBackend:
     def record(self) -> Any:
         """See `Backend.record`."""
         with _errors_of(self._device):
-            event = self._torch.cuda.Event(
-                blocking=True
-            )  # else eight readers would spin for the bus
+            event = self._torch.cuda.Event(blocking=True)  # otherwise waiting readers spin
             event.record(self._stream())
         return event
 
@@ -160,7 +167,7 @@ class CudaBackend:
             event.synchronize()
 
     def ready(self, buffer: Any, events: list[Any]) -> None:
-        """See `Backend.ready`: the stream that is current in the consumer's thread waits."""
+        """See `Backend.ready`: the current stream of the consumer's thread waits."""
         with _errors_of(self._device):
             stream = self._torch.cuda.current_stream(self._device)
             for event in events:
@@ -177,10 +184,10 @@ class CudaBackend:
 
 
 def known_device(word: str) -> Any:
-    """The device as torch has it.
+    """Parse the name of a device into a `torch.device`.
 
     Raises:
-        UsageError: torch is missing or doesn't know it.
+        UsageError: torch is missing or doesn't know the name.
     """
     try:
         return import_torch().device(word)
@@ -189,10 +196,10 @@ def known_device(word: str) -> Any:
 
 
 def cuda_device(word: str) -> Any:
-    """The GPU as torch has it.
+    """Parse the name of a GPU into a `torch.device`.
 
     Raises:
-        UsageError: it's none, or none that can be used here.
+        UsageError: it names no GPU, or none that can be used here.
     """
     found, cuda = known_device(word), import_torch().cuda
     if found.type != "cuda" or not cuda.is_available():
@@ -203,7 +210,7 @@ def cuda_device(word: str) -> Any:
 
 
 def to_device(tensor: Any, word: str) -> Any:
-    """A host tensor's copy on a device, made when this returns.
+    """Copy a host tensor to a device; the copy is done when this returns.
 
     Raises:
         NoSpace: the device has no room for it.
@@ -221,7 +228,7 @@ def to_device(tensor: Any, word: str) -> Any:
 
 @contextmanager
 def _errors_of(device: Any) -> Iterator[None]:
-    """CUDA's errors, which come at any later call, in words of ours."""
+    """Translate CUDA's errors, any of which may come from an earlier call."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Tensors over memory: a view in the caller's framework that keeps its memory alive."""
+"""Tensors over host memory that already has their bytes, and the bytes behind a caller's tensors."""
 
 from typing import Any
 
@@ -17,15 +17,21 @@ from p2pcache.loader.format.dtypes import (
 def wrap(
     owner: object, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...], to: Framework
 ) -> Any:
-    """A tensor over `nbytes` of host memory; it holds `owner`.
+    """Make a tensor over host memory, without a copy. It keeps the memory alive.
 
     Args:
-        owner: has the buffer protocol and is writable.
-        offset: where in it the tensor begins.
+        owner: the memory: writable, with the buffer protocol.
+        offset: where in it the tensor begins, in bytes.
         nbytes: of the tensor.
         dtype: safetensors' word.
         shape: in elements.
         to: the caller's framework.
+
+    Returns:
+        A torch tensor, a numpy array or a `RawTensor`; its shape is `native_shape(...)`.
+
+    Raises:
+        UsageError: the framework is missing or has no such dtype.
     """
     if to == "raw":
         view = memoryview(owner)[offset : offset + nbytes]  # type: ignore[arg-type]
@@ -45,12 +51,18 @@ def wrap(
 
 
 def writable_bytes(target: Any, dtype: str, shape: tuple[int, ...]) -> memoryview | None:
-    """The bytes behind a caller's host tensor, if a tensor of this kind can be read straight in.
+    """The bytes behind a caller's host tensor, if a tensor of the model can be read straight into them.
 
-    None where it can't: another dtype, a view with strides, memory of a device.
+    Args:
+        target: a torch tensor, a numpy array or a buffer.
+        dtype: of the model's tensor: safetensors' word.
+        shape: of the model's tensor, in elements.
+
+    Returns:
+        A flat view of bytes; None if the target has another dtype, strides, or is on a device.
 
     Raises:
-        UsageError: the shape is another, or the target is nothing that could be filled.
+        UsageError: the shapes differ, or the target can't be filled.
     """
     kind = framework_of(target)
     if kind == "raw":
@@ -77,21 +89,22 @@ def writable_bytes(target: Any, dtype: str, shape: tuple[int, ...]) -> memoryvie
 
 
 def flat_bytes(target: Any) -> Any:
-    """A torch tensor as its bytes, on its own device; None where strides forbid it."""
+    """A torch tensor as a flat uint8 tensor over the same memory; None if it isn't contiguous."""
     if not target.is_contiguous():
         return None
-    # a dimension of length 1 may have any stride and still be contiguous, but not be viewed as bytes
+    # torch calls a tensor contiguous whatever the stride of a dimension of length 1, but its `view`
+    # to bytes refuses such strides.
     return target.detach().as_strided((target.numel(),), (1,)).view(import_torch().uint8)
 
 
 def framework_of(target: object) -> Framework:
-    """Whose tensor it is.
+    """The framework of a tensor, array or buffer.
 
     Raises:
-        UsageError: none that we know.
+        UsageError: it is none of these.
     """
     root = type(target).__module__.partition(".")[0]
-    if hasattr(target, "data_ptr") and hasattr(target, "is_contiguous"):  # also a torch Parameter
+    if hasattr(target, "data_ptr") and hasattr(target, "is_contiguous"):  # any subclass, too
         return "pt"
     if root == "numpy" and hasattr(target, "shape"):
         return "np"

@@ -1,1 +1,1 @@
-"""Which bytes go where, decided before a byte moves."""
+"""What a load reads, in which batches, and into which memory; decided before a byte moves."""

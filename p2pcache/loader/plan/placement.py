@@ -1,52 +1,72 @@
-"""`load_into`: which tensor of the model goes into which of the caller's, decided before a byte moves."""
+"""For `load_into`: which tensor of the model goes into which of the caller's, and how."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import Framework, torch_dtype
+from p2pcache.loader.format.header import shown
 from p2pcache.loader.memory.tensors import flat_bytes, framework_of, writable_bytes
-from p2pcache.loader.plan.plan import Want, shown
-from p2pcache.loader.plan.report import left_over
+from p2pcache.loader.plan.selection import LoadItem
+from p2pcache.loader.report import left_over
+
+
+class Transfer(IntEnum):
+    """How bytes reach a target. All items of a batch have the same way."""
+
+    DIRECT = 0  # read straight into the target's host memory
+    STAGED = 1  # through the ring into the target's device memory
+    CONVERTED = 2  # read into a tensor of the model's dtype, then copied
 
 
 @dataclass(slots=True)
 class Placement:
-    """Where each wanted tensor goes."""
+    """Where each item of a load goes. All keys are tensors' names."""
 
-    wants: list[Want] = field(default_factory=list)
+    items: list[LoadItem] = field(default_factory=list)
     targets: dict[str, Any] = field(default_factory=dict)
-    views: dict[str, memoryview] = field(default_factory=dict)  # read straight into
-    buffers: dict[str, Any] = field(default_factory=dict)  # copied straight into, on one device
-    converted: Framework | None = None  # the framework of the rest, if there is any
-    missing: list[str] = field(default_factory=list)  # of the caller's: nothing is there for them
-    unexpected: list[str] = field(default_factory=list)  # of the model's: no place for them
+    views: dict[str, memoryview] = field(default_factory=dict)  # of DIRECT targets
+    buffers: dict[str, Any] = field(default_factory=dict)  # of STAGED targets, all on one device
+    converted: Framework | None = None  # of the CONVERTED targets, if there are any
+    missing: list[str] = field(default_factory=list)  # targets that the model has no tensor for
+    unexpected: list[str] = field(default_factory=list)  # tensors that have no target
 
-    def kind(self, name: str) -> int:
-        """0: straight in, 1: by the ring, 2: converted. Batches don't mix them."""
-        return 0 if name in self.views else 1 if name in self.buffers else 2
+    def transfer(self, name: str) -> Transfer:
+        """How the tensor reaches its target."""
+        if name in self.views:
+            return Transfer.DIRECT
+        return Transfer.STAGED if name in self.buffers else Transfer.CONVERTED
 
 
-def prepare(module_or_dict: Any, wants: Sequence[Want], *, strict: bool) -> Placement:
-    """Match names and check kinds and shapes.
+def plan_placement(module_or_dict: Any, items: Sequence[LoadItem], *, strict: bool) -> Placement:
+    """Match names, and check kinds and shapes, before a byte moves.
+
+    Args:
+        module_or_dict: a torch module, or names to torch tensors, numpy arrays or buffers.
+        items: what the load brings.
+        strict: each target must have an item and each item a target; targets that share memory count
+            as one.
 
     Raises:
-        UsageError: what doesn't fit, by name.
+        UsageError: names, kinds or shapes don't fit; the message has the tensor's name.
     """
     targets = _targets(module_or_dict)
-    chosen = [want for want in wants if want.info.name in targets]
+    chosen = [item for item in items if item.info.name in targets]
     placement = Placement()
-    _compare(targets, [want.info.name for want in wants], placement)
-    told = left_over(placement.missing, placement.unexpected)
-    if strict and told:
-        raise UsageError(f"{told}; strict=False ignores them")
-    by_memory = {_memory(targets[want.info.name]): want for want in chosen}  # the last one counts
-    for want in by_memory.values():
+    _compare(targets, [item.info.name for item in items], placement)
+    unmatched = left_over(placement.missing, placement.unexpected)
+    if strict and unmatched:
+        raise UsageError(f"{unmatched}; strict=False ignores them")
+    by_memory = {
+        _memory(targets[item.info.name]): item for item in chosen
+    }  # of tied names the last one is filled
+    for item in by_memory.values():
         try:
-            _place(placement, want, targets[want.info.name])
+            _place(placement, item, targets[item.info.name])
         except UsageError as error:
-            raise UsageError(f"{shown(want.info.name)}: {error}") from None
+            raise UsageError(f"{shown(item.info.name)}: {error}") from None
     return placement
 
 
@@ -68,7 +88,7 @@ def _compare(targets: Mapping[str, Any], names: Sequence[str], placement: Placem
 
 
 def _memory(target: Any) -> tuple[Any, ...]:
-    """What makes two names one: the same view of the same memory."""
+    """Equal for two names of one tensor: the same view of the same memory."""
     address = _address(target)
     if not address:
         return (id(target),)
@@ -76,15 +96,15 @@ def _memory(target: Any) -> tuple[Any, ...]:
 
 
 def _address(target: Any) -> int:
-    """Of a torch tensor's memory; 0: none of its own (meta, sparse, a DTensor), or no torch tensor."""
+    """Address of a torch tensor's memory; 0: it has none of its own (meta, sparse, a DTensor)."""
     try:
         return int(target.data_ptr())
     except (AttributeError, RuntimeError):
         return 0
 
 
-def _place(placement: Placement, want: Want, target: Any) -> None:
-    name, dtype = want.info.name, want.info.dtype
+def _place(placement: Placement, item: LoadItem, target: Any) -> None:
+    name, dtype = item.info.name, item.info.dtype
     kind = framework_of(target)
     if kind == "pt" and target.device.type == "meta":
         raise UsageError("is on the meta device; give it memory first, with to_empty(device=...)")
@@ -93,17 +113,17 @@ def _place(placement: Placement, want: Want, target: Any) -> None:
             f"is no plain tensor ({type(target).__name__}, {target.layout}); give its to_dense(), "
             "or of a DTensor its to_local()"
         )
-    view = writable_bytes(target, dtype, want.shape)
-    placement.wants.append(want)
+    view = writable_bytes(target, dtype, item.shape)
+    placement.items.append(item)
     placement.targets[name] = target
     if view is not None:
-        if view.nbytes != want.nbytes:
-            raise UsageError(f"the target has {view.nbytes} bytes, the model {want.nbytes}")
+        if view.nbytes != item.nbytes:
+            raise UsageError(f"the target has {view.nbytes} bytes, the model {item.nbytes}")
         placement.views[name] = view
         return
     if kind == "pt" and target.device.type == "cuda" and target.dtype == torch_dtype(dtype):
         first = next(iter(placement.buffers.values()), target)
-        # one ring serves one device; what lies on a second one goes through host memory
+        # One ring serves one device; targets on a second one are converted from host memory.
         flat = flat_bytes(target) if target.device == first.device else None
         if flat is not None:
             placement.buffers[name] = flat

@@ -1,4 +1,7 @@
-"""When the agent is gone for good: the missing chunks from the origin, proved here, into a scratch file."""
+"""The missing chunks of a model whose agent is gone for good.
+
+They are read from the origin, proved here and kept in a scratch file.
+"""
 
 import os
 import tempfile
@@ -12,21 +15,21 @@ from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import IntegrityError, NoSpace, OriginChanged, OriginUnavailable, P2PCacheError
+from p2pcache.ids import RunIndex, RunSet
 from p2pcache.io.blobs.blob_file import OpenFile
 from p2pcache.io.disk.disk import Disk, disk_errors
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 
-THREADS = (
-    4  # one S3 connection gives about 100 MB/s; all nodes of a broken cluster may do this at once
-)
+# One S3 connection gives about 100 MB/s, and all nodes of a broken cluster may read at once.
+THREADS = 4
 
 
-class Rescue:
-    """Reads runs of one model from its origin. Thread-safe. Implements `fetch.Target`.
+class OriginFallback:
+    """Reads runs of one model from its origin. Thread-safe. Implements `io.origins.fetch.Target`.
 
-    The scratch file has no name and is as large as what was rescued; it goes with the object.
+    The scratch file has no name, takes as much disk as was read and vanishes with the object.
     """
 
     def __init__(self, layout: Layout, url: str) -> None:
@@ -34,7 +37,7 @@ class Rescue:
 
         Args:
             layout: of the model.
-            url: of the origin; credentials come from the storage's own environment.
+            url: of the origin; credentials come from the environment variables of the storage.
 
         Raises:
             UsageError, NotFound, OriginUnavailable: the origin can't be opened.
@@ -50,34 +53,39 @@ class Rescue:
             with tempfile.TemporaryFile() as file:
                 self._file = OpenFile(os.dup(file.fileno()))
             os.ftruncate(self._file.fd, self._offsets[-1])
-        self._asked = 0  # runs (bits) that were asked for
-        self._queue: list[int] = []
+        self._requested: RunSet = 0
+        self._queue: list[RunIndex] = []
         self._changed = threading.Condition()
         self._closed = False
         self.error: P2PCacheError | None = None
         for number in range(THREADS):
             threading.Thread(
-                target=self._work, name=f"p2pcache-rescue-{number}", daemon=True
+                target=self._work, name=f"p2pcache-origin-{number}", daemon=True
             ).start()
 
-    def ask(self, runs: int) -> None:
-        """Bring these runs (bits); the last ones asked for come first. Returns at once."""
+    def request(self, runs: RunSet) -> None:
+        """Read these runs; the runs of the last request come first. Returns at once."""
         with self._changed:
-            fresh = runs & ~self._asked
+            fresh = runs & ~self._requested
             if fresh:
-                self._asked |= fresh
+                self._requested |= fresh
                 self._queue[:0] = bitset.members(fresh)
                 self._changed.notify_all()
 
-    def has_run(self, run: int) -> bool:
+    def has_run(self, run: RunIndex) -> bool:
         """Whether the run's chunks are here and proved."""
         return all(self._have[chunk] for chunk in self.layout.run_chunks(run))
 
     def read(self, chunk: int, start: int, into: memoryview) -> None:
-        """Fill `into` from byte `start` of a chunk that is here.
+        """Fill a buffer from a chunk that is here.
+
+        Args:
+            chunk: its number in the layout.
+            start: byte offset in the chunk.
+            into: the buffer.
 
         Raises:
-            P2PCacheError: the scratch file can't be read.
+            IntegrityError, P2PCacheError: the scratch file can't be read.
         """
         with disk_errors("scratch file"):
             done = 0
@@ -88,27 +96,27 @@ class Rescue:
                 done += got
 
     def close(self) -> None:
-        """Stop. Reads in flight end by themselves."""
+        """Stop the threads, each after the read that it is in."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    # -- fetch.Target ------------------------------------------------------------------------------
+    # -- io.origins.fetch.Target -------------------------------------------------------------------
 
-    def missing_chunks(self, run: int) -> list[int]:
-        """Chunks of the run that aren't here, in order."""
+    def missing_chunks(self, run: RunIndex) -> list[int]:
+        """See `Target.missing_chunks`."""
         return [chunk for chunk in self.layout.run_chunks(run) if not self._have[chunk]]
 
     def begin(self, chunk: int) -> "_Writer | None":
-        """A stream for one chunk; None when it is here."""
+        """See `Target.begin`."""
         return None if self._have[chunk] else _Writer(self, chunk)
 
     def write(self, chunk: int, offset: int, data: memoryview) -> None:
-        """Bytes of a chunk that isn't proved yet."""
+        """Write bytes at an offset of a chunk that isn't proved yet."""
         self._disk.write_at(self._file.fd, data, self._offsets[chunk] + offset)
 
     def prove(self, chunk: int, digest: bytes) -> bool:
-        """The chunk is written in full and has this digest; whether it is the right one."""
+        """Whether the digest of a written chunk is the manifest's; then the chunk is readable."""
         if digest != self.layout.digest_of_chunk(chunk):
             return False
         self._have[chunk] = 1
@@ -117,10 +125,10 @@ class Rescue:
     # -- threads -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (run := self._next()) is not None:
+        while (run := self._next_run()) is not None:
             why: list[P2PCacheError] = []
             outcome = fetch_run(
-                self._repo, self.layout, self, run, on_bytes=self._count, cancelled=self._is_over,
+                self._repo, self.layout, self, run, on_bytes=self._count, cancelled=self._is_ended,
                 on_trouble=why.append,
             )  # fmt: skip
             with self._changed:
@@ -128,29 +136,24 @@ class Rescue:
                     self.error = _error(outcome, self._repo.url, why)
                 self._changed.notify_all()
 
-    def _next(self) -> int | None:
+    def _next_run(self) -> RunIndex | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._is_over())
-            return None if self._is_over() else self._queue.pop(0)
+            self._changed.wait_for(lambda: self._queue or self._is_ended())
+            return None if self._is_ended() else self._queue.pop(0)
 
-    def _is_over(self) -> bool:
+    def _is_ended(self) -> bool:
         return self._closed or self.error is not None
 
     def _count(self, nbytes: int) -> None:
         with self._changed:
             self.bytes_origin += nbytes
 
-    def wait(self, timeout_s: float) -> None:
-        """Until something came, or the time is up."""
-        with self._changed:
-            self._changed.wait(timeout_s)
-
 
 class _Writer:
-    """One stream of one chunk; two of the same chunk write the same bytes or fail their proof."""
+    """One stream of one chunk. Two streams of one chunk write the same bytes, or fail their proof."""
 
-    def __init__(self, rescue: Rescue, chunk: int) -> None:
-        self._rescue = rescue
+    def __init__(self, fallback: OriginFallback, chunk: int) -> None:
+        self._owner = fallback
         self._chunk = chunk
         self._hasher = blake3()
 
@@ -158,10 +161,10 @@ class _Writer:
         self._hasher.update(data)
 
     def put(self, offset: int, data: memoryview) -> None:
-        self._rescue.write(self._chunk, offset, data)
+        self._owner.write(self._chunk, offset, data)
 
     def finish(self) -> bool:
-        return self._rescue.prove(self._chunk, self._hasher.digest())
+        return self._owner.prove(self._chunk, self._hasher.digest())
 
     def abort(self) -> None:
         pass

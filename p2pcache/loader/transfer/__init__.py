@@ -1,1 +1,1 @@
-"""A load at work: bytes from a source into memory."""
+"""The threads of a load, which read from a source into memory."""

@@ -1,8 +1,8 @@
-"""One load at work: a feeder chooses batches whose bytes are there, readers bring them.
+"""One load at work: a feeder thread chooses batches whose bytes are available, reader threads read them.
 
-The feeder takes batches in completion order inside an in-order window, so that early layers lead
-and a late chunk holds up nobody else. Readers are threads in `preadv`, which leaves Python alone.
-Tensors are made in the consumer's thread.
+The feeder takes batches in completion order inside an in-order window, so that early layers come
+first and a late chunk holds up nothing else. Readers spend their time in `preadv`, without Python's
+lock. Tensors are made in the consumer's thread.
 """
 
 import os
@@ -17,37 +17,37 @@ from typing import Any
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.loader.memory.backend import Backend
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.plan import READ_BYTES, Batch, Read
-from p2pcache.loader.plan.report import Waits
-from p2pcache.loader.source.catalog import Deadline
-from p2pcache.loader.source.source import Range, Source
+from p2pcache.loader.plan.batches import READ_BYTES, Batch, Read
+from p2pcache.loader.report import Waits
+from p2pcache.loader.source.base import Range, Source
+from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.transfer.reading import read_host, read_staged
 from p2pcache.loader.transfer.sinks import Sink, Target
 
-WINDOW_BATCHES = 64  # the swarm fetches within 32 chunks above its first gap; a batch is about one
-WAIT_RANGES = 64  # a source is asked for so many at a time
-_WAIT_S = 0.5  # how long a wait for the source may hold up a close
+WINDOW_BATCHES = 64  # the swarm fetches within 32 runs above its first gap; a batch is about one
+WAIT_RANGES = 64  # in one call of `Source.wait`
+_WAIT_S = 0.5  # of one wait; it may hold up a close
 
 
 @dataclass(slots=True)
-class _Load:
-    """A batch on its way."""
+class _BatchInFlight:
+    """A batch that is being read."""
 
     batch: Batch
     target: Target
-    left: int  # reads
+    reads_left: int
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How bytes reach a device."""
+    """The device of a load, and the ring on the way to it."""
 
     backend: Backend
     ring: Ring
 
 
 class Pipeline:
-    """Batches in, tensors out. `next` until it gives None; `close` in any case."""
+    """Batches in, tensors out. Call `next` until it returns None, and `close` in any case."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Pipeline:
 
         Args:
             source: where bytes come from.
-            batches: what to bring, the most welcome first.
-            sink: where to.
+            batches: what to load, the most urgent first.
+            sink: where bytes go.
             deadline: the caller's.
-            threads: readers; two bring a warm page cache to memory at full speed.
-            read_bytes: of one read at most; a ring's slots are larger by the padding.
-            staging: needed by sinks whose targets lie on a device.
+            threads: number of readers; two copy a warm page cache at full speed.
+            read_bytes: size of one read at most; ring slots are larger by the padding.
+            staging: for sinks whose targets lie on a device; None for others.
         """
         self.waits = Waits()
         self.bytes_read = 0
@@ -82,47 +82,50 @@ class Pipeline:
         self._undelivered = len(batches)
         self._stopped = threading.Event()
         self._pid = os.getpid()
-        self._jobs: queue.SimpleQueue[tuple[_Load, Read] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[_Load | BaseException] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[_BatchInFlight, Read] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_BatchInFlight | BaseException] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._work, name=f"p2pcache-read-{i}", daemon=True)
+            threading.Thread(target=self._run_reader, name=f"p2pcache-read-{i}", daemon=True)
             for i in range(threads)
         ]
         feeder = threading.Thread(
-            target=self._feed, args=(list(batches),), name="p2pcache-feed", daemon=True
+            target=self._run_feeder, args=(list(batches),), name="p2pcache-feed", daemon=True
         )
         self._threads.append(feeder)
         for thread in self._threads:
             thread.start()
 
     def next(self) -> list[tuple[str, Any]] | None:
-        """The next batch's tensors; None at the end.
+        """Wait for the next batch that is read, and make its tensors.
+
+        Returns:
+            (name, tensor) of each item; None at the end.
 
         Raises:
-            UsageError: the process is a fork of the one that loads.
-            P2PCacheError: what went wrong, wherever it did; nothing comes after it.
+            UsageError: this process is a fork of the one that loads; or the load was closed meanwhile.
+            TimedOut: the caller's time is up.
+            P2PCacheError: the first error of any of the load's threads; the load has ended.
         """
         if self._undelivered == 0 or self._stopped.is_set():
             return None
         if self._pid != os.getpid():
             raise UsageError("this load was begun before a fork and goes on there; load again here")
-        self._sink.turn()
+        self._sink.on_next_batch()
         began = time.monotonic()
         done = self._next_done()
         self.waits.consumer_s += time.monotonic() - began
         if isinstance(done, BaseException):
-            with suppress(
-                P2PCacheError
-            ):  # a device that failed fails again; the first error counts
+            # A failed device fails again in `close`; the consumer gets the first error.
+            with suppress(P2PCacheError):
                 self.close()
             raise done
         self._undelivered -= 1
-        self.bytes_delivered += sum(want.nbytes for want in done.batch.wants)
-        return self._sink.finish(done.batch, done.target)
+        self.bytes_delivered += sum(item.nbytes for item in done.batch.items)
+        return self._sink.make_tensors(done.batch, done.target)
 
-    def _next_done(self) -> "_Load | BaseException":
-        while True:  # a read can block, too: the feeder's own look at the time isn't enough
+    def _next_done(self) -> "_BatchInFlight | BaseException":
+        while True:  # the feeder checks the deadline, too, but a read can block
             with suppress(queue.Empty):
                 return self._done.get(timeout=self._deadline.slice_s(_WAIT_S))
             if self._stopped.is_set():
@@ -132,10 +135,10 @@ class Pipeline:
             self._deadline.check()
 
     def close(self) -> None:
-        """Stop the threads and wait for copies that run. More than once does no harm.
+        """Stop the threads and wait for running copies. More than once does no harm.
 
         Raises:
-            P2PCacheError: the device failed; what it was given isn't there.
+            P2PCacheError: the device failed; tensors on it aren't valid.
         """
         self._stopped.set()
         self._source.stop()
@@ -144,83 +147,90 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         try:
-            if self._staging is not None and os.getpid() == self._pid:  # a fork has no device
+            # A forked child can't use the device.
+            if self._staging is not None and os.getpid() == self._pid:
                 self.waits.ring_s = self._staging.ring.waited_s
                 self._staging.ring.drain()
         finally:
             self._sink.close()
 
-    def _enter(self) -> None:
+    def _enter_thread(self) -> None:
         if self._staging is not None:
             self._staging.backend.enter()
 
-    def _feed(self, pending: list[Batch]) -> None:
+    def _run_feeder(self, pending: list[Batch]) -> None:
         try:
-            self._enter()
+            self._enter_thread()
             missing: dict[int, list[Range]] = {}
             while pending and not self._stopped.is_set():
-                batch = self._choose(pending, missing)
-                if batch is None or not self._start(batch):
+                batch = self._next_available(pending, missing)
+                if batch is None or not self._start_batch(batch):
                     return
         except BaseException as error:  # noqa: BLE001  # it is raised in the consumer's thread
             self._done.put(error)
 
-    def _choose(self, pending: list[Batch], missing: dict[int, list[Range]]) -> Batch | None:
-        """The first batch of the window whose bytes are all there; waits until there is one."""
+    def _next_available(
+        self, pending: list[Batch], missing: dict[int, list[Range]]
+    ) -> Batch | None:
+        """Wait for a batch of the window whose bytes are all available; the first such batch is taken."""
         while not self._stopped.is_set():
-            asked: list[Range] = []
+            awaited: list[Range] = []
             for place, batch in enumerate(pending[:WINDOW_BATCHES]):
                 left = missing.get(id(batch))
-                left = [r for r in (batch.ranges() if left is None else left) if not self._there(r)]
+                left = [
+                    r
+                    for r in (batch.ranges() if left is None else left)
+                    if not self._is_available(r)
+                ]
                 if not left:
                     missing.pop(id(batch), None)
                     return pending.pop(place)
                 missing[id(batch)] = left
-                asked += left
+                awaited += left
             self._deadline.check()
             began = time.monotonic()
-            self._source.wait(asked[:WAIT_RANGES], self._deadline.slice_s(_WAIT_S))
+            self._source.wait(awaited[:WAIT_RANGES], self._deadline.slice_s(_WAIT_S))
             self.waits.source_s += time.monotonic() - began
         return None
 
-    def _there(self, wanted: Range) -> bool:
+    def _is_available(self, wanted: Range) -> bool:
         return self._source.complete or self._source.available(*wanted)
 
-    def _start(self, batch: Batch) -> bool:
+    def _start_batch(self, batch: Batch) -> bool:
         began = time.monotonic()
-        target = self._sink.open(batch, self._stopped.is_set)
+        target = self._sink.allocate(batch, self._stopped.is_set)
         self.waits.memory_s += time.monotonic() - began
         if target is None:
             return False
         reads = list(batch.reads(self._read_bytes))
-        load = _Load(batch, target, len(reads))
-        if not reads:  # only empty tensors
-            self._done.put(load)
+        in_flight = _BatchInFlight(batch, target, len(reads))
+        if not reads:  # all its tensors are empty
+            self._done.put(in_flight)
         for read in reads:
-            self._jobs.put((load, read))
+            self._jobs.put((in_flight, read))
         return True
 
-    def _work(self) -> None:
+    def _run_reader(self) -> None:
         try:
-            self._enter()
+            self._enter_thread()
             while (job := self._jobs.get()) is not None and not self._stopped.is_set():
-                self._one(*job)
+                self._read(*job)
         except BaseException as error:  # noqa: BLE001  # it is raised in the consumer's thread
             self._done.put(error)
 
-    def _one(self, load: _Load, read: Read) -> None:
+    def _read(self, in_flight: _BatchInFlight, read: Read) -> None:
         began = time.monotonic()
-        self._bring(load.target, read)
-        took = time.monotonic() - began
+        self._read_into(in_flight.target, read)
+        seconds = time.monotonic() - began
         with self._lock:
-            self.waits.reading_s += took
+            self.waits.reading_s += seconds
             self.bytes_read += sum(part.length for part in read.parts)
-            load.left -= 1
-            last = load.left == 0
+            in_flight.reads_left -= 1
+            last = in_flight.reads_left == 0
         if last:
-            self._done.put(load)
+            self._done.put(in_flight)
 
-    def _bring(self, target: Target, read: Read) -> None:
+    def _read_into(self, target: Target, read: Read) -> None:
         if self._staging is None or not target.places:
             read_host(self._source, read, target.views)
         else:

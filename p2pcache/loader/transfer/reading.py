@@ -1,4 +1,4 @@
-"""Bytes from a source into memory: straight to where they belong, or by way of a ring slot."""
+"""One read from a source: straight into host memory, or through a ring slot to a device."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,21 +6,26 @@ from typing import Any
 
 from p2pcache.loader.memory.backend import Backend, HostMemory
 from p2pcache.loader.memory.ring import Ring
-from p2pcache.loader.plan.plan import ALIGN_BYTES, GAP_BYTES, Part, Read
-from p2pcache.loader.source.source import Source
+from p2pcache.loader.plan.batches import ALIGN_BYTES, GAP_BYTES, Read, ReadPart
+from p2pcache.loader.source.base import Source
 from p2pcache.loader.transfer.sinks import Target
 
-_scratch = threading.local()  # where the bytes between wanted ones go
+_scratch = threading.local()  # `view`: memory for bytes that nobody wants
 
 
 def read_host(source: Source, read: Read, views: Sequence[memoryview]) -> None:
-    """Bring one read straight to its tensors.
+    """Read straight into host memory.
+
+    Args:
+        source: where from.
+        read: which bytes.
+        views: memory of the batch's items.
 
     Raises:
         P2PCacheError: the source's own errors.
     """
     buffers = [
-        _nowhere(part.length)
+        _discard_buffer(part.length)
         if part.item < 0
         else views[part.item][part.offset : part.offset + part.length]
         for part in read.parts
@@ -36,7 +41,15 @@ def read_staged(
     backend: Backend,
     stop: Callable[[], bool],
 ) -> None:
-    """Bring one read to its places on the device; the copies run on when this returns.
+    """Read into a ring slot and begin its copies to the device; they run on when this returns.
+
+    Args:
+        source: where from.
+        read: which bytes; with padding they must fit in a slot.
+        target: device memory of the batch's items; it collects the events of copies.
+        ring: has the slots.
+        backend: the device.
+        stop: ends the wait for a slot; then nothing is read.
 
     Raises:
         P2PCacheError: the source's own errors.
@@ -45,7 +58,7 @@ def read_staged(
     if slot is None:
         return
     try:
-        buffers, copies = _lay_out(read.parts, target.places, slot)
+        buffers, copies = _place_parts(read.parts, target.places, slot)
         source.read(read.path, read.start, buffers)
         for start, length, buffer, offset in copies:
             backend.copy(slot, start, length, buffer, offset)
@@ -53,23 +66,26 @@ def read_staged(
     except BaseException:
         ring.give_back(slot)
         raise
-    ring.copying(slot, event)
+    ring.on_copying(slot, event)
     target.events.append(event)
 
 
-def _lay_out(
-    parts: Sequence[Part], places: Sequence[tuple[Any, int]], slot: HostMemory
+def _place_parts(
+    parts: Sequence[ReadPart], places: Sequence[tuple[Any, int]], slot: HostMemory
 ) -> tuple[list[memoryview], list[tuple[int, int, Any, int]]]:
-    """Where in the slot each part goes, and the copies (slot start, length, buffer, offset).
+    """Choose where in the slot each part goes.
 
-    Parts of one device buffer lie in the slot as they will lie there, so that they are one copy;
-    the alignment bytes between two of them are copied along and mean nothing.
+    Neighbours in one device buffer lie in the slot as they will lie there, so that they are one copy.
+    It includes the alignment bytes between them.
+
+    Returns:
+        A buffer for each part, and the copies: (start in the slot, length, device buffer, offset in it).
     """
     buffers: list[memoryview] = []
     copies: list[tuple[int, int, Any, int]] = []
     for item, inside, length in parts:
         if item < 0:
-            buffers.append(_nowhere(length))
+            buffers.append(_discard_buffer(length))
             continue
         buffer, base = places[item]
         offset = base + inside
@@ -88,7 +104,7 @@ def _lay_out(
     return buffers, copies
 
 
-def _nowhere(length: int) -> memoryview:
+def _discard_buffer(length: int) -> memoryview:
     found = getattr(_scratch, "view", None)
     if found is None:
         found = _scratch.view = memoryview(bytearray(GAP_BYTES))

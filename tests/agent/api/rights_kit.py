@@ -46,7 +46,9 @@ async def guarded(tmp: Path, **settings: Any) -> AsyncIterator[AgentApp]:
 @contextlib.asynccontextmanager
 async def over_tcp(app: AgentApp, text: str = "") -> AsyncIterator[aiohttp.ClientSession]:
     headers = {"Authorization": f"Bearer {text}"} if text else {}
-    async with aiohttp.ClientSession(f"http://{app.doors.api_address}", headers=headers) as session:
+    async with aiohttp.ClientSession(
+        f"http://{app.listeners.api_address}", headers=headers
+    ) as session:
         yield session
 
 

@@ -1,4 +1,4 @@
-"""Who may call what: every route, every scope, every door."""
+"""Rights: every route, every scope, every listener."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.rights import RULES, Rule
+from p2pcache.agent.api.routes import BY_CALL, Rule
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import Scope
@@ -71,7 +71,7 @@ def routes(api: Api) -> set[tuple[str, str]]:
 
 async def test_every_route_is_in_the_table_and_in_this_test(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
-        assert routes(app.api) == set(RULES) == set(CALLS)
+        assert routes(app.api) == set(BY_CALL) == set(CALLS)
 
 
 def allowed(rule: Rule, scope: Scope | None, *, everywhere: bool, ours: bool) -> bool:
@@ -100,7 +100,7 @@ async def test_every_right_on_every_route(tmp_path: Path, origin: Path) -> None:
                 for key, (path, body) in CALLS.items():
                     status, answer = await ask(session, key[0], path, **body)
                     ought = allowed(
-                        RULES[key], scope, everywhere="*" in names, ours="team" in names
+                        BY_CALL[key].rule, scope, everywhere="*" in names, ours="team" in names
                     )
                     assert (status != 403) == ought, (scope, names, key, status, answer)
                     if status == 403:
@@ -108,7 +108,7 @@ async def test_every_right_on_every_route(tmp_path: Path, origin: Path) -> None:
                         assert "\n" not in answer["message"]
 
 
-async def test_without_a_token_tcp_says_how_to_get_on(tmp_path: Path) -> None:
+async def test_without_a_token_tcp_names_the_remedy(tmp_path: Path) -> None:
     async with guarded(tmp_path) as app, over_tcp(app) as session:
         status, answer = await ask(session, "GET", "/v1/models")
         assert (status, answer["code"]) == (403, 4)
@@ -126,7 +126,6 @@ async def test_without_a_token_tcp_says_how_to_get_on(tmp_path: Path) -> None:
         (token()[:-1], "signature"),
         (token().replace("p2pc1", "p2pc2"), "release"),
         ("nonsense", "isn't a token"),
-        ("é" * 10, "isn't a token"),
         ("a" * 5000, "isn't a token"),
     ],
 )
@@ -182,7 +181,7 @@ async def test_root_on_the_client_socket_may_pull_and_no_more(tmp_path: Path, or
                 headers = {"Authorization": f"Bearer {text}"} if text else {}
                 for key, (target, body) in CALLS.items():
                     status, answer = await ask(session, key[0], target, headers=headers, **body)
-                    ought = allowed(RULES[key], Scope.PULL, everywhere=True, ours=True)
+                    ought = allowed(BY_CALL[key].rule, Scope.PULL, everywhere=True, ours=True)
                     assert (status != 403) == ought, (key, status, answer)
                     if status == 403:
                         assert answer["message"].startswith("this socket is for pulling only")
@@ -209,13 +208,13 @@ async def test_a_token_on_the_client_socket_chooses_the_namespaces(
             assert [row["ref"] for row in answer["models"]] == ["team/m:v1"]
 
 
-def test_a_namespace_setting_that_is_none(tmp_path: Path) -> None:
-    from p2pcache.agent.api.listeners import Doors
+def test_a_bad_namespace_setting_is_refused(tmp_path: Path) -> None:
+    from p2pcache.agent.api.listeners import Listeners
     from p2pcache.agent.settings import AgentSettings
 
     for wrong in ("", "../x", "a;b"):
         with pytest.raises(UsageError, match="namespace"):
-            Doors(AgentSettings(client_namespaces=wrong))
+            Listeners(AgentSettings(client_namespaces=wrong))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -272,7 +271,7 @@ def _ask_as(path: str, uid: int, gid: int, groups: list[int], text: str) -> int:
 # -- namespaces ----------------------------------------------------------------------------------
 
 
-async def test_lists_show_what_one_may_see(tmp_path: Path, origin: Path) -> None:
+async def test_lists_show_allowed_models_only(tmp_path: Path, origin: Path) -> None:
     async with guarded(tmp_path, origin=origin.as_uri()) as app:
         await pull(app, "team/m:v1")
         await pull(app, "other/secret:v1")

@@ -1,4 +1,4 @@
-"""A pull that no tracker ever heard of, with the storage healthy."""
+"""A pull that no tracker knew, with healthy storage."""
 
 import asyncio
 import dataclasses
@@ -11,7 +11,7 @@ import pytest
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.lost_tracker import FILE
 from p2pcache.core.protocol.messages import Member
-from p2pcache.io.notes.known_members import MemberBook
+from p2pcache.io.notes.known_members import KnownMembers
 from tests.agent.kit import agent, make_model, pull, push
 
 DATA = random.Random(11).randbytes(6_000_000)
@@ -39,7 +39,7 @@ def hurry(app: AgentApp) -> None:
 
 
 @pytest.mark.slow
-async def test_who_never_met_its_tracker_reads_alone(
+async def test_a_node_that_never_met_its_tracker_reads_alone(
     tmp_path: Path, origin: str, nobody: str
 ) -> None:
     async with agent(tmp_path, origin=origin, tracker=nobody) as app:
@@ -58,29 +58,31 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     ):
         for app, other in ((a, b), (b, a)):
             hurry(app)
-            app.stranded._book.note([Member(other.node, other.advertise), Member(9, "127.0.0.1:1")])
+            app.lost_tracker._book.add(
+                [Member(other.node, other.advertise), Member(9, "127.0.0.1:1")]
+            )
         async with asyncio.timeout(60):
             ends = await asyncio.gather(pull(a, "m:v1"), pull(b, "m:v1"))
     assert [end["event"] for end in ends] == ["done", "done"]
     assert sum(end["bytes_origin"] for end in ends) <= 1.1 * len(DATA)
-    again = MemberBook(tmp_path / "a" / FILE)
+    again = KnownMembers(tmp_path / "a" / FILE)
     assert set(again.members) == {b.node, 9}
 
 
-def test_a_book_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
+def test_a_bad_member_book_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / FILE
     for text in ("", "{", '{"format": 1, "members": 7}', '{"format": 9, "members": []}'):
         path.write_text(text)
-        assert not MemberBook(path).members
+        assert not KnownMembers(path).members
 
 
-def test_a_book_is_written_when_there_is_news(tmp_path: Path) -> None:
-    book = MemberBook(tmp_path / FILE)
+def test_the_member_book_is_written_after_changes_only(tmp_path: Path) -> None:
+    book = KnownMembers(tmp_path / FILE)
     assert book.page() is None
-    book.note([Member(1, "h:1"), Member(2, "h:2")])
+    book.add([Member(1, "h:1"), Member(2, "h:2")])
     page = book.page()
     assert page is not None
     book.write(page)
-    book.note([Member(1, "h:1")])
+    book.add([Member(1, "h:1")])
     assert book.page() is None
-    assert MemberBook(tmp_path / FILE).members == book.members
+    assert KnownMembers(tmp_path / FILE).members == book.members

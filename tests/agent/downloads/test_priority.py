@@ -1,4 +1,4 @@
-"""A pull in the background gives way to one that somebody waits for, and comes back."""
+"""A pull in the background waits for the pull of a waiting client, then goes on."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def finished(app: AgentApp, name: str, ended: list[str], **body: Any) -> N
     ended.append(name)
 
 
-async def test_the_background_waits_while_somebody_else_gets_on(
+async def test_the_background_waits_while_another_pull_progresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
@@ -64,7 +64,7 @@ async def test_the_background_waits_while_somebody_else_gets_on(
         assert behind.swarm.complete
 
 
-async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(
+async def test_a_foreground_client_ends_the_background_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin, ended, reads = models(tmp_path), list[str](), HeldReads(monkeypatch)
@@ -81,7 +81,7 @@ async def test_who_joins_in_the_foreground_makes_it_no_background_any_more(
             assert (await answer.json())["pulls"] == []
 
 
-async def test_a_stuck_pull_holds_nobody_back(
+async def test_a_stuck_pull_holds_no_other_pull_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its origin reads hang: after a while the background goes on beside it."""
@@ -94,6 +94,6 @@ async def test_a_stuck_pull_holds_nobody_back(
         stuck = both[1]
         order = app.api._pulls._order
         order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
-        assert not order._others_get_on(Priority.BACKGROUND)
+        assert not order._earlier_one_progresses(Priority.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)

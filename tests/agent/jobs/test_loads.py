@@ -1,4 +1,4 @@
-"""Loaders at an agent: what they are told while a model arrives, and what they may ask for."""
+"""Loaders at an agent: their events while a model arrives, and their demands."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ async def test_demanded_runs_come_first(
     assert reads.begun.index(last) < first["runs"] - 4
 
 
-async def test_only_what_is_needed_is_fetched_until_somebody_wants_all(
+async def test_only_needed_runs_are_fetched_until_a_client_wants_all(
     tmp_path: Path, origin: Path
 ) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
@@ -145,7 +145,7 @@ async def test_a_pull_widens_what_a_loader_began(tmp_path: Path, origin: Path) -
         assert [event["event"] async for event in lines][-1] == "done"
 
 
-async def test_demands_that_make_no_sense(tmp_path: Path, origin: Path) -> None:
+async def test_bad_demands_are_refused(tmp_path: Path, origin: Path) -> None:
     path = str(tmp_path / "client.sock")
     async with (
         agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE, client_socket=path) as app,
@@ -160,7 +160,7 @@ async def test_demands_that_make_no_sense(tmp_path: Path, origin: Path) -> None:
         assert (await demand(session, load=mine, runs=[]))[0] == 200
 
 
-async def test_what_is_unknown_or_too_large_is_told_at_once(tmp_path: Path, origin: Path) -> None:
+async def test_unknown_and_too_large_models_fail_at_once(tmp_path: Path, origin: Path) -> None:
     async with (
         agent(tmp_path, origin=origin.as_uri(), min_free_bytes=1 << 60) as app,
         client(app) as session,
@@ -173,7 +173,7 @@ async def test_what_is_unknown_or_too_large_is_told_at_once(tmp_path: Path, orig
             assert json.loads(await answer.content.readline())["event"] == "resolved"
 
 
-async def test_a_model_keeps_the_tag_that_somebody_asked_for(
+async def test_a_model_gets_the_tag_that_a_client_asked_for(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine looks at its ref's configuration, then loads what that meant: by its digest."""
@@ -213,7 +213,7 @@ async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
         assert refs == {other.digest: ["team/m:v1"], first["digest"]: []}
 
 
-async def test_a_loader_that_looks_after_the_end_sees_what_it_was_shown(
+async def test_a_late_loader_still_finds_its_arriving_directory(
     tmp_path: Path, origin: Path
 ) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
@@ -225,7 +225,7 @@ async def test_a_loader_that_looks_after_the_end_sees_what_it_was_shown(
         board.close()
 
 
-async def test_what_a_load_was_shown_goes_after_a_while(
+async def test_an_unused_arriving_directory_is_removed_after_a_while(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(janitor, "ARRIVING_LOOK_S", 0.05)

@@ -1,4 +1,4 @@
-"""What was pushed through an agent is in the cluster already: nobody reads the origin for it."""
+"""A pushed model is in the cluster: no node reads the origin for it."""
 
 import io
 import random
@@ -51,7 +51,7 @@ async def test_storage_without_conditional_put_is_written_by_the_tracker(
         assert (await pull(app, "m"))["event"] == "done"
 
 
-async def test_an_agent_that_has_not_met_its_tracker_says_that_and_not_that_it_was_started_wrongly(
+async def test_a_push_before_the_first_contact_names_the_tracker(
     tmp_path: Path,
 ) -> None:
     layout = push_layout(tmp_path)

@@ -1,4 +1,4 @@
-"""Warming one agent: behind every pull, and what ends it."""
+"""Warms of one agent: all pulls go first; how a warm ends."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ from p2pcache.agent.jobs import warms
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import Ref
-from p2pcache.io.notes.pending_warms import WarmBook
+from p2pcache.io.notes.pending_warms import PendingWarms
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
 from tests.agent.jobs.warm_kit import REF, get, model, refs, running, until, warm
 from tests.agent.kit import HeldReads, agent, client, pull, push
 from tests.io.models.store_kit import small_file_system
 
 
-async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
+async def test_a_warm_ends_without_a_client(tmp_path: Path) -> None:
     digest = model(tmp_path)
     origin = (tmp_path / "origin").as_uri()
     async with agent(tmp_path, origin=origin, abandon_after_s=0.1) as app:
@@ -36,7 +36,7 @@ async def test_nobody_waits_and_it_comes_all_the_same(tmp_path: Path) -> None:
         assert 'p2pcache_agent_warms_total{exit_code="0"} 1.0' in app.queries.metrics()[0].decode()
 
 
-async def test_another_name_of_what_is_here_is_set(tmp_path: Path) -> None:
+async def test_a_warm_of_a_present_model_sets_the_new_tag(tmp_path: Path) -> None:
     model(tmp_path)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         assert (await pull(app, REF))["event"] == "done"
@@ -46,7 +46,7 @@ async def test_another_name_of_what_is_here_is_set(tmp_path: Path) -> None:
         assert set(known["refs"]) == {REF, "team/other:v1"}
 
 
-async def test_it_yields_to_two_pulls_and_the_background_yields_to_it(
+async def test_a_warm_yields_to_pulls_and_the_background_yields_to_a_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
@@ -83,7 +83,7 @@ async def test_it_yields_to_two_pulls_and_the_background_yields_to_it(
     assert ended[2:] == ["m", "least"]
 
 
-async def test_a_pull_joins_it_and_lifts_it(
+async def test_a_pull_joins_a_warm_and_raises_its_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
@@ -103,7 +103,7 @@ async def test_a_pull_joins_it_and_lifts_it(
         assert [last["event"] for (last,) in await asyncio.gather(behind, now)] == ["done"] * 2
 
 
-async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path) -> None:
+async def test_a_warm_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     model(tmp_path)
     origin = (tmp_path / "origin").as_uri()
     async with agent(tmp_path, origin=origin, min_free_bytes=1 << 60) as app:
@@ -117,7 +117,7 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_begun(tmp_path: Path)
         assert {row["action"] for row in (await get(app, "/v1/history"))["history"]} == {"warm"}
 
 
-async def test_who_removes_it_stops_it_unless_somebody_waits(
+async def test_a_removal_stops_a_warm_without_other_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
@@ -152,7 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-async def test_it_gives_its_disk_space_to_a_pull(
+async def test_a_warm_gives_its_disk_space_to_a_pull(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a pod that waits would not start because of a model that nobody waits for."""
@@ -187,7 +187,7 @@ async def test_it_gives_its_disk_space_to_a_pull(
         assert (await warm(app, "team/two:v1"))["code"] == 5
 
 
-async def test_it_goes_on_after_a_restart_unless_it_was_removed(
+async def test_a_warm_goes_on_after_a_restart_unless_it_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("m", "one"):
@@ -203,47 +203,47 @@ async def test_it_goes_on_after_a_restart_unless_it_was_removed(
         reads.let_go.set()
     reads.lost = False
     async with agent(tmp_path) as app:  # it doesn't know of any origin yet
-        assert WarmBook(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
+        assert PendingWarms(tmp_path / "a" / warms.FILE).refs() == [Ref.parse(ref) for ref in refs_]
         async with client(app) as session, session.delete(f"/v1/model?ref={refs_[1]}") as answer:
             assert answer.status == 200
     async with agent(tmp_path, origin=origin) as app:
         app.warms.resume()
         await until(
-            lambda: not app.warms._running and not WarmBook(tmp_path / "a" / warms.FILE).refs()
+            lambda: not app.warms._running and not PendingWarms(tmp_path / "a" / warms.FILE).refs()
         )
         assert refs_[0] in await refs(app)
         assert refs_[1] not in await refs(app)
 
 
-async def test_it_waits_for_a_storage_that_comes_later(
+async def test_a_resumed_warm_waits_for_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warms, "AGAIN_S", 0.02)
     model(tmp_path)
     (tmp_path / "a").mkdir()
-    book = WarmBook(tmp_path / "a" / warms.FILE)
+    book = PendingWarms(tmp_path / "a" / warms.FILE)
     for ref in (REF, "team/absent:v1"):
         book.add(Ref.parse(ref))
     async with agent(tmp_path) as app:
         app.warms.resume()
         await asyncio.sleep(0.1)
-        assert len(WarmBook(tmp_path / "a" / warms.FILE).refs()) == 2
+        assert len(PendingWarms(tmp_path / "a" / warms.FILE).refs()) == 2
         await app._use_origin((tmp_path / "origin").as_uri())
-        await until(lambda: not WarmBook(tmp_path / "a" / warms.FILE).refs())
+        await until(lambda: not PendingWarms(tmp_path / "a" / warms.FILE).refs())
         assert await refs(app) == [REF]
 
 
-async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_ends(
+async def test_a_client_that_leaves_while_the_disk_is_slow_leaves_a_warm_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
-    inside, go = WarmBook.add, threading.Event()
+    inside, go = PendingWarms.add, threading.Event()
 
-    def slow(self: WarmBook, ref: Ref) -> None:
+    def slow(self: PendingWarms, ref: Ref) -> None:
         go.wait(60)
         inside(self, ref)
 
-    monkeypatch.setattr(WarmBook, "add", slow)
+    monkeypatch.setattr(PendingWarms, "add", slow)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
         await until(lambda: app.warms._running)
@@ -256,15 +256,17 @@ async def test_who_asks_and_hangs_up_while_the_disk_is_slow_leaves_a_warm_that_e
         assert app.warms._book.refs() == []
 
 
-def test_a_book_of_warms_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+def test_a_bad_book_of_warms_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / warms.FILE
     for text in ("", "{", '{"format": 1, "warms": 7}', '{"format": 9, "warms": ["a/b:c"]}',
                  '{"format": 1, "warms": ["..", "a/b:c:d"]}'):  # fmt: skip
         path.write_text(text)
-        assert WarmBook(path).refs() == []
+        assert PendingWarms(path).refs() == []
 
 
-async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_warms_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warms, "MAX_WARMS", 1)
     reads = HeldReads(monkeypatch)
     for name in ("m", "one"):
@@ -275,7 +277,7 @@ async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         reads.let_go.set()
 
 
-async def test_who_may_warm(tmp_path: Path) -> None:
+async def test_only_admins_may_warm(tmp_path: Path) -> None:
     model(tmp_path)
     async with guarded(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         for scope, space, status in (

@@ -1,4 +1,4 @@
-"""Warming as many nodes as were asked for, through a real tracker."""
+"""A warm on several nodes through a real tracker."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
 
 
-async def test_as_many_nodes_as_were_asked_for_get_it_far_apart(tmp_path: Path) -> None:
+async def test_the_asked_number_of_nodes_get_it_in_different_racks(tmp_path: Path) -> None:
     digest = model(tmp_path)
     async with cluster(tmp_path, "r1", "r1", "r2", "r2") as apps:
         assert (await pull(apps[0], REF))["event"] == "done"
@@ -36,7 +36,7 @@ async def test_as_many_nodes_as_were_asked_for_get_it_far_apart(tmp_path: Path) 
         assert REF in await refs(some)
 
 
-async def test_who_has_no_room_says_so_and_others_are_asked(tmp_path: Path) -> None:
+async def test_other_nodes_replace_those_without_space(tmp_path: Path) -> None:
     model(tmp_path)
     async with cluster(tmp_path, "", "", "") as apps:
         full = apps[1:]

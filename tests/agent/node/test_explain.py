@@ -1,4 +1,4 @@
-"""`GET /v1/explain` and the report in `done`: real agents, asked while they pull and afterwards."""
+"""`GET /v1/explain` and the report in `done`, of real agents during and after a pull."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from p2pcache.cli.main import cli
 from p2pcache.ids import Ref
-from p2pcache.io.disk.store_info import ModelInfo, untold
+from p2pcache.io.disk.store_info import ModelInfo, why_no_pull
 from tests.agent.kit import agent, client, explain, make_model, pull, push, said
 from tests.tracker.kit import tracker
 
@@ -25,7 +25,9 @@ def origin(tmp_path: Path) -> Path:
     return tmp_path / "origin"
 
 
-async def test_a_finished_pull_says_where_its_time_went(tmp_path: Path, origin: Path) -> None:
+async def test_explain_shows_where_the_time_of_a_finished_pull_went(
+    tmp_path: Path, origin: Path
+) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         assert (await explain(app))[0] == 404
         done = await pull(app, "team/m:v1")
@@ -48,7 +50,7 @@ async def test_a_finished_pull_says_where_its_time_went(tmp_path: Path, origin: 
         assert (await explain(app))[1]["report"] == found["report"]
 
 
-async def test_a_failed_pull_says_why(tmp_path: Path, origin: Path) -> None:
+async def test_explain_shows_why_a_pull_failed(tmp_path: Path, origin: Path) -> None:
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         assert (await pull(app, "team/none:v1"))["code"] == 3
         status, found = await explain(app, "team/none:v1")
@@ -61,7 +63,7 @@ def enough(found: dict[str, Any]) -> bool:
     return come and found["report"]["waited"].get("peers", 0) > 0.6
 
 
-async def test_a_running_pull_says_what_it_waits_for(tmp_path: Path, origin: Path) -> None:
+async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origin: Path) -> None:
     async with tracker(origin) as hub:
         url = f"http://{hub.address}"
         async with (
@@ -109,7 +111,7 @@ def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> N
     assert "nothing is known" in str(none.exception)
 
 
-async def test_what_is_left_of_a_model_is_told_beside_its_last_pull(
+async def test_explain_shows_the_rest_of_a_model_beside_its_last_pull(
     tmp_path: Path, origin: Path
 ) -> None:
     """After a pull that was killed, the last one that ended was another; after `rm`, so it was, too."""
@@ -137,7 +139,7 @@ async def test_what_is_left_of_a_model_is_told_beside_its_last_pull(
         assert "none of it is in this cache any more" in await said(app)
 
 
-async def test_a_model_whose_pull_nobody_wrote_down(tmp_path: Path, origin: Path) -> None:
+async def test_explain_of_a_model_without_a_recorded_pull(tmp_path: Path, origin: Path) -> None:
     """An agent that is killed writes no history: what is here says so, and `nothing is known` would mislead."""
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         assert (await pull(app, "team/m:v1"))["event"] == "done"
@@ -153,12 +155,12 @@ async def test_a_model_whose_pull_nobody_wrote_down(tmp_path: Path, origin: Path
         assert (status, "is here, all of it" in found["message"]) == (404, True)
 
 
-def test_what_is_said_of_a_pull_that_was_killed() -> None:
+def test_explain_of_a_pull_that_was_killed() -> None:
     ref, digest = Ref.parse("team/m:v1"), "ab" * 32
     part = ModelInfo(digest, 100, 1, 40, 100, False, [], [ref], 0.0)
     says = "40% of team/m:v1 are here, of a pull that was killed with its agent; to resume it, run: p2pcache pull"
-    assert untold(ref, [part]).startswith(says)
-    assert untold(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
+    assert why_no_pull(ref, [part]).startswith(says)
+    assert why_no_pull(Ref.parse(f"team/m:v1@blake3:{digest}"), [part]).startswith("40% of ")
     other = f"team/m:v1@blake3:{'cd' * 32}"
     for unknown in ("team/m:v2", other):
-        assert untold(Ref.parse(unknown), [part]).startswith("nothing is known")
+        assert why_no_pull(Ref.parse(unknown), [part]).startswith("nothing is known")

@@ -1,4 +1,4 @@
-"""An agent that gives way to its engine: hook, limits, what it shows."""
+"""An agent yields to its engine: the hook, the limits, the status."""
 
 import asyncio
 from pathlib import Path
@@ -25,34 +25,34 @@ async def shown(app: AgentApp) -> dict[str, object]:
         return state
 
 
-async def test_a_level_that_an_engine_says_slows_us_down_and_is_forgotten(tmp_path: Path) -> None:
+async def test_an_engines_level_slows_the_agent_and_expires(tmp_path: Path) -> None:
     async with agent(tmp_path, governor_floor=0.2) as app:
-        await app.serving.look()
+        await app.governor.sample_and_apply()
         assert (await shown(app))["share"] == 1
         assert await say(app, 2.0) == 200
         for _ in range(5):
-            await app.serving.look()
+            await app.governor.sample_and_apply()
         state = await shown(app)
         assert (state["share"], state["cause"]) == (0.2, "engine")
         assert state["upload_bytes_per_s"] == FLOOR_BYTES_PER_S
         assert app.net._up.bytes_per_s == app.parts.disk.bytes_per_s == FLOOR_BYTES_PER_S
         async with client(app) as session, session.get("/metrics") as answer:
             assert "p2pcache_agent_governor_share 0.2\n" in await answer.text()
-        app.serving._said = (2.0, app.parts.now() - 60)  # nobody said it again
+        app.governor._said = (2.0, app.parts.now() - 60)  # nobody said it again
         await asyncio.sleep(0.01)
-        await app.serving.look()
-        assert app.serving.limits.share > 0.2
-        assert app.serving.limits.cause == ""
+        await app.governor.sample_and_apply()
+        assert app.governor.limits.share > 0.2
+        assert app.governor.limits.cause == ""
 
 
 @pytest.mark.parametrize("level", [-1, "high", None, float("nan")])
 async def test_a_level_must_be_one(tmp_path: Path, level: object) -> None:
     async with agent(tmp_path) as app:
         assert await say(app, level) == 400
-        assert app.serving._said is None
+        assert app.governor._said is None
 
 
-async def test_where_nothing_is_held_back_a_level_is_refused(tmp_path: Path) -> None:
+async def test_with_the_governor_off_a_level_is_refused(tmp_path: Path) -> None:
     async with agent(tmp_path, governor="off") as app:
         assert await say(app, 1) == 400
         assert (await shown(app))["mode"] == "off"
@@ -60,8 +60,8 @@ async def test_where_nothing_is_held_back_a_level_is_refused(tmp_path: Path) -> 
 
 async def test_by_itself_auto_reads_no_counters(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
-        await app.serving.look()
-        assert app.serving._pressure._at == 0
+        await app.governor.sample_and_apply()
+        assert app.governor._pressure._at == 0
 
 
 @pytest.mark.parametrize(

@@ -96,17 +96,17 @@ async def test_labels_follow_the_cache(tmp_path: Path, api: Api, account: Path) 
     api.labels[PREFIX + "library__gone__v9"] = "0" * 16  # of a model that was removed meanwhile
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
-        await labeller.look()
+        await labeller.sync_labels()
         assert api.labels == OTHERS
         await pull(app, "team/m:v1")
-        await labeller.look()
+        await labeller.sync_labels()
         assert api.labels == {**OTHERS, OURS: layout.digest[:16]}
         asked = len(api.calls)
-        await labeller.look()
+        await labeller.sync_labels()
         assert len(api.calls) == asked, "nothing changed: the API server needn't hear of it"
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
             assert answer.status == 200
-        await labeller.look()
+        await labeller.sync_labels()
         assert api.labels == OTHERS
 
 
@@ -120,7 +120,7 @@ async def test_the_token_is_read_at_each_call(api: Api, account: Path) -> None:
     assert await labels.read() == OTHERS
 
 
-async def test_what_the_api_server_says_becomes_our_errors(api: Api, account: Path) -> None:
+async def test_errors_of_the_api_server_become_ours(api: Api, account: Path) -> None:
     labels = NodeLabels("node-1", api.url, account)
     with pytest.raises(NotFound, match="--node-name"):
         await NodeLabels("../node-1", api.url, account).read()
@@ -133,7 +133,7 @@ async def test_what_the_api_server_says_becomes_our_errors(api: Api, account: Pa
         await labels.read()
 
 
-async def test_nobody_at_the_api_servers_address_is_said_in_words(account: Path) -> None:
+async def test_an_unreachable_api_server_is_named_in_the_message(account: Path) -> None:
     with pytest.raises(Unreachable, match="answer: ") as caught:
         await NodeLabels("node-1", "https://127.0.0.1:1", account).read()
     assert "ssl:" not in str(caught.value)
@@ -159,12 +159,12 @@ async def test_trouble_is_logged_once_and_ends_nothing(
     async with agent(tmp_path) as app:
         labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
         for _ in range(3):
-            await labeller.look()
+            await labeller.sync_labels()
         assert len(api.calls) == 1, "after a failure it waits"
         assert caplog.text.count("node labels:") == 1
 
 
-def test_outside_of_a_pod_it_says_so() -> None:
+def test_outside_of_a_pod_the_labeller_is_an_error() -> None:
     with pytest.raises(UsageError, match="pod only"):
         in_cluster("node-1", {})
     inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -177,31 +177,31 @@ ZONE = "topology.kubernetes.io/zone"
 ASKING = AgentSettings(kubernetes_site_label=ZONE, kubernetes_rack_label="example.org/rack")
 
 
-async def test_site_and_rack_are_what_the_node_says(api: Api, account: Path) -> None:
+async def test_site_and_rack_come_from_the_nodes_labels(api: Api, account: Path) -> None:
     api.labels["example.org/rack"] = "r7"
-    found = await location.settled(ASKING, NodeLabels("node-1", api.url, account))
+    found = await location.located(ASKING, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("b", "r7")
     set_by_hand = msgspec.structs.replace(ASKING, site="fra1")
-    found = await location.settled(set_by_hand, NodeLabels("node-1", api.url, account))
+    found = await location.located(set_by_hand, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("fra1", "r7")
 
 
-async def test_a_label_that_is_not_there_is_said(
+async def test_a_missing_label_is_logged(
     api: Api, account: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = await location.settled(ASKING, NodeLabels("node-1", api.url, account))
+    found = await location.located(ASKING, NodeLabels("node-1", api.url, account))
     assert (found.site, found.rack) == ("b", "")
     assert "has no label example.org/rack" in caplog.text
 
 
-async def test_nobody_is_asked_where_no_label_is_named(api: Api, account: Path) -> None:
+async def test_without_label_settings_the_api_server_is_not_asked(api: Api, account: Path) -> None:
     plain = AgentSettings(rack="r1")
-    assert await location.settled(plain) is plain
+    assert await location.located(plain) is plain
     both = msgspec.structs.replace(ASKING, rack="r1", site="s1")
-    assert await location.settled(both, NodeLabels("node-1", api.url, account)) is both
+    assert await location.located(both, NodeLabels("node-1", api.url, account)) is both
     assert api.calls == []
     with pytest.raises(UsageError, match="pod only"):
-        await location.settled(ASKING)
+        await location.located(ASKING)
 
 
 async def test_an_api_server_that_fails_is_asked_again_and_does_not_stop_the_agent(
@@ -210,9 +210,9 @@ async def test_an_api_server_that_fails_is_asked_again_and_does_not_stop_the_age
     monkeypatch.setattr(location, "TRIES_S", (0.01, 0.01))
     api.failure = (500, "{}")
     node = NodeLabels("node-1", api.url, account)
-    found = await location.settled(ASKING, node)
+    found = await location.located(ASKING, node)
     assert (found.site, found.rack, len(api.calls)) == ("", "", 3)
     api.failure = (403, '{"message": "forbidden"}')
-    assert (await location.settled(ASKING, node)).site == ""
+    assert (await location.located(ASKING, node)).site == ""
     assert len(api.calls) == 4, "it won't be allowed a moment later either"
     assert caplog.text.count("rack and site are unknown") == 2

@@ -1,4 +1,4 @@
-"""Members by rack and site, as the scheduler is told; and what an agent may say of its own place."""
+"""The node's location: members by rack and site for the scheduler, and the names that an agent may announce."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.neighbours import placed
-from p2pcache.agent.node.location import own_name, settled
+from p2pcache.agent.node.location import located, own_name
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.protocol import label_rules
 from p2pcache.core.protocol.messages import Member
@@ -31,7 +31,7 @@ def test_racks_of_our_site_and_other_sites() -> None:
     assert set(said.sites) == {(4, 5), (6,)}
 
 
-def test_what_we_are_is_what_our_settings_say_not_what_the_list_says() -> None:
+def test_our_own_place_comes_from_our_settings() -> None:
     said = placed(3, ("x", "b"), listed((3, "y", "old"), (4, "x", "b")))
     assert (said.rack, said.site, said.sites) == ((3, 4), (3, 4), ())
     assert placed(3, ("x", "b"), {}).rack == (3,)
@@ -62,7 +62,7 @@ NOBODYS = ": {!r}; expected HOST:PORT, for example 10.0.0.7:7401 or [fd00::7]:74
         ({"node_name": "\x1b[2J"}, "node_name has characters that can't be printed"),
     ],
 )
-def test_an_agent_whose_place_nobody_could_be_told_does_not_start(
+def test_an_agent_with_a_refused_place_does_not_start(
     tmp_path: Path, wrong: dict[str, Any], says: str
 ) -> None:
     given = {**at(tmp_path), "tracker": "http://127.0.0.1:1", **wrong}
@@ -71,24 +71,24 @@ def test_an_agent_whose_place_nobody_could_be_told_does_not_start(
     assert not (tmp_path / "c").exists()
 
 
-def test_others_are_told_an_address_as_everybody_writes_it(tmp_path: Path) -> None:
+def test_the_announced_address_is_canonical(tmp_path: Path) -> None:
     app = AgentApp(AgentSettings(**at(tmp_path), advertise="fd00::7:7401"))
     assert app.advertise == "[fd00::7]:7401"
     app.store.close()
 
 
-def test_without_a_tracker_nobody_is_told_of_labels(tmp_path: Path) -> None:
+def test_without_a_tracker_labels_are_not_checked(tmp_path: Path) -> None:
     AgentApp(AgentSettings(**at(tmp_path), rack="r1\n")).store.close()
 
 
-async def test_what_cannot_be_told_is_refused_before_kubernetes_is_asked() -> None:
+async def test_bad_labels_are_refused_before_kubernetes_is_asked() -> None:
     class Silent:
         async def read(self) -> dict[str, str]:
             raise AssertionError
 
     wrong = AgentSettings(advertise=":7401", kubernetes_rack_label="rack")
     with pytest.raises(UsageError, match="advertise"):
-        await settled(wrong, cast("NodeLabels", Silent()))
+        await located(wrong, cast("NodeLabels", Silent()))
 
 
 @pytest.mark.parametrize("host", ["n\x1b[2J", "n\udcff"])

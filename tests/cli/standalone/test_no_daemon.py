@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kit.daemons import wait_until
-from p2pcache.cli.support.local import TURN_FILE
+from p2pcache.cli.standalone.local_cache import LOCK_FILE
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import IntegrityError, NotFound, OriginUnavailable, UsageError
 from p2pcache.ids import Ref
@@ -64,7 +64,7 @@ def test_looking_at_a_directory_does_not_make_a_cache_of_it(
     assert isinstance(refused.exception, UsageError)
 
 
-def test_pull_twice(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_second_pull_prints_the_same_directory(run: Run, model: Path, tmp_path: Path) -> None:
     first = run("pull", "team/m:v1")
     assert first.exit_code == 0, first.exception
     path = Path(first.stdout.rstrip("\n"))
@@ -127,7 +127,7 @@ def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
     assert same(model, Path(healed.stdout.strip()))
 
 
-def test_to_a_directory(run: Run, model: Path, tmp_path: Path) -> None:
+def test_pull_to_copies_or_links_the_files(run: Run, model: Path, tmp_path: Path) -> None:
     result = run("pull", "team/m:v1", "--to", tmp_path / "out")
     assert result.stdout == f"{tmp_path}/out\n"
     assert same(model, tmp_path / "out")
@@ -150,7 +150,9 @@ def test_a_tag_that_moved_is_followed(run: Run, model: Path) -> None:
     assert Path(first.strip()).is_dir(), "who reads the old version goes on reading it"
 
 
-def test_a_tag_that_went_back_is_refused_unless_told(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_tag_that_went_back_is_refused_unless_forced(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
     old = run("pull", "team/m:v1").stdout
     shutil.copytree(tmp_path / "origin", tmp_path / "backup")
     (model / "weights.bin").write_bytes(b"new")
@@ -164,7 +166,9 @@ def test_a_tag_that_went_back_is_refused_unless_told(run: Run, model: Path, tmp_
     assert run("pull", "team/m:v1", "--force-generation").stdout == old
 
 
-def test_what_is_not_there(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_missing_tag_and_a_wrong_storage_are_different_errors(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
     assert isinstance(run("pull", "team/none").exception, NotFound)
     assert isinstance(
         run("pull", "team/m:v1", "--origin", f"file://{tmp_path}/nowhere").exception, NotFound
@@ -172,7 +176,7 @@ def test_what_is_not_there(run: Run, model: Path, tmp_path: Path) -> None:
     assert isinstance(run("pull", "team/m:v1", "--origin", "ftp://x").exception, UsageError)
 
 
-def test_a_silent_storage_and_a_known_tag(
+def test_the_last_tag_seen_is_used_while_storage_is_silent(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = run("pull", "team/m:v1").stdout
@@ -186,7 +190,7 @@ def test_a_silent_storage_and_a_known_tag(
     assert "what this cache last knew" in result.stderr
 
 
-def test_a_slow_storage_is_waited_for_aloud(
+def test_a_pull_says_that_it_waits_for_a_slow_storage(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = run("pull", "team/m:v1").stdout
@@ -204,11 +208,11 @@ def test_a_slow_storage_is_waited_for_aloud(
     assert "waiting" not in run("pull", "team/m:v1", "--quiet").stderr
 
 
-def test_commands_take_turns(
+def test_commands_on_one_cache_run_one_after_the_other(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("pull", "team/m:v1")
-    descriptor = os.open(tmp_path / "xdg/p2pcache" / TURN_FILE, os.O_RDWR)
+    descriptor = os.open(tmp_path / "xdg/p2pcache" / LOCK_FILE, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     plain, held = fcntl.flock, [descriptor]
 
@@ -243,14 +247,16 @@ def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -
         make_removable(cache)
 
 
-def test_a_cache_too_deep_for_a_socket(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_pull_works_in_a_cache_too_deep_for_a_socket(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
     deep = tmp_path / ("d" * 100)
     result = run("pull", "team/m:v1", "--cache-dir", deep)
     assert result.exit_code == 0, result.exception
     assert not (deep / "command").exists()
 
 
-def test_a_cache_that_an_agent_holds(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path: Path) -> None:
     run("pull", "team/m:v1")
     descriptor = os.open(tmp_path / "xdg/p2pcache/lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -258,3 +264,11 @@ def test_a_cache_that_an_agent_holds(run: Run, model: Path, tmp_path: Path) -> N
         assert isinstance(run("ls").exception, UsageError)
     finally:
         os.close(descriptor)
+
+
+def test_without_an_agent_an_absent_cache_is_an_empty_one(run: Run) -> None:
+    assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert run("prune").stdout == "0 B freed\n"
+    for command in ("show", "rm", "verify"):
+        assert isinstance(run(command, "llama").exception, NotFound)

@@ -47,13 +47,13 @@ def test_a_new_phase_starts_a_new_measurement() -> None:
     assert meter.read(plain | {"bytes_done": 0, "phase": "upload"}, 2.5)[2] == ""
 
 
-def test_nothing_known_yet() -> None:
+def test_an_event_without_figures_shows_zero_bytes() -> None:
     assert Meter().read({"event": "progress"}, 1.0) == ("", "0 B", "", "", "")
     assert peer_share({}) == ""
 
 
 @pytest.mark.parametrize("reporter", [LineReporter, BarReporter])
-def test_who_is_waited_for_is_said(
+def test_a_waiting_event_names_who_must_answer(
     reporter: type[LineReporter | BarReporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     waiting = {"event": "waiting", "for": "storage s3://m\x1b[2J", "seconds": 3.0}
@@ -65,7 +65,7 @@ def test_who_is_waited_for_is_said(
 
 
 @pytest.mark.parametrize("kind", ["waiting", "progress"])
-def test_what_storage_says_is_shown_while_it_is_waited_for(
+def test_the_message_of_storage_is_shown_while_we_wait_for_it(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -78,7 +78,7 @@ def test_what_storage_says_is_shown_while_it_is_waited_for(
     assert "\x1b" not in said
 
 
-def test_lines_come_now_and_then(
+def test_a_line_comes_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -94,7 +94,7 @@ def test_lines_come_now_and_then(
     ] * 2 + ["pulled"]
 
 
-def test_a_bar_on_a_terminal_and_nothing_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_leaves_nothing_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -117,7 +117,9 @@ def test_a_bar_on_a_terminal_and_nothing_of_it_stays(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("term", "kind"), [("dumb", LineReporter), ("xterm", BarReporter)])
-def test_which_reporter(monkeypatch: pytest.MonkeyPatch, term: str, kind: type[Any]) -> None:
+def test_flags_and_terminal_choose_the_reporter(
+    monkeypatch: pytest.MonkeyPatch, term: str, kind: type[Any]
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

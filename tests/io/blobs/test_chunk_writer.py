@@ -163,7 +163,7 @@ def test_puts_after_an_abort_do_nothing(store: Store, wanted: Model) -> None:
     wanted.assert_proved(here)
 
 
-def test_who_keeps_an_ended_writer_keeps_no_file_open(store: Store, wanted: Model) -> None:
+def test_a_reference_to_an_ended_writer_keeps_no_file_open(store: Store, wanted: Model) -> None:
     """An error that a library keeps in a cycle has all frames below it, until garbage is collected."""
     here = wanted.add(store)
     before = open_fds()

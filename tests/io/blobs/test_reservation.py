@@ -41,7 +41,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_what_does_not_fit_is_refused_before_the_first_byte(small_disk: Path) -> None:
+def test_a_model_that_doesnt_fit_is_refused_before_the_first_byte(small_disk: Path) -> None:
     store = Store.open(small_disk / "cache", min_free_bytes=0)
     fds = open_fds()
     before = free_bytes(small_disk)
@@ -89,7 +89,7 @@ def test_some_space_is_kept_free(small_disk: Path) -> None:
     store.close()
 
 
-def test_without_a_reservation_only_what_comes_is_taken(small_disk: Path) -> None:
+def test_without_a_reservation_only_written_bytes_take_space(small_disk: Path) -> None:
     store = Store.open(small_disk / "cache", min_free_bytes=0)
     model = megabytes(25)
     here = model.add(store, reserve=False)
@@ -154,7 +154,7 @@ def test_sizes_read_well(size: int, text: str) -> None:
     assert human(size) == text
 
 
-def test_a_whole_model_is_had_from_a_full_disk(small_disk: Path) -> None:
+def test_a_whole_model_is_published_on_a_full_disk(small_disk: Path) -> None:
     store = Store.open(small_disk / "cache", min_free_bytes=0)
     model = megabytes(4)
     here = model.add(store)

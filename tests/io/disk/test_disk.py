@@ -1,4 +1,4 @@
-"""The seam to the disk: errors in our words, odd file systems, names that can't escape."""
+"""The seam to the disk: errors in our words, names that can't escape."""
 
 import errno
 import os
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
-from p2pcache.io.blobs import bitmap
 from p2pcache.io.disk.disk import Disk, disk_errors, read_small, translate
-from tests.io.models.store_kit import REF, model, open_store
 
 
 def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
@@ -29,40 +27,6 @@ def test_errors_are_translated_with_the_path(number: int, kind: type[P2PCacheErr
     with pytest.raises(P2PCacheError, match="/cache/x: ") as raised, disk_errors("/cache/x"):
         raise OSError(number, os.strerror(number))
     assert type(raised.value) is kind
-
-
-class FewLinks(Disk):
-    """A file system on which no file has room for another link."""
-
-    def link(self, source: int, old: str, target: int, new: str) -> None:
-        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
-
-
-def test_a_blob_with_too_many_links_is_copied_into_the_tree(tmp_path: Path) -> None:
-    wanted = model()
-    store = open_store(tmp_path, FewLinks())
-    here = wanted.add(store)
-    wanted.fill(here)
-    tree = tmp_path / "cache/models" / here.publish(REF, 1)
-    wanted.assert_tree(tree)
-    assert (tree / "config.json").stat().st_mode & 0o777 == 0o444
-    store.close()
-
-
-class NoLinks(Disk):
-    def link(self, source: int, old: str, target: int, new: str) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-def test_without_hard_links_there_is_a_clear_error_and_no_half_tree(tmp_path: Path) -> None:
-    wanted = model()
-    store = open_store(tmp_path, NoLinks())
-    here = wanted.add(store)
-    wanted.fill(here)
-    with pytest.raises(NotAllowed, match="not permitted"):
-        here.publish(REF, 1)
-    assert not (tmp_path / "cache/models/team").exists()
-    store.close()
 
 
 def test_directories_and_files_are_never_reached_through_links(tmp_path: Path) -> None:
@@ -104,22 +68,3 @@ def test_small_files_have_a_limit(tmp_path: Path) -> None:
     assert read_small(root, "pipe", 5) is None
     assert read_small(root, "missing", 5) is None
     os.close(root)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000, 1_000_000])
-def test_bitmaps_round_trip(count: int) -> None:
-    bits = bytearray(count)
-    bits[::3] = b"\x01" * len(bits[::3])
-    data = bitmap.encode(bits, 77)
-    assert bitmap.decode(data) == (bits, 77)
-    assert len(data) <= bitmap.MAX_BITMAP_BYTES
-
-
-def test_a_bitmap_with_one_wrong_bit_is_no_bitmap() -> None:
-    data = bitmap.encode(bytearray([1, 0, 1] * 7), 5)
-    for position in range(len(data) * 8):
-        torn = bytearray(data)
-        torn[position // 8] ^= 1 << position % 8
-        assert bitmap.decode(bytes(torn)) is None
-    assert all(bitmap.decode(data[:n]) is None for n in range(len(data)))
-    assert bitmap.decode(None) is None

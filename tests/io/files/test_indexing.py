@@ -80,7 +80,7 @@ def test_links_to_files_are_followed(tmp_path: Path) -> None:
     assert index_directory(alias)[0] == manifest
 
 
-def test_what_is_no_regular_file_is_refused_by_name(folder: Path) -> None:
+def test_irregular_files_are_refused_by_name(folder: Path) -> None:
     write(folder, {"ok": b"1"})
     os.mkfifo(folder / "pipe")
     with pytest.raises(UsageError, match="pipe is a named pipe"):
@@ -119,7 +119,7 @@ def test_names_that_some_file_system_would_merge(folder: Path) -> None:
         index_directory(folder)
 
 
-def test_what_is_left_out(folder: Path) -> None:
+def test_directories_that_are_left_out(folder: Path) -> None:
     write(folder, {"a": b"1", ".git/config": b"x", "sub/.git": b"gitdir: x",
                    ".cache/huggingface/download/a.lock": b"", ".cache/other": b"kept",
                    ".gitattributes": b"kept", "sub/.cache/huggingface/x": b"kept"})  # fmt: skip

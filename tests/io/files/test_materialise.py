@@ -78,7 +78,7 @@ def test_a_mounted_directory_is_filled_in_place(tree: Path, mount: Path) -> None
         assert leftovers(mount) == leftovers(mount.parent) == []
 
 
-def test_what_a_killed_command_left_in_a_mount_is_taken_away(tree: Path, mount: Path) -> None:
+def test_leftovers_of_a_killed_command_in_a_mount_are_removed(tree: Path, mount: Path) -> None:
     (mount / ".models.p2pcache-0123").mkdir()
     (mount / ".models.p2pcache-0123" / "half").write_bytes(b"x" * 100)
     (mount / "config.json").write_bytes(b"moved up before the end")
@@ -94,7 +94,7 @@ def test_a_mount_with_other_files_is_left_alone(tree: Path, mount: Path) -> None
     assert [p.name for p in mount.iterdir()] == ["mine"]
 
 
-def test_no_space_in_a_mount_leaves_it_empty(tree: Path, tmp_path: Path, mount: Path) -> None:
+def test_a_full_mount_is_left_empty(tree: Path, tmp_path: Path, mount: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "small", str(mount)], check=True)
     try:
         with pytest.raises(NoSpace):

@@ -113,7 +113,7 @@ def test_a_writer_that_never_ends(tmp_path: Path, writing: Callable[..., Writer]
         copy(source, tmp_path / "t", patience_s=0.5)
 
 
-def test_what_can_not_be_a_cache(tmp_path: Path) -> None:
+def test_directories_that_cant_be_a_cache(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         copy(tmp_path / "missing", tmp_path / "t")
     (tmp_path / "empty").mkdir()

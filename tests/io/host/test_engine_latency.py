@@ -46,7 +46,7 @@ class Engine:
             self.latency.labels(model).observe(seconds)
 
 
-async def test_the_p90_of_what_came_since_the_last_look() -> None:
+async def test_the_p90_of_requests_since_the_last_sample() -> None:
     engine = Engine()
     engine.answered(4, 100)
     async with engine.running() as url:

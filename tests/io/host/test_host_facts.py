@@ -1,15 +1,11 @@
 """Facts about the machine that runs the tests."""
 
 import os
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
-from p2pcache.io.deadline_thread import Errand
+from p2pcache.errors import NotAllowed, P2PCacheError
 from p2pcache.io.host import host_facts
 
 
@@ -65,7 +61,7 @@ def test_folders(tmp_path: Path) -> None:
     assert not host_facts.is_socket(there)
 
 
-def test_who_can_read_a_file(tmp_path: Path) -> None:
+def test_which_users_can_read_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.touch(mode=0o600)
     assert host_facts.can_read(os.geteuid(), file.stat())
@@ -77,24 +73,7 @@ def test_who_can_read_a_file(tmp_path: Path) -> None:
     assert host_facts.user_name(0) == "root"
 
 
-def test_an_errand_has_an_end() -> None:
-    hang = threading.Event()
-    began = time.monotonic()
-    errand = Errand(hang.wait, limit_s=0.1, what="a dead mount")
-    with pytest.raises(TimedOut, match="a dead mount: no answer"):
-        errand.result()
-    assert time.monotonic() - began < 30
-    hang.set()
-    assert Errand(lambda: 7, limit_s=30, what="x").result() == 7
-    with pytest.raises(socket.gaierror):
-        Errand(_fail, limit_s=30, what="x").result()
-
-
-def _fail() -> None:
-    raise socket.gaierror
-
-
-def test_the_address_that_peers_are_told() -> None:
+def test_the_address_for_peers() -> None:
     """Towards a tracker elsewhere it is the one that leads there; else any but loopback."""
     assert host_facts.address_for_peers("") == host_facts.first_address()
     assert host_facts.address_for_peers("http://127.0.0.1:7400") == host_facts.first_address()

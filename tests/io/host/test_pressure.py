@@ -64,10 +64,10 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def looked(looker: Pressure, host: Host, later: Callable[[float], None]) -> tuple[float, float]:
     """Stall share and link use over 0.25 s with 0.1 s of stalls and 12.5 MB sent."""
-    looker.look()
+    looker.sample()
     later(0.25)
     host.set(0.1, 0, 12_500_000)
-    sample = looker.look()
+    sample = looker.sample()
     assert sample.cpu == sample.io == sample.memory
     assert sample.cpu is not None
     assert sample.link is not None
@@ -91,9 +91,9 @@ def test_the_first_look_and_one_too_soon_say_nothing(
     host: Host, later: Callable[[float], None]
 ) -> None:
     looker = host.pressure()
-    assert looker.look() == (None, None, None, None, None, 0, 0, 125e6)
+    assert looker.sample() == (None, None, None, None, None, 0, 0, 125e6)
     later(0.01)
-    assert looker.look().cpu is None
+    assert looker.sample().cpu is None
     assert looker.missing == []
 
 
@@ -102,7 +102,7 @@ def test_a_kernel_without_psi_leaves_links_and_says_so(host: Host) -> None:
         (host.proc / "pressure" / kind).unlink()
     (host.sys / "class" / "net" / "eth0" / "speed").write_text("-1\n")
     looker = host.pressure()
-    looker.look()
+    looker.sample()
     assert [text.partition(":")[0] for text in looker.missing] == [
         "no stall figures (cpu, io, memory)", "the link's rate is unknown",
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_kernel_without_psi_leaves_links_and_says_so(host: Host) -> None:
 def test_nonsense_in_procfs_is_no_crash(host: Host) -> None:
     (host.proc / "pressure" / "cpu").write_text("some\n")
     (host.proc / "net" / "dev").unlink()
-    assert host.pressure().look().link is None
+    assert host.pressure().sample().link is None
 
 
 def test_a_cgroup_that_is_none_or_lies_elsewhere_is_refused() -> None:
@@ -122,8 +122,8 @@ def test_a_cgroup_that_is_none_or_lies_elsewhere_is_refused() -> None:
 
 def test_this_machine_has_counters() -> None:
     looker = Pressure(link_bytes_per_s=1_000_000_000)
-    looker.look()
+    looker.sample()
     time.sleep(0.25)
-    sample = looker.look()
+    sample = looker.sample()
     assert sample.link is None or sample.link >= 0
     assert sample.cpu is None or 0 <= sample.cpu <= 1

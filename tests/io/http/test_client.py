@@ -39,7 +39,7 @@ def test_errors_keep_their_class_and_message(agent: fakes.FakeAgent) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(500, P2PCacheError), (403, NotAllowed), (401, NotAllowed)]
 )
-def test_an_error_without_json_says_what_is_known(
+def test_an_error_without_json_names_the_status(
     agent: fakes.FakeAgent, status: int, kind: type[P2PCacheError]
 ) -> None:
     agent.document("GET /v1/status", b"<html>", status=status)
@@ -67,7 +67,7 @@ def test_a_stream_ends_with_done(agent: fakes.FakeAgent, tmp_path: Path) -> None
     assert agent.bodies == [b'{"ref": "llama", "force_generation": false}']
 
 
-def test_a_stream_s_error_is_raised_after_what_came_before(agent: fakes.FakeAgent) -> None:
+def test_a_streams_error_is_raised_after_its_earlier_events(agent: fakes.FakeAgent) -> None:
     agent.stream(
         "POST /v1/pull", [fakes.resolved(), {"event": "error", "code": 3, "message": "gone"}]
     )
@@ -240,7 +240,7 @@ def test_a_busy_agent_is_asked_again(
     agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("p2pcache.io.http.busy_retry.time.sleep", slept.append)
+    monkeypatch.setattr("p2pcache.io.http.endpoint.time.sleep", slept.append)
     calls = 0
 
     def busy_twice(handler: fakes.Handler) -> None:
@@ -274,7 +274,7 @@ def test_a_busy_agent_is_asked_again(
 
 
 def test_patience_ends(agent: fakes.FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.io.http.client.PATIENCE_S", 0.5)
+    monkeypatch.setattr("p2pcache.io.http.endpoint.RETRY_S", 0.5)
 
     def busy(handler: fakes.Handler) -> None:
         handler.send_response(503)

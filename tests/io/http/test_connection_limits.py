@@ -47,7 +47,7 @@ async def let_in(path: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_beyond_the_limit_the_answer_says_when_to_retry(tmp_path: Path) -> None:
     async with server(tmp_path / "s", connections=2) as path:
         held = [await asyncio.open_unix_connection(path) for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -79,7 +79,9 @@ async def test_a_flood_of_connections_takes_a_bounded_number_of_descriptors(
         await let_in(path)
 
 
-async def test_who_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_limits, "FIRST_REQUEST_S", 0.1)
     async with server(tmp_path / "s") as path:
         silent, w1 = await asyncio.open_unix_connection(path)
@@ -182,7 +184,9 @@ class Client:
         return int(head.split()[1])
 
 
-async def test_who_holds_every_place_idly_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_that_hold_every_place_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A stranger that asks something small now and then keeps nobody out, and costs no other its place."""
     monkeypatch.setattr(connection_limits, "IDLE_S", 600.0)
     monkeypatch.setattr(connection_limits, "SWEEP_S", 0.0)
@@ -203,14 +207,14 @@ async def test_who_holds_every_place_idly_makes_room(monkeypatch: pytest.MonkeyP
             each.writer.close()
 
 
-async def test_who_has_yet_to_show_who_it_is_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unproved_sender_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake that goes on and on keeps no place of a full house; one that is over does."""
     monkeypatch.setattr(connection_limits, "IDLE_S", 0.0)
     monkeypatch.setattr(connection_limits, "SWEEP_S", 0.0)
     asking, over = asyncio.Semaphore(0), asyncio.Event()
 
     async def wait(request: aio.Request) -> aio.Response:
-        connection_limits.unknown(request)
+        connection_limits.count_as_idle(request)
         if request.query:
             connection_limits.trust(request)
         asking.release()

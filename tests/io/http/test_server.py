@@ -67,7 +67,7 @@ async def test_error_mapping(
         assert await answer.json() == {"code": kind.exit_code, "message": "it broke"}
 
 
-async def test_a_bug_is_told_without_its_detail(
+async def test_a_bug_is_answered_without_its_detail(
     url: str, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with http.get(f"{url}/bug") as answer:

@@ -9,7 +9,7 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
-from p2pcache.io.models.arriving_dir import Arriving, Board
+from p2pcache.io.models.arriving_dir import ArrivingDir, Board
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, open_fds, open_store
@@ -46,7 +46,9 @@ def seen(board: Board) -> int:
     return bitset.of(r for r in range(board.layout.run_count) if board.is_ready(r))
 
 
-def test_bits_follow_what_is_proved_and_the_bytes_are_there(store: Store, tmp_path: Path) -> None:
+def test_ready_runs_are_the_proved_ones_and_their_bytes_are_there(
+    store: Store, tmp_path: Path
+) -> None:
     wanted = wanted_model()
     here = wanted.add(store)
     wanted.fill(here, [0])
@@ -66,19 +68,19 @@ def test_bits_follow_what_is_proved_and_the_bytes_are_there(store: Store, tmp_pa
     board.close()
 
 
-def test_a_run_is_shown_before_anybody_hears_that_it_is_here(
+def test_a_run_is_ready_before_others_hear_of_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asked without the lock told a loader of a run whose byte was still 0."""
     wanted = wanted_model()
     here = wanted.add(store)
-    board, shown = show(here, wanted, tmp_path), Arriving.ready
+    board, shown = show(here, wanted, tmp_path), ArrivingDir.on_ready
 
-    def ready(arriving: Arriving, run: int) -> None:
+    def ready(arriving: ArrivingDir, run: int) -> None:
         assert not here.have_runs() >> run & 1
         shown(arriving, run)
 
-    monkeypatch.setattr(Arriving, "ready", ready)
+    monkeypatch.setattr(ArrivingDir, "on_ready", ready)
     wanted.fill(here)
     assert seen(board) == here.have_runs() == bitset.full(wanted.layout.run_count)
     board.close()
@@ -97,7 +99,7 @@ def test_it_is_readable_for_all_and_writable_for_none_but_the_agent(
     assert store.models()[0].tags == []  # a namespace it is not
 
 
-def test_links_survive_publishing_and_what_is_open_survives_removal(
+def test_links_survive_publishing_and_open_files_survive_removal(
     store: Store, tmp_path: Path
 ) -> None:
     wanted = wanted_model()
@@ -159,7 +161,7 @@ def test_a_file_that_was_deleted_and_made_again_is_shown_anew(store: Store, tmp_
     board.close()
 
 
-def test_a_start_takes_back_what_a_crashed_agent_said(tmp_path: Path) -> None:
+def test_a_start_withdraws_the_runs_of_a_crashed_agent(tmp_path: Path) -> None:
     wanted = wanted_model()
     first = open_store(tmp_path)
     here = wanted.add(first)

@@ -13,6 +13,7 @@ import pytest
 from p2pcache.core import bitset
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
+from p2pcache.io.blobs import proving
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models.store import Store
 from tests.io.models.crash_kit import DyingDisk, Op, RecordingDisk, in_child, rebuild
@@ -55,7 +56,7 @@ def life(path: Path, disk: Disk) -> None:
     NEW_MODEL.fill(new)
     new.publish(NEW, 1)
     new.publish(REF, 2)
-    store._blobs.drop(new.files[-1], [0])  # as if a check had found rot
+    proving.take_back(store._blobs, new.files[-1], [0])  # as if a check had found rot
     NEW_MODEL.fill(new)
     new.publish(NEW, 1)
     store.remove_model(OLD_MODEL.digest)

@@ -64,7 +64,7 @@ HOLDS = {
 
 
 @pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS.keys())
-def test_whoever_holds_a_removed_file_never_sees_the_next_model(
+def test_a_reader_of_a_removed_file_never_sees_the_next_model(
     tmp_path: Path, hold: Callable[[Path], AbstractContextManager[Callable[[], bytes]]]
 ) -> None:
     store = Store.open(tmp_path / "cache", min_free_bytes=0)
@@ -164,7 +164,7 @@ def published(store: Store, one: Model, root: Path) -> Path:
     return root / "cache/models" / here.publish(REF, 1) / "weights-1.bin"
 
 
-def test_what_a_peer_sends_for_a_bad_chunk_shows_only_when_it_is_proved(tmp_path: Path) -> None:
+def test_a_peers_bytes_for_a_bad_chunk_show_only_when_proved(tmp_path: Path) -> None:
     store, one = open_store(tmp_path), model()
     shown = published(store, one, tmp_path)
     with mapped(shown) as read:

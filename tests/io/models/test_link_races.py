@@ -63,7 +63,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["auto", "symlink"])
-def test_materialise_where_somebody_swaps_what_is_built(
+def test_materialise_while_a_racer_swaps_the_built_directory(
     tree: Path, tmp_path: Path, victim: Path, mode: Mode
 ) -> None:
     """The directory in the making, and its folders, are moved away and links put in their place."""
@@ -110,7 +110,7 @@ def test_materialise_where_the_name_is_taken_by_a_link(
     untouched(victim)
 
 
-def test_trees_where_somebody_swaps_the_folders_above(tmp_path: Path, victim: Path) -> None:
+def test_trees_while_a_racer_swaps_the_folders_above(tmp_path: Path, victim: Path) -> None:
     """Publishing and removing go by descriptor: a link in the way is an error, not a way out."""
     wanted = Model({"config.json": b"{}", "a/one": b"1" * 1000})
     store = open_store(tmp_path)

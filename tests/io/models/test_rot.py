@@ -126,7 +126,7 @@ def test_a_rotten_source_is_not_copied(store: Store, tmp_path: Path) -> None:
     new.assert_proved(there)
 
 
-def test_verify_finds_what_rotted_and_a_pull_mends_it(store: Store, tmp_path: Path) -> None:
+def test_verify_finds_rotten_chunks_and_a_pull_mends_them(store: Store, tmp_path: Path) -> None:
     wanted = model()
     here = wanted.add(store)
     wanted.fill(here)
@@ -301,7 +301,7 @@ def test_a_partial_file_deleted_behind_our_back(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_a_flush_never_writes_down_what_was_taken_back_meanwhile(tmp_path: Path) -> None:
+def test_a_flush_never_records_chunks_that_were_taken_back_meanwhile(tmp_path: Path) -> None:
     class Meddler(Disk):
         meddle: Callable[[], None] | None = None
 

@@ -222,7 +222,7 @@ def test_publish_refuses_half_a_model(store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "cache/models/team").exists()
 
 
-def test_what_is_in_use_is_never_removed(store: Store, tmp_path: Path) -> None:
+def test_a_model_in_use_is_never_removed(store: Store, tmp_path: Path) -> None:
     wanted, other = model(1), model(2)
     here = wanted.add(store)
     wanted.fill(here)
@@ -274,7 +274,7 @@ def test_removing_one_model_keeps_the_others_blobs(store: Store, tmp_path: Path)
     assert store.remove_model(two.digest) > 5000
 
 
-def test_prune_takes_what_nothing_names(store: Store, tmp_path: Path) -> None:
+def test_prune_removes_unnamed_models_and_blobs(store: Store, tmp_path: Path) -> None:
     wanted = model()
     here = wanted.add(store)
     wanted.fill(here)

@@ -16,6 +16,7 @@ import pytest
 from loadtest.kit.faultproxy import FaultProxy
 from loadtest.kit.seaweed import Seaweed
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
+from tests.io.origins.s3.stub import SECRET
 
 SETTINGS = OriginSettings(
     retry_for_s=10.0, read_timeout_s=1.0, part_bytes=5 << 20  # 5 MiB: the least that S3 allows
@@ -129,3 +130,12 @@ def certificate() -> Iterator[tuple[Path, Path]]:
     subprocess.run(command, check=True, capture_output=True)
     yield cert, key
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def keys(clean_env: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment with credentials."""
+    clean_env.setenv("AWS_ACCESS_KEY_ID", "AKHUSHHUSH")
+    clean_env.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    clean_env.setenv("AWS_SESSION_TOKEN", f"token-{SECRET}")
+    return clean_env

@@ -153,7 +153,7 @@ def test_range_beyond_the_end(origin: Retrying) -> None:
             read_all(origin.open("blob", start, length), length, 1000)
 
 
-def test_a_body_closed_early_disturbs_nobody(origin: Retrying) -> None:
+def test_a_body_closed_early_disturbs_no_other(origin: Retrying) -> None:
     data = random.Random(2).randbytes(2_000_000)
     origin.put("blob", data)
     for _ in range(5):
@@ -276,7 +276,7 @@ def test_readers_see_old_or_new_never_a_mixture(origin: Retrying) -> None:
         writer.result()
 
 
-def test_what_is_being_read_goes_on_when_the_origin_rests(origin: Retrying) -> None:
+def test_a_running_read_goes_on_when_the_origin_rests(origin: Retrying) -> None:
     data = random.Random(3).randbytes(PART)
     origin.put("blob", data)
     body = origin.open("blob", 0, len(data))

@@ -114,7 +114,7 @@ def quick(inner: Origin, retry_for_s: float = 5.0) -> Retrying:
     return Retrying(inner, policy)
 
 
-def test_retries_what_is_retryable() -> None:
+def test_only_retryable_errors_are_retried() -> None:
     inner = Scripted(DOWN, DOWN, None, data=b"x")
     assert quick(inner).get("k", limit=1)[0] == b"x"
     assert inner.calls == 3

@@ -59,7 +59,7 @@ async def test_everything_comes_over() -> None:
 
 def test_it_works_on_uvloop_too() -> None:
     uvloop.run(test_everything_comes_over())
-    uvloop.run(test_who_leaves_finishes_its_uploads())
+    uvloop.run(test_a_stopping_node_finishes_its_uploads())
 
 
 async def test_ten_thousand_small_files_in_a_few_requests() -> None:
@@ -116,7 +116,7 @@ async def test_dialling_twice_joins_once() -> None:
 # -- have -----------------------------------------------------------------------------------------
 
 
-async def test_haves_go_to_who_lacks_them_on_the_right_connection() -> None:
+async def test_haves_go_to_nodes_that_lack_runs_on_one_connection_each() -> None:
     async with node(1) as a, node(2) as b, node(3) as c:
         pa, pb, pc = a.swarm(MODEL), b.swarm(MODEL), c.swarm(MODEL, full=True)
         await dialled(a, pa, b, 0)  # a requests from b: b's haves come as server
@@ -131,14 +131,14 @@ async def test_haves_go_to_who_lacks_them_on_the_right_connection() -> None:
         assert not [told for told in pc.told if told[0] == "has"]
 
 
-async def test_after_a_break_the_other_connection_tells_it_all() -> None:
+async def test_after_a_break_the_other_connection_repeats_all_haves() -> None:
     async with node(1) as a, node(2) as b:
         pa, pb = a.swarm(MODEL), b.swarm(MODEL)
         await dialled(a, pa, b, 0)
         await dialled(b, pb, a, 0)
         pb.store.have.update(range(len(MIXED)))
         # b loses the connection on which it requests and announces.
-        requester = b.net._live.requesters[1]
+        requester = b.net._hub.requesting[1]
         requester.close(Outcome.LOST, "the cable was pulled")
         await pa.heard("has", 2, EVERYTHING)
 
@@ -160,7 +160,7 @@ async def test_busy_when_slots_and_queue_are_full() -> None:
         assert await port.end(runs[1]) is Outcome.CANCELLED
 
 
-async def test_who_was_told_busy_hears_when_there_is_room_again() -> None:
+async def test_a_requester_that_got_busy_hears_of_a_free_slot() -> None:
     uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)
     async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
         server.swarm(MODEL, full=True)
@@ -216,7 +216,7 @@ async def test_a_model_that_we_remove_ends_its_requests() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_who_is_dropped_is_refused_for_a_while() -> None:
+async def test_a_dropped_node_is_refused_for_a_while() -> None:
     async with node(1, limits=QUICK) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
@@ -239,24 +239,24 @@ async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
         await dialled(client, port, server)
         await asyncio.sleep(2.0)
         assert server.net.stats.connections == 1
-        client.net._live.pump.remove(client.net._live.requesters[1].connection)  # type: ignore[arg-type]
+        client.net._hub.receiver.remove(client.net._hub.requesting[1].connection)  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             while server.net.stats.connections:
                 await asyncio.sleep(0.02)
 
 
-async def test_our_own_pause_is_nobodys_silence() -> None:
+async def test_our_own_pause_is_not_the_peers_silence() -> None:
     """A loop that stood still for longer than the deadline hears what came meanwhile first."""
     limits = PeerLimits(ping_s=0.1, idle_s=1.0)
     async with node(1, limits=limits) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
         await dialled(client, port, server)
-        serving = server.net._live.serving[2]
-        server.net._looked -= 3.0  # as if it had stood still
+        serving = server.net._hub.serving[2]
+        server.net._parts.liveness._checked_at -= 3.0  # as if it had stood still
         serving.connection.heard_at -= 3.0
         await asyncio.sleep(0.3)
-        assert server.net._live.serving.get(2) is serving
+        assert server.net._hub.serving.get(2) is serving
 
 
 def test_a_dead_peer_is_noticed_within_ten_seconds() -> None:
@@ -285,7 +285,7 @@ async def test_a_cap_holds_and_is_used(up: int | None, down: int | None) -> None
 # -- the end --------------------------------------------------------------------------------------
 
 
-async def test_who_leaves_finishes_its_uploads() -> None:
+async def test_a_stopping_node_finishes_its_uploads() -> None:
     async with node(1, up=300_000) as server, node(2) as client:
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)

@@ -100,7 +100,7 @@ async def test_a_limit_comes_and_goes_while_bytes_flow() -> None:
         assert time.monotonic() - began < 24 * CHUNK / slow / 2, "it went on at full speed"
 
 
-async def test_who_is_in_the_background_waits_for_the_others() -> None:
+async def test_background_requests_wait_for_others() -> None:
     model = make_model([CHUNK] * 6)
     uploads = UploadSettings(slots=1, queue=8)
     # So slow that all requests arrive while the first chunk is sent.
@@ -125,7 +125,7 @@ async def test_who_is_in_the_background_waits_for_the_others() -> None:
         assert await ports[0].end(2) is Outcome.BUSY
 
 
-async def test_who_asks_for_a_whole_rack_comes_before_who_came_earlier() -> None:
+async def test_a_request_for_a_rack_goes_before_earlier_ones() -> None:
     model = make_model([CHUNK] * 6)
     uploads = UploadSettings(slots=1, queue=8)
     async with node(1, uploads=uploads, up=RATE // 10) as server, node(2) as near, node(

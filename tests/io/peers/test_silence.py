@@ -13,7 +13,7 @@ import pytest
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import Kind
-from p2pcache.io.peers.request.drips import Drips
+from p2pcache.io.peers.request.requests import TrickleDetector
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.connection import Connection
 from tests.io.peers import raw
@@ -33,22 +33,22 @@ def brings(bytes_per_s: float, *, waits: int = 0, asked: bool = True, paused: bo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tcp_info, "unread", lambda _: waits)
         start = time.monotonic()
-        drips = Drips(limits)
+        detector = TrickleDetector(limits)
         for second in range(1, int(3 * limits.stall_s)):
             connection.bytes_in = int(second * bytes_per_s)
-            if drips.look(cast("Connection", connection), start + second):
+            if detector.is_trickle(cast("Connection", connection), start + second):
                 return True
     return False
 
 
-def test_a_drip_is_given_up_and_a_slow_link_is_not() -> None:
+def test_a_trickle_is_given_up_and_a_slow_link_is_not() -> None:
     assert brings(1)
     assert brings(PeerLimits().least_bytes_per_s / 2)
     assert not brings(2 * PeerLimits().least_bytes_per_s)
     assert not brings(0), "silence has limits of its own"
 
 
-def test_nothing_is_held_against_who_owes_nothing_or_whom_we_dont_read() -> None:
+def test_without_requests_or_while_paused_nothing_is_a_trickle() -> None:
     assert not brings(1, asked=False)
     assert not brings(1, paused=True)
     assert not brings(1, waits=1 << 20)

@@ -57,7 +57,7 @@ def test_keys_are_private_whatever_the_umask(root: Path, tmp_path: Path) -> None
         ca.issue(root, "open", role="agent", out=tmp_path / "new")
 
 
-def test_a_certificate_says_who_its_bearer_is(root: Path, agent: ca.Issued) -> None:
+def test_a_certificate_names_its_member(root: Path, agent: ca.Issued) -> None:
     loaded = tls.load(*files(agent, root), "agent")
     assert loaded.member == Member("agent", "node-1")
     assert loaded.expires_at == pytest.approx(time.time() + 365 * 86400, abs=60)
@@ -146,9 +146,7 @@ def test_an_open_key_is_refused(root: Path, tmp_path: Path) -> None:
         tls.load(*files(made, root), "agent")
 
 
-def test_files_that_are_not_what_they_should_be(
-    root: Path, agent: ca.Issued, tmp_path: Path
-) -> None:
+def test_wrong_files_are_refused(root: Path, agent: ca.Issued, tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("no PEM")
     junk.chmod(0o600)

@@ -26,7 +26,7 @@ def test_reads_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o660, 0o602, 0o601, 0o644])
-def test_refuses_what_others_can_read(tmp_path: Path, mode: int) -> None:
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = write(tmp_path / "key", KEY, mode)
     with pytest.raises(NotAllowed, match="chmod 600"):
         cluster_key.read_cluster_key(path)
@@ -44,7 +44,7 @@ def test_refuses_wrong_sizes_without_telling_the_key(tmp_path: Path, data: bytes
     assert "short" not in str(caught.value)
 
 
-def test_refuses_what_is_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAllowed, match="make one with"):
         cluster_key.read_cluster_key(str(tmp_path / "missing"))
     os.mkfifo(tmp_path / "fifo", 0o600)

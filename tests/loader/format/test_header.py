@@ -1,4 +1,4 @@
-"""Headers of strangers: right ones as the safetensors library reads them, wrong ones refused."""
+"""Untrusted headers: right ones read as by the safetensors library, wrong ones refused."""
 
 import json
 import struct
@@ -116,7 +116,7 @@ def test_a_bad_length_is_refused(first: bytes, size: int) -> None:
         header_bytes(first, size, "m")
 
 
-def test_a_million_names_twice_are_refused_quickly() -> None:
+def test_many_repeated_names_are_refused_quickly() -> None:
     names = ",".join(f'"{i}":0' for i in range(200_000))
     with pytest.raises(InvalidHeader, match="twice"):
         parse(f'{{{names},"199999":0}}'.encode(), 1 << 30, "m")
@@ -142,7 +142,7 @@ def test_any_json_is_refused_or_read(document: object) -> None:
 
 @pytest.mark.parametrize("why", [k for k, v in BAD.items() if isinstance(v, str)])
 def test_we_refuse_all_that_the_library_refuses(why: str, tmp_path: Path) -> None:
-    """And a few more: names twice, which it reads as the last one."""
+    """We also refuse repeated names, of which the library takes the last."""
     header = BAD[why]
     assert isinstance(header, str)
     path = write_raw(tmp_path / "m", header, b"\0" * 8)

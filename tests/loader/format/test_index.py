@@ -38,7 +38,7 @@ def test_the_index_chooses_the_files() -> None:
     assert weight_files(files, weight_map, "m") == ["x-1.safetensors", "x-2.safetensors"]
 
 
-def test_several_indexes() -> None:
+def test_of_several_indexes_one_must_have_the_usual_name() -> None:
     usual = {INDEX: 1, "consolidated.safetensors.index.json": 1}
     assert find_index(usual, "m") == INDEX
     with pytest.raises(UsageError, match="several indexes"):
@@ -87,6 +87,6 @@ def test_names_in_two_files_need_an_index() -> None:
     assert table["b"].path == "2"
 
 
-def test_an_index_that_promises_too_much() -> None:
+def test_an_index_that_names_missing_tensors_is_refused() -> None:
     with pytest.raises(InvalidHeader, match="'c'"):
         merge({"1": header("1", "a")}, {"a": "1", "c": "1"}, "m")

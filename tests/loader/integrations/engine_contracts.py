@@ -200,8 +200,10 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         )
 
     def public_base() -> None:
-        assert ours.fits(DefaultModelLoader)
-        assert not ours.fits(type("Changed", (), {"_get_weights_iterator": lambda self: None}))
+        assert ours.is_known_loader(DefaultModelLoader)
+        assert not ours.is_known_loader(
+            type("Changed", (), {"_get_weights_iterator": lambda self: None})
+        )
         model, told = Model(given), LoadConfig(model_loader_extra_config=given.extra)
         ours.plain_loader(BaseModelLoader)(told).load_weights(
             model, SimpleNamespace(model=given.small)

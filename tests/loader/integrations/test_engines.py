@@ -5,7 +5,6 @@ them is shells (engine_shells.py), since it needs CUDA. `make engines` brings th
 """
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -13,18 +12,14 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import Unreachable, UsageError
-from p2pcache.loader.integrations import sglang
-from p2pcache.loader.integrations.weights import EngineSettings, find
 from tests.agent.kit import push
 from tests.loader.integrations.engine_shells import ENGINES
 from tests.loader.loader_kit import Spec, write, write_index
-from tests.loader.source.test_agent_source import agent_settings
+from tests.loader.source.agent_kit import agent_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 REF = "team/moe:v1"
@@ -76,8 +71,8 @@ def run(engine: str, places: tuple[Path, Path, str]) -> dict[str, str]:
         pytest.skip("p2pcache is installed without its entry points: pip install -e . again")
     whole, small, agent = places
     done = subprocess.run(
-        [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine,
-         str(whole), str(small), REF, agent],
+        [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine, str(whole), str(small),
+         REF, agent],
         cwd=ROOT, capture_output=True, text=True, timeout=80,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -116,67 +111,3 @@ def test_entry_points() -> None:
         "vllm.general_plugins": {"p2pcache": "p2pcache.loader.integrations.vllm:register"},
         "sglang.srt.plugins": {"p2pcache": "p2pcache.loader.integrations.sglang:register"},
     }
-
-
-def test_without_the_engine_a_plugin_is_only_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    from p2pcache.loader.integrations import vllm
-
-    with caplog.at_level(logging.WARNING, "p2pcache"):
-        vllm.register()
-    assert "no load format 'p2pcache'" in caplog.text
-    vllm.register.cache_clear()
-
-
-def test_sglang_is_off_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for told in ("", "0"):
-        monkeypatch.setenv(sglang.SWITCH, told)
-        sglang.register()  # SGLang isn't here, and isn't asked for
-        sglang.register.cache_clear()
-    monkeypatch.setenv(sglang.SWITCH, "yes")
-    with pytest.raises(UsageError, match="P2PCACHE_SGLANG=yes"):
-        sglang.register()
-
-
-def test_sglang_settings() -> None:
-    told = {"P2PCACHE_SGLANG_REF": "a/b:c", "P2PCACHE_SGLANG_MEMORY_LIMIT": "2GiB",
-            "P2PCACHE_SGLANG_TIMEOUT_S": "90"}  # fmt: skip
-    assert sglang.from_environment(told) == EngineSettings("a/b:c", None, "2GiB", 90.0)
-    with pytest.raises(UsageError, match="not a number"):
-        sglang.from_environment({"P2PCACHE_SGLANG_TIMEOUT_S": "soon"})
-
-
-@pytest.mark.parametrize("page", ["vllm", "sglang"])
-def test_the_pages_name_the_limit_that_holds(page: str) -> None:
-    lines = (ROOT / "docs" / "engines" / f"{page}.md").read_text().splitlines()
-    (row,) = [line for line in lines if line.startswith("|") and "memory_limit" in line.lower()]
-    assert EngineSettings().memory_limit == row.split("|")[2].strip(' `"')
-
-
-@pytest.mark.parametrize(
-    "told",
-    [{"rev": "x"}, {"ref": 3}, {"ref": "../x"}, {"memory_limit": 1.5}, {"memory_limit": "lots"},
-     {"timeout_s": -1}, {"timeout_s": True}, {"agent": None}],
-)  # fmt: skip
-def test_settings_that_can_not_be(told: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        EngineSettings.parse(told, "here")
-
-
-def test_where_weights_are(tmp_path: Path) -> None:
-    assert find("org/model", EngineSettings("a/b:c")) is None  # a hub's name: the engine's business
-    assert find(str(tmp_path), EngineSettings()) is None  # no weights, no ref
-    (tmp_path / "model.safetensors").touch()
-    assert find(str(tmp_path), EngineSettings("a/b:c")) == tmp_path
-
-
-def test_an_adapter_is_not_filled_with_the_models_weights(tmp_path: Path) -> None:
-    """Engines ask the same loader for LoRA adapters and drafts; these may be .bin files."""
-    settings = EngineSettings("a/b:c", agent=f"unix://{tmp_path}/nobody.sock")
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert find(str(tmp_path), settings) is None
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "pytorch_model.bin").touch()
-    assert find(str(tmp_path), settings) is None
-    (tmp_path / "pytorch_model.bin").unlink()
-    with pytest.raises(Unreachable):  # now it is a model without weights: the ref is asked
-        find(str(tmp_path), settings)

@@ -23,7 +23,7 @@ from p2pcache.errors import NotFound, TimedOut, UsageError
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.integrations import transformers as integration
 from tests.agent.kit import push
-from tests.loader.source.test_agent_source import agent_settings
+from tests.loader.source.agent_kit import agent_settings
 
 REF = "team/tiny:v1"
 PROMPT = torch.arange(12).reshape(1, 12)
@@ -101,7 +101,7 @@ def test_a_directory_needs_no_agent(model: tuple[Path, Path]) -> None:
     same(p2pcache.from_pretrained(model[0], LlamaForCausalLM, dtype=torch.float32), theirs)
 
 
-def test_loading_info_and_a_dtype_that_only_the_weights_tell(model: tuple[Path, Path]) -> None:
+def test_loading_info_and_the_dtype_of_the_weights(model: tuple[Path, Path]) -> None:
     config = LlamaConfig.from_pretrained(model[0])
     config.dtype = None
     made, info = p2pcache.from_pretrained(
@@ -113,7 +113,7 @@ def test_loading_info_and_a_dtype_that_only_the_weights_tell(model: tuple[Path, 
     assert not info["unexpected_keys"]
 
 
-def test_what_it_does_not_do(model: tuple[Path, Path]) -> None:
+def test_remote_code_is_refused(model: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match=r"snapshot\(ref\)"):
         p2pcache.from_pretrained(model[0], AutoModelForCausalLM, trust_remote_code=True)
 
@@ -148,7 +148,7 @@ def test_accelerate_by_a_local_snapshot(agent: str, model: tuple[Path, Path]) ->
     )
 
 
-def test_the_package_stays_cheap() -> None:
+def test_importing_the_plugins_imports_no_framework() -> None:
     code = (
         "import sys, p2pcache, p2pcache.loader.integrations.vllm, p2pcache.loader.integrations.sglang;"
         "p2pcache.snapshot; p2pcache.from_pretrained;"
@@ -182,7 +182,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("lost", ["norm.weight", "experts.1.w1.weight", "experts.0.w2.weight"])
-def test_a_tensor_that_does_not_come_is_never_skipped(
+def test_a_tensor_that_does_not_arrive_is_an_error(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """transformers logs what goes wrong while it converts tensors, and goes on; reading isn't part of that."""

@@ -12,54 +12,34 @@ import pytest
 import p2pcache
 from loadtest.kit.cluster import Agent, clean_environ, free_ports
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import NotFound, OriginChanged, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient
-from p2pcache.loader.source import attach, demand
-from p2pcache.loader.source.agent_source import SwarmSource
-from p2pcache.loader.source.source import Range
+from p2pcache.loader.source import attachment, demand
+from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.arriving_files import ArrivingFiles
+from p2pcache.loader.source.base import Range
 from tests.agent.kit import push
-from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
-
-REF = "team/m:v1"
-LAYERS = 24
-RATE = 4_000_000  # bytes/s of the origin: the model takes about 3 s
+from tests.loader.loader_kit import Spec, torch_bytes, write
+from tests.loader.source.agent_kit import (
+    LAYERS,
+    RATE,
+    REF,
+    agent_settings,
+    make_origin,
+    origin_bytes,
+)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """Two shards, 12 MB, tensors of 512 KiB, and an origin that has it."""
-    root = tmp_path_factory.mktemp("swarm")
-    (root / "model").mkdir()
-    bodies: dict[str, bytes] = {}
-    weight_map: dict[str, str] = {}
-    for shard in range(2):
-        names = [f"layers.{shard * LAYERS // 2 + i}.w" for i in range(LAYERS // 2)]
-        specs = [Spec(name, "BF16", (512, 512)) for name in names]
-        bodies |= write(root / f"model/model-{shard}.safetensors", specs, seed=100 * shard)
-        weight_map |= dict.fromkeys(names, f"model-{shard}.safetensors")
-    write_index(root / "model", weight_map)
-    push(root / "origin", root / "model", REF)
-    return root / "origin", bodies
-
-
-def agent_settings(tmp: Path, origin: Path, **more: Any) -> AgentSettings:
-    settings: dict[str, Any] = {
-        "listen": "127.0.0.1:0", "cache_dir": str(tmp / "cache"), "socket": str(tmp / "a.sock"),
-        "origin": origin.as_uri(), "min_free_bytes": 0, "shutdown_s": 1.0, "origin_bytes_per_s": RATE,
-    }  # fmt: skip
-    return AgentSettings(**{**settings, **more})
+    return make_origin(tmp_path_factory.mktemp("swarm"))
 
 
 @pytest.fixture
 def agent(tmp_path: Path, model: tuple[Path, dict[str, bytes]]) -> Iterator[str]:
     with run_embedded(agent_settings(tmp_path, model[0])) as socket:
         yield f"unix://{socket}"
-
-
-def origin_bytes(agent: str) -> int:
-    return int(AgentClient(agent).status()["bytes"]["origin"])
 
 
 def test_tensors_come_while_the_model_arrives(
@@ -130,9 +110,7 @@ def test_only_a_rank_s_rows_are_fetched(tmp_path: Path) -> None:
     assert fetched <= 1.3 * sum(share.values())  # and the chunks at the edges, and the header's
 
 
-def test_what_somebody_waits_for_comes_first(
-    agent: str, model: tuple[Path, dict[str, bytes]]
-) -> None:
+def test_demanded_bytes_come_first(agent: str, model: tuple[Path, dict[str, bytes]]) -> None:
     _, bodies = model
     with p2pcache.safe_open(REF, agent=agent) as opened:
         last = f"layers.{LAYERS - 1}.w"
@@ -140,7 +118,7 @@ def test_what_somebody_waits_for_comes_first(
         assert origin_bytes(agent) < 0.8 * sum(map(len, bodies.values()))
 
 
-def test_a_node_by_itself_fetches_first_what_a_load_needs(
+def test_without_neighbours_a_load_demands_its_tensors(
     agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demand, "PATIENCE_S", 60.0)  # it isn't what helps
@@ -153,16 +131,16 @@ def test_a_node_by_itself_fetches_first_what_a_load_needs(
     assert taken < 0.8 * sum(map(len, bodies.values()))  # in file order it would be all of it
 
 
-def test_no_such_model_and_no_such_agent(agent: str, tmp_path: Path) -> None:
+def test_a_missing_model_and_a_missing_agent(agent: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         p2pcache.load("team/none:v1", agent=agent)
     with pytest.raises(Unreachable):
         p2pcache.load(REF, agent=f"unix://{tmp_path}/nobody.sock")
 
 
-def test_a_directory_that_is_not_visible_is_named(agent: str, tmp_path: Path) -> None:
+def test_an_invisible_models_directory_is_named(agent: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="P2PCACHE_MODELS_DIR"):
-        SwarmSource.attach(
+        AgentSource.attach(
             AgentClient(agent), Ref.parse(REF), needed=False, models_dir=tmp_path / "elsewhere"
         )
 
@@ -199,7 +177,7 @@ def kill_after(agent: Agent, tensors: int, again: bool = False) -> dict[str, Any
     return found
 
 
-def test_an_agent_that_comes_back_is_used_again(
+def test_a_load_attaches_again_to_an_agent_that_comes_back(
     daemon: Agent, model: tuple[Path, dict[str, bytes]]
 ) -> None:
     found = kill_after(daemon, 3, again=True)
@@ -209,7 +187,7 @@ def test_an_agent_that_comes_back_is_used_again(
 
 
 @pytest.mark.slow
-def test_an_agent_that_comes_back_hears_again_what_is_waited_for(
+def test_demands_are_repeated_to_an_agent_that_comes_back(
     tmp_path: Path, model: tuple[Path, dict[str, bytes]]
 ) -> None:
     _, bodies = model
@@ -234,13 +212,13 @@ def test_an_agent_that_comes_back_hears_again_what_is_waited_for(
         agent.stop()
 
 
-def test_an_agent_that_stays_away_is_done_without(
+def test_an_agent_that_stays_away_is_replaced_by_the_origin(
     daemon: Agent,
     model: tuple[Path, dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_S", 0.5)
     monkeypatch.setenv("P2PCACHE_ORIGIN", model[0].as_uri())
     found = kill_after(daemon, 3)
     notes = found.pop("notes")
@@ -255,15 +233,15 @@ def test_an_agent_that_stays_away_is_done_without(
 def test_without_an_origin_the_error_says_what_to_do(
     daemon: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_WITHOUT_ORIGIN_S", 0.5)
     with pytest.raises(Unreachable, match="P2PCACHE_ORIGIN"):
         kill_after(daemon, 3)
 
 
-def test_an_agent_that_dies_before_it_has_answered(
+def test_an_agent_that_dies_before_its_answer_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(attach, "REATTACH_ALONE_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_WITHOUT_ORIGIN_S", 0.5)
     path = tmp_path / "a.sock"
 
     def die(server: socket.socket) -> None:
@@ -283,7 +261,7 @@ def test_an_agent_that_dies_before_it_has_answered(
     assert "; trying again for 0.5 s" in caplog.text  # else a minute of silence
 
 
-def test_an_origin_that_lies_is_not_believed(
+def test_wrong_bytes_of_the_origin_end_the_load(
     daemon: Agent,
     model: tuple[Path, dict[str, bytes]],
     tmp_path: Path,
@@ -296,23 +274,23 @@ def test_an_origin_that_lies_is_not_believed(
     for blob in (false / "p2pcache/v1/blobs").iterdir():
         blob.chmod(0o644)
         blob.write_bytes(bytes(blob.stat().st_size))
-    monkeypatch.setattr(attach, "REATTACH_S", 0.5)
+    monkeypatch.setattr(attachment, "REATTACH_S", 0.5)
     monkeypatch.setenv("P2PCACHE_ORIGIN", false.as_uri())
     with pytest.raises(OriginChanged):
         kill_after(daemon, 3)
 
 
-def test_bytes_withdrawn_while_they_are_read_are_read_again(
+def test_bytes_withdrawn_during_a_read_are_read_again(
     agent: str, model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
     wanted = Range("model-0.safetensors", 0, 100_000)
     while not source.wait([wanted], 1.0):
         pass
     good = bytearray(100_000)
     source.read(wanted.path, 0, [memoryview(good)])
     reads = []
-    board = source._board
+    board = source._files.board
     assert board is not None
 
     def withdrawals(_self: object) -> int:
@@ -331,8 +309,8 @@ def test_bytes_withdrawn_while_they_are_read_are_read_again(
 def test_a_read_that_waits_for_withdrawn_bytes_ends_with_the_load(
     agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SwarmSource, "_read_once", lambda *_: False)
-    source = SwarmSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
+    monkeypatch.setattr(ArrivingFiles, "read", lambda *_: False)
+    source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
     monkeypatch.setattr(source, "available", lambda *_: False)
     errors: list[BaseException] = []
 

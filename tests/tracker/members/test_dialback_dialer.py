@@ -1,4 +1,4 @@
-"""Members are dialled back on real sockets: open ports, closed ones, and those that swallow everything."""
+"""Members are dialled back on real sockets: open ports, closed ports, and ports that never answer."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import uvloop
 from p2pcache.core.membership import dialback
 from p2pcache.core.membership.dialback import DIAL_S, DOUBT_AFTER_S, Dial
 from p2pcache.core.protocol import messages as m
-from p2pcache.tracker.members.dialback_dialer import Dialling
+from p2pcache.tracker.members.dialback_dialer import DialbackDialer
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
 
@@ -66,7 +66,7 @@ class Answers:
 
 async def test_open_closed_swallowing_and_nonsense() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     with listening() as here, swallowing() as void:
         started = asyncio.get_running_loop().time()
         for number, address in enumerate(
@@ -86,7 +86,7 @@ async def test_open_closed_swallowing_and_nonsense() -> None:
 
 async def dialled_by_a_busy_tracker() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     ours, theirs = socket.socketpair()
     with ours, theirs, listening() as here:
         ours.setblocking(False)
@@ -104,7 +104,7 @@ async def dialled_by_a_busy_tracker() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_who_answered_while_the_tracker_was_busy_is_reached(
+def test_an_answer_during_a_busy_loop_counts(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
     """libuv looks at its clock before it looks at its sockets."""
@@ -122,7 +122,7 @@ async def doubts_of_a_busy_tracker(
         ours.setblocking(False)
         first.address = second.address = f"127.0.0.1:{here}"
         async with tracker(folder) as app, first.member(app.address):
-            dials, dialling = app.tracking.dials, app.members._dialling
+            dials, dialling = app.tracking.dials, app.members._dialer
             await until(lambda: answered(dials, 1))
             await asyncio.sleep(2 * DOUBT_AFTER_S)  # no timer of that one is left
 
@@ -162,7 +162,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("stall_s", [DOUBT_AFTER_S + 0.005, 4 * DOUBT_AFTER_S])
-def test_nobody_is_doubted_whose_answer_lies_there(
+def test_an_answer_that_lies_at_the_socket_counts(
     run: Callable[[Coroutine[Any, Any, set[int]]], set[int]],
     stall_s: float,
     tmp_path: Path,
@@ -173,7 +173,7 @@ def test_nobody_is_doubted_whose_answer_lies_there(
 
 async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
     answers = Answers()
-    dialling = Dialling(answers)
+    dialling = DialbackDialer(answers)
     with swallowing() as void:
         dialling.dial(to(1, f"127.0.0.1:{void}"))
         await asyncio.sleep(0.1)
@@ -182,7 +182,7 @@ async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
     assert not answers.said
 
 
-async def test_who_cannot_be_dialled_is_named_and_reads_nothing_while_another_does(
+async def test_an_unreachable_member_is_named_and_reads_nothing_beside_others(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -212,7 +212,7 @@ async def test_who_cannot_be_dialled_is_named_and_reads_nothing_while_another_do
             assert not hidden.origin_reads
 
 
-async def test_who_comes_and_goes_does_not_fill_the_log(
+async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(dialback, "LEAST_PAUSE_S", 0.02)
@@ -230,7 +230,7 @@ async def test_who_comes_and_goes_does_not_fill_the_log(
     assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3
 
 
-async def test_who_announces_nonsense_again_and_again_does_not_fill_the_log(
+async def test_repeated_bad_announcements_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)

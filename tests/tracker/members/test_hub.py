@@ -59,15 +59,15 @@ async def test_the_right_key_is_needed(key_file: str) -> None:
             with pytest.raises((NotAllowed, TypeError)):
                 async with FakeAgent(2, wrong).member(app.address):
                     pass
-        assert app.members.refused == 2
+        assert app.members.log.refused == 2
 
 
-async def test_nobody_has_the_number_of_nobody() -> None:
+async def test_node_id_zero_is_refused() -> None:
     async with tracker() as app:
         with pytest.raises((NotAllowed, TypeError)):
             async with FakeAgent(0).member(app.address):
                 pass
-        assert app.members.refused == 1
+        assert app.members.log.refused == 1
         assert len(app.members) == 0
 
 
@@ -80,7 +80,7 @@ async def test_a_wrong_first_word_ends_the_handshake() -> None:
                 frame = await socket.receive(timeout=30)
                 assert frame.type is aiohttp.WSMsgType.CLOSE
                 assert frame.data == aiohttp.WSCloseCode.POLICY_VIOLATION
-        assert app.members.refused == 4
+        assert app.members.log.refused == 4
         assert len(app.members) == 0
 
 
@@ -194,7 +194,7 @@ async def test_silence_ends_a_member() -> None:
         assert not app.tracking.registry.nodes
 
 
-async def test_a_pause_of_the_tracker_is_nobodys_silence() -> None:
+async def test_a_pause_of_the_tracker_is_no_silence_of_members() -> None:
     """A machine that was paused, or a process that got no CPU time, hears nobody meanwhile."""
     app = TrackerApp(
         TrackerSettings(listen="127.0.0.1:0"), members=MemberSettings(expiry_s=2 * MOST_S)
@@ -226,7 +226,7 @@ async def test_a_slow_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     async with tracker() as app, FakeAgent(1).member(app.address) as agent:
         (live,) = app.members._live.values()
         for _ in range(4):
-            live.put(m.encode(m.Answer(1, b"x" * 30_000)))
+            live.queue_message(m.encode(m.Answer(1, b"x" * 30_000)))
         async with asyncio.timeout(5):  # silence would end it after 15 s
             await agent.wait_closed()
 
@@ -236,28 +236,28 @@ async def test_small_messages_do_not_overtake_large_ones() -> None:
         (live,) = app.members._live.values()
         sizes = [10, 100_000, 10, 15_000, 10, 3_000_000, 10, 10]
         for number, size in enumerate(sizes):
-            live.put(m.encode(m.Answer(number, b"x" * size)), later=number == 2)
+            live.queue_message(m.encode(m.Answer(number, b"x" * size)), later=number == 2)
         await agent.until(lambda: len(agent.mail) == 1 + len(sizes))
         assert [x.id for x in agent.mail if isinstance(x, m.Answer)] == list(range(len(sizes)))
         assert live._behind == 0
 
 
-async def test_who_is_gone_gets_nothing_more() -> None:
+async def test_a_closed_connection_gets_no_more_messages() -> None:
     async with tracker() as app, FakeAgent(1).member(app.address) as agent:
         (live,) = app.members._live.values()
         assert live._transport is not None
         live._transport.abort()
-        live.put(m.encode(m.Answer(1, b"x")))
-        live.put(m.encode(m.Answer(2, b"x")), later=True)
+        live.queue_message(m.encode(m.Answer(1, b"x")))
+        live.queue_message(m.encode(m.Answer(2, b"x")), later=True)
         live.rouse()
         async with asyncio.timeout(5):
             await agent.wait_closed()
-            await live.ended()
+            await live.wait_ended()
         live.rouse()
         assert not any(isinstance(x, m.Answer) for x in agent.mail)
 
 
-async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SEND_S", 0.2)
     async with tracker() as app, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"http://{app.address}/v1/member") as socket:
@@ -269,13 +269,13 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             (live,) = app.members._live.values()
             answer = m.encode(m.Answer(1, b"x" * 8000))
             for _ in range(4000):  # more than all buffers on the way
-                live.put(answer)
+                live.queue_message(answer)
             async with asyncio.timeout(30):
-                await live.ended()
+                await live.wait_ended()
             assert live._behind > 0
 
 
-async def test_a_change_of_a_large_swarm_is_told_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_a_large_swarm_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "ROUSED", 2)
     agents = [FakeAgent(n) for n in range(1, 10)]
     async with tracker() as app, contextlib.AsyncExitStack() as stack:

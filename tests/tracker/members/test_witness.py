@@ -1,4 +1,4 @@
-"""What a member reads wrong the tracker reads itself."""
+"""The tracker itself reads a run that a member read wrong."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ async def read(url: str, *asked: ReadRun) -> list[tuple[int, Word]]:
     async with Tasks() as tasks:
         catalog = Catalog(url, tasks)
         one = Witness(catalog, lambda done, word: words.append((done.run, word)))
-        await asyncio.gather(*(one.read(each) for each in asked))
+        await asyncio.gather(*(one.reread(each) for each in asked))
         catalog.close()
     return words
 
@@ -54,7 +54,7 @@ def damage(root: Path, how: str) -> None:
         ("an empty mount", Word.NONE),
     ],
 )
-async def test_it_proves_the_run(tmp_path: Path, how: str, word: Word) -> None:
+async def test_the_witness_proves_the_run(tmp_path: Path, how: str, word: Word) -> None:
     layout = push(tmp_path, make_model(tmp_path / "model", FILES), "m")
     damage(tmp_path, how)
     last = layout.run_count - 1
@@ -71,12 +71,12 @@ async def test_a_mount_that_went_after_the_manifest_was_read_is_the_trackers_own
         await catalog.manifest(layout.digest)
         damage(tmp_path, "an empty mount")
         one = Witness(catalog, lambda _, word: words.append(word))
-        await one.read(ReadRun(1, layout.digest, 0))
+        await one.reread(ReadRun(1, layout.digest, 0))
         catalog.close()
     assert words == [Word.NONE]
 
 
-async def test_what_it_cannot_read_it_says_nothing_of(tmp_path: Path) -> None:
+async def test_the_witness_gives_no_verdict_on_a_run_that_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "origin").mkdir()
     digest, _ = publish(tmp_path / "origin")
     url = (tmp_path / "origin").as_uri()

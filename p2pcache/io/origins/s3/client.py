@@ -17,10 +17,8 @@ from p2pcache.io import redaction
 from p2pcache.io.origins.base import OriginSettings
 from p2pcache.io.origins.s3.errors import FOREIGN, about_credentials
 
-LOOK_AGAIN_S = (
-    1.0  # a file that is the same was looked at; a storm of refusals needn't read it more
-)
-FETCH_AGAIN_S = 60.0  # a service that hands out new keys each time is asked once for one refusal
+LOOK_AGAIN_S = 1.0  # between reads of a file of credentials, however many refusals come
+FETCH_AGAIN_S = 60.0  # between requests to a service that hands out new keys each time
 
 _IN_ENV = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _IN_FILE = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -54,15 +52,15 @@ class Clients:
         self.client, self._credentials = _make(settings)
 
     def renewed(self, client: Any, error: Exception) -> bool:
-        """Whether to ask again: `client` was refused, and there are other credentials by now.
+        """Whether to retry: `client` was refused, and there are other credentials by now.
 
-        Blocks for the file or the service that has them.
+        Blocks for the file or the service that provides them.
         """
         if self._settings.s3_unsigned or not about_credentials(error):
             return False
         with self._lock:
             if self.client is not client:
-                return True  # somebody else has found them meanwhile
+                return True  # another thread has found them meanwhile
             now = time.monotonic()
             if now < self._looked + LOOK_AGAIN_S:
                 return False

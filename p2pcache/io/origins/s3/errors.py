@@ -1,4 +1,4 @@
-"""What botocore's and http.client's exceptions mean to us. The one place of translation for S3."""
+"""Translation of botocore's and http.client's exceptions into our errors, for S3 in this one place."""
 
 import http.client
 import os
@@ -61,11 +61,11 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
 
     Args:
         error: one of `FOREIGN`.
-        what: the object's URL, or what was tried.
+        what: the object's URL, or the attempted action.
         bucket: its name.
-        endpoint: where the client talks to.
+        endpoint: URL of the server.
     """
-    endpoint = redact(endpoint)  # our messages reach everybody who may look at a daemon
+    endpoint = redact(endpoint)  # every caller of a daemon may read our messages
     if isinstance(error, boto.ClientError):
         return _refused(error, what, bucket, endpoint)
     if isinstance(error, _NO_CREDENTIALS):
@@ -79,7 +79,7 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
 
 
 def about_credentials(error: Exception) -> bool:
-    """Whether other credentials could make it go well."""
+    """Whether the request could succeed with other credentials."""
     if isinstance(error, boto.ClientError):
         # Answers to HEAD have no code, and an expired token comes with 400.
         code, status = _code(error)
@@ -93,7 +93,7 @@ def says_why(error: boto.ClientError) -> bool:
 
 
 def looked_at() -> str:
-    """Where credentials are looked for, with what is set there: names, never values."""
+    """Places where credentials are looked for, and which of them are set: names, never values."""
     places = [
         f"{name} ({'set' if os.environ.get(name) else 'not set'})"
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE")
@@ -124,15 +124,15 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
         return OriginUnavailable(f"{what}: {who} answers {status} {said}")
     if code in _FULL or status == 507:
         return NoSpace(f"{endpoint} is full ({said})")
-    return _about_us(error, code, status, said, endpoint) or _about_it(
+    return _credentials_refused(error, code, status, said, endpoint) or _request_refused(
         code, status, said, what=what, bucket=bucket, endpoint=endpoint
     )
 
 
-def _about_us(
+def _credentials_refused(
     error: boto.ClientError, code: str, status: int, said: str, endpoint: str
 ) -> P2PCacheError | None:
-    """It doesn't take who we are, whatever was asked for."""
+    """The error for a refusal of our credentials, whatever the request was."""
     if code in _SKEW:
         return NotAllowed(
             f"this machine's clock is too far from that of {endpoint} ({said}); synchronise it (NTP)"
@@ -148,10 +148,10 @@ def _about_us(
     return None
 
 
-def _about_it(
+def _request_refused(
     code: str, status: int, said: str, *, what: str, bucket: str, endpoint: str
 ) -> P2PCacheError:
-    """It doesn't do what was asked for."""
+    """The error for a refusal of the request."""
     if code == "NoSuchBucket":
         return NoContainer(f"no bucket {bucket!r} at {endpoint}; create it, or check the URL")
     if code == "InvalidObjectState":

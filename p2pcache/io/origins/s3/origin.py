@@ -1,8 +1,7 @@
 """Any S3-compatible store as origin: `s3://bucket[/prefix]`.
 
 botocore signs, finds credentials, resolves endpoints and follows bucket regions; it is driven
-from our threads and retries nothing. Bodies are read from the HTTP response straight into the
-caller's buffer (docs/lab/0001-s3-client.md has the figures).
+from our threads and retries nothing (docs/lab/0001-s3-client.md).
 """
 
 import contextlib
@@ -41,6 +40,7 @@ from p2pcache.io.origins.base import (
 from p2pcache.io.origins.causes import causes
 from p2pcache.io.origins.multipart import Multipart, Uploader
 from p2pcache.io.origins.retry import RetryPolicy
+from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
 from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
 
@@ -51,10 +51,10 @@ _PROBE = "p2pcache/v1/probe"
 
 
 class S3Origin(Origin):
-    """See the module. Thread-safe: botocore clients are."""
+    """One bucket and prefix. Thread-safe, as botocore clients are."""
 
     def __init__(self, url: str, settings: OriginSettings, policy: RetryPolicy) -> None:
-        """Find credentials and make a client; the bucket isn't asked yet.
+        """Find credentials and make a client; no request is sent yet.
 
         Raises:
             UsageError: a URL, profile or endpoint that isn't understood.
@@ -104,7 +104,7 @@ class S3Origin(Origin):
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        with self.asking(key) as client:
+        with self.request(key) as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
             size = answer.get("ContentLength")
             with contextlib.closing(answer["Body"]) as stream:
@@ -122,7 +122,7 @@ class S3Origin(Origin):
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
         try:
-            with self.asking(key) as client:
+            with self.request(key) as client:
                 answer = self._head(client, key)
         except NotFound:
             return None
@@ -130,13 +130,14 @@ class S3Origin(Origin):
 
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
-        with self.asking(key) as client:
+        with self.request(key) as client:
             answer = client.get_object(
                 Bucket=self._bucket,
                 Key=self._key(key),
                 Range=f"bytes={start}-{start + length - 1}",
             )
-            body = _S3Body(self, key, answer, length)
+            url = f"{self.url}/{key}"
+            body = S3Body(url, answer, length, lambda error: self.failure(key, error))
             try:
                 self._check_range(key, answer, start, length)
             except P2PCacheError:
@@ -152,7 +153,7 @@ class S3Origin(Origin):
         elif expect is not None:
             condition = {"IfMatch": expect}
         try:
-            with self.asking(key) as client:
+            with self.request(key) as client:
                 answer = client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=data, **condition
                 )
@@ -181,7 +182,7 @@ class S3Origin(Origin):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
         check_prefix(prefix)
-        with self.asking(prefix) as client:
+        with self.request(prefix) as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
@@ -192,11 +193,11 @@ class S3Origin(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        with contextlib.suppress(NotFound), self.asking(key) as client:
+        with contextlib.suppress(NotFound), self.request(key) as client:
             client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
     def rest(self) -> None:
-        """As `Origin.rest`: one that answers at this moment is closed when its body has been read."""
+        """As `Origin.rest`; a connection in use is closed when its body has been read."""
         self._client.close()
 
     def close(self) -> None:
@@ -205,14 +206,14 @@ class S3Origin(Origin):
         self.rest()
 
     def failure(self, key: str, error: Exception, client: Any = None) -> P2PCacheError:
-        """What a foreign error about `key` ("": the whole origin) means to a caller.
+        """The error of our tree for a foreign one about `key` ("": the whole origin).
 
-        The foreign one must not become the cause of ours: it may quote keys, and traces show it.
+        The foreign one must not become the cause of ours: it may quote keys, and traces show causes.
 
         Args:
             key: of the object.
             error: one of `FOREIGN`.
-            client: that was asked; its credentials may have been renewed meanwhile.
+            client: the client of the request; its credentials may have been renewed meanwhile.
         """
         what = f"{self.url}/{key}" if key else self.url
         if self._clients is not None:
@@ -223,8 +224,8 @@ class S3Origin(Origin):
         return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
-    def asking(self, key: str) -> Iterator[Any]:
-        """The client, for the length of one question about `key`; its errors become ours."""
+    def request(self, key: str) -> Iterator[Any]:
+        """The client, for one request about `key`; its errors become ours."""
         client = self._client
         try:
             yield client
@@ -269,7 +270,7 @@ class S3Origin(Origin):
             self.put(key, b"2", expect=version)
             return True
         except Conflict:
-            return False  # refuses also what holds
+            return False  # it refuses also a condition that holds
         except P2PCacheError as error:
             if error.exit_code != 1:
                 raise
@@ -284,58 +285,6 @@ class S3Origin(Origin):
         except Conflict:
             return True
         return False
-
-
-class _S3Body(Body):
-    """Reads the HTTP response's own buffer; a body read to its end gives the connection back."""
-
-    def __init__(self, origin: S3Origin, key: str, answer: dict[str, Any], length: int) -> None:
-        self._origin = origin
-        self._key = key
-        self._left = length
-        self._counted = "ContentLength" in answer
-        self._raw = answer["Body"]._raw_stream  # noqa: SLF001 - urllib3's response
-        # urllib3's own readinto reads into bytes and copies them: twice the memory traffic
-        below = getattr(self._raw, "_fp", None)
-        self._source = below if isinstance(below, http.client.HTTPResponse) else self._raw
-
-    def readinto(self, buffer: memoryview) -> int:
-        if not self._left:
-            return 0
-        try:
-            count = _read_some(self._source, buffer[: self._left])
-        except FOREIGN as error:
-            raise self._origin.failure(self._key, error) from None
-        if not count:
-            raise OriginUnavailable(
-                f"{self._origin.url}/{self._key}: the body ended {self._left} bytes early"
-            )
-        self._left -= count
-        return count
-
-    def close(self) -> None:
-        # Where the rest of the body (or the end mark of one without a length) is still on its way,
-        # nobody else can use the connection.
-        if self._left or not self._counted:
-            self._raw.close()
-        else:
-            self._raw.release_conn()
-
-
-def _read_some(source: Any, buffer: memoryview) -> int:
-    """What is there, up to the buffer's length.
-
-    `HTTPResponse.readinto` goes on until the buffer is full; when the connection breaks before
-    that, what had come is lost with the exception, and is read from the origin a second time.
-    """
-    plain = isinstance(source, http.client.HTTPResponse) and not source.chunked
-    if not plain or source.length is None or source.fp is None:
-        return int(source.readinto(buffer))
-    count = source.fp.readinto1(buffer[: source.length])
-    source.length -= count
-    if not count or not source.length:
-        source.readinto(buffer[:0])  # let it notice its end, and give the connection free
-    return int(count)
 
 
 class _PartCalls:
@@ -368,6 +317,6 @@ class _PartCalls:
         return None if found is None else found.size
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        with self._origin.asking(self._key) as client:
+        with self._origin.request(self._key) as client:
             answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
         return answer

@@ -1,13 +1,14 @@
-"""What the data plane needs from the rooms around it, as protocols."""
+"""Protocols of the parts that the data plane uses: stores of chunks, and swarms."""
 
 from typing import Protocol
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class ChunkSource(Protocol):
-    """Where a proved chunk's bytes are, for `os.sendfile`."""
+    """The place of a proved chunk's bytes, for `os.sendfile`."""
 
     @property
     def fd(self) -> int:
@@ -16,7 +17,7 @@ class ChunkSource(Protocol):
 
     @property
     def offset(self) -> int:
-        """Of the chunk's first byte in the file."""
+        """Position of the chunk's first byte in the file."""
         ...
 
     @property
@@ -29,41 +30,45 @@ class ChunkWriter(Protocol):
     """One incoming copy of one chunk. Calls come from any thread, one at a time."""
 
     def update(self, data: memoryview) -> None:
-        """Hash, in stream order."""
+        """Hash the next bytes of the stream."""
 
     def put(self, offset: int, data: memoryview) -> None:
         """Write at `offset` within the chunk."""
 
     def finish(self) -> bool:
-        """All is updated and put: True if the chunk is proved, False if the bytes are wrong."""
+        """End a stream that is complete: True if the chunk is proved, False if its bytes are wrong."""
         ...
 
     def abort(self) -> None:
-        """No more will come; puts that are still under way do nothing."""
+        """Give the stream up; puts that are still under way do nothing."""
 
 
 class ChunkStore(Protocol):
     """The chunks of one model; calls come from any thread."""
 
-    def missing_chunks(self, run: int) -> list[int]:
+    def missing_chunks(self, run: RunIndex) -> list[int]:
         """Chunks of the run that are not proved, ascending."""
         ...
 
     def source(self, chunk: int) -> ChunkSource:
-        """Where a proved chunk lies. Raises NotFound."""
+        """The place of a proved chunk.
+
+        Raises:
+            NotFound: the chunk isn't proved (any more).
+        """
         ...
 
     def unreadable(self, chunk: int) -> bool:
-        """The disk failed to read a proved chunk: don't offer it; whether that is news."""
+        """Believe nothing of a chunk's file, which the disk failed to read; False: nothing was believed already."""
         ...
 
     def begin(self, chunk: int) -> ChunkWriter | None:
-        """A writer, or None: proved already."""
+        """A writer for a chunk; None if it is proved already."""
         ...
 
 
 class SwarmPort(Protocol):
-    """One model's swarm on this node: what the data plane asks and tells (on the loop's thread)."""
+    """One model's swarm on this node, as the data plane sees it. Called on the loop's thread."""
 
     @property
     def layout(self) -> Layout:
@@ -72,37 +77,57 @@ class SwarmPort(Protocol):
 
     @property
     def store(self) -> ChunkStore:
-        """Where its chunks are."""
+        """The store of its chunks."""
         ...
 
-    def have_runs(self) -> int:
-        """Bits of proved runs."""
+    def have_runs(self) -> RunSet:
+        """The proved runs."""
         ...
 
     def wants(self) -> bool:
-        """Whether anything is missing."""
+        """Whether this node lacks some of the model."""
         ...
 
     def pace_s(self) -> float:
-        """Seconds from one new run to the next in this swarm; 0: not known."""
+        """Inter-arrival time of new runs in this swarm, in seconds; 0: not known."""
         ...
 
-    def peer_joined(self, node: int, have: int, load: int) -> None:
-        """We may request from this node."""
+    def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
+        """A node lets us request from it.
 
-    def peer_left(self, node: int) -> None:
-        """We may request from it no longer: the connection on which we did is gone."""
+        Args:
+            node: the node.
+            have: runs that it has.
+            load: its uploads, active and waiting.
+        """
 
-    def peer_has(self, node: int, runs: int, load: int) -> None:
-        """A node proved more runs (also of one that only requests from us)."""
+    def peer_left(self, node: NodeId) -> None:
+        """We may request from a node no longer: that connection is gone."""
+
+    def peer_has(self, node: NodeId, runs: RunSet, load: int) -> None:
+        """A node announced more runs; it may be one that only requests from us."""
 
     def request_ended(
         self, request: int, outcome: Outcome, nbytes: int, waited_s: float = 0.0
     ) -> None:
-        """The one end of a request; `nbytes` of payload came for it, the answer after `waited_s` (0: not known)."""
+        """The one end of a request.
 
-    def dial_failed(self, node: int) -> None:
-        """The bad end of a dial."""
+        Args:
+            request: the scheduler's number.
+            outcome: how it ended.
+            nbytes: payload that came for it.
+            waited_s: time until its answer began; 0: not known.
+        """
 
-    def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
-        """Somebody joined us, and may be dialled back at `address` ("" if not)."""
+    def dial_failed(self, node: NodeId) -> None:
+        """A dial failed, or the node doesn't serve the model."""
+
+    def inbound(self, node: NodeId, address: str, wants: bool, have: RunSet) -> None:  # noqa: FBT001
+        """A node joined the model here.
+
+        Args:
+            node: the node.
+            address: where it may be dialled back; "": nowhere.
+            wants: it lacks some of the model.
+            have: runs that it has.
+        """

@@ -1,6 +1,6 @@
-"""Frames of peer connections as bytes: pack, parse, limits. Pure; docs/protocol.md is its text.
+"""Frames of peer connections as bytes: pack, parse, limits. docs/protocol.md describes them.
 
-Everything parsed here is untrusted; whatever breaks a rule raises RemoteProtocolError.
+All input is untrusted; input that breaks a rule raises RemoteProtocolError.
 """
 
 import struct
@@ -14,13 +14,15 @@ from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, KiB
 from p2pcache.core.format.manifest import MAX_CHUNKS
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import RemoteProtocolError
-from p2pcache.ids import DIGEST_BYTES
+from p2pcache.ids import DIGEST_BYTES, RunSet
 
 HEADER = struct.Struct("<BBHIII")  # type, flags, stream, a, b, payload length
 HEADER_BYTES = HEADER.size
 FLAG = 1  # flag bit 0; its meaning depends on the frame
 _URGENT = 2  # flag bit 1 of a REQUEST
-_WARM = 4  # flag bit 2 of one with FLAG: before the others in the background; older releases pass over it
+_WARM = (
+    4  # flag bit 2, beside FLAG: a warm, before other background requests; older releases ignore it
+)
 _TURN_FLAGS = {
     Priority.URGENT: _URGENT, Priority.USUAL: 0,
     Priority.WARM: FLAG | _WARM, Priority.BACKGROUND: FLAG,
@@ -68,7 +70,7 @@ PAYLOAD_LIMIT: dict[int, int] = {
     Kind.PING: 0,
     Kind.BYE: MAX_REASON_BYTES,
 }
-# What each side may receive, before and after the handshake.
+# Frames that each side may receive, before and after the handshake.
 REQUESTER_GREETS = frozenset({Kind.CHALLENGE, Kind.WELCOME, Kind.BYE})
 REQUESTER_HEARS = frozenset({
     Kind.JOINED, Kind.HAVE, Kind.DATA, Kind.BUSY, Kind.REFUSED, Kind.PING, Kind.BYE,
@@ -96,8 +98,8 @@ class Join(NamedTuple):
     digest: str  # hex
     address: str  # "host:port" of the requester's listener, "" if it has none
     run_count: int
-    have: int  # bits
-    wants: bool
+    have: RunSet
+    wants: bool  # the requester lacks some of the model
 
 
 def pack(
@@ -113,7 +115,7 @@ def data_header(stream: int, request: int, chunk: int, length: int) -> bytes:
 
 
 def reason(kind: Kind, text: str, *, stream: int = 0, a: int = 0) -> bytes:
-    """A BYE or REFUSED with its reason, cut to what the protocol allows."""
+    """A BYE or REFUSED with its reason, cut to the protocol's limit."""
     payload = text.encode()[:MAX_REASON_BYTES]
     return pack(kind, stream=stream, a=a, payload=payload)
 
@@ -165,16 +167,16 @@ def parse_join(frame: Frame) -> Join:
     return Join(data[:DIGEST_BYTES].hex(), address, frame.a, have, bool(frame.flags & FLAG))
 
 
-def joined(stream: int, run_count: int, load: int, have: int | None) -> bytes:
-    """A JOINED frame; `have` None says that the model is not served here."""
+def joined(stream: int, run_count: int, load: int, have: RunSet | None) -> bytes:
+    """A JOINED frame; `have` None: the model is not served here."""
     if have is None:
         return pack(Kind.JOINED, flags=FLAG, stream=stream, b=load)
     bitmap = bitset.to_bytes(have, run_count)
     return pack(Kind.JOINED, stream=stream, a=run_count, b=load, payload=bitmap)
 
 
-def parse_joined(frame: Frame, run_count: int) -> int | None:
-    """The server's have bits, or None: not served there.
+def parse_joined(frame: Frame, run_count: int) -> RunSet | None:
+    """The runs that the server has; None: the model is not served there.
 
     Raises:
         RemoteProtocolError: malformed, or another number of runs than the manifest has.
@@ -186,7 +188,7 @@ def parse_joined(frame: Frame, run_count: int) -> int | None:
     return bitset.from_bytes(frame.payload, run_count)
 
 
-def have(stream: int, runs: int, run_count: int, load: int) -> bytes:
+def have(stream: int, runs: RunSet, run_count: int, load: int) -> bytes:
     """A HAVE frame in the shorter of its two forms."""
     count = runs.bit_count()
     if count * _COUNT.size > (run_count + 7) // 8:
@@ -196,8 +198,8 @@ def have(stream: int, runs: int, run_count: int, load: int) -> bytes:
     return pack(Kind.HAVE, stream=stream, a=load, b=count, payload=payload)
 
 
-def parse_have(frame: Frame, run_count: int) -> int:
-    """The bits of a HAVE.
+def parse_have(frame: Frame, run_count: int) -> RunSet:
+    """The runs of a HAVE.
 
     Raises:
         RemoteProtocolError: malformed or a run beyond `run_count`.
@@ -206,7 +208,7 @@ def parse_have(frame: Frame, run_count: int) -> int:
         return bitset.from_bytes(frame.payload, run_count)
     if len(frame.payload) != frame.b * _COUNT.size:
         raise RemoteProtocolError("HAVE whose count doesn't match its length")
-    # Through bytes, not bit by bit on an int: a hostile list of 60,000 would cost seconds there.
+    # Through bytes, not bit by bit on an int: a hostile list of 60,000 runs would cost seconds.
     bitmap = bytearray((run_count + 7) // 8)
     for (run,) in _COUNT.iter_unpack(frame.payload):
         if run >= run_count:
@@ -226,7 +228,7 @@ def request(
 
 
 def turn_of(frame: Frame) -> Priority:
-    """When a REQUEST wants to be served."""
+    """The priority of a REQUEST."""
     if frame.flags & FLAG:
         return Priority.WARM if frame.flags & _WARM else Priority.BACKGROUND
     return Priority.URGENT if frame.flags & _URGENT else Priority.USUAL
@@ -265,6 +267,6 @@ def parse_greeting(frame: Frame, shape: type[Message]) -> Message:
         message: Any = msgspec.msgpack.decode(frame.payload, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"malformed handshake: {error}") from None
-    if not isinstance(message, shape):  # keeps mypy's trust honest; decode checked it already
+    if not isinstance(message, shape):  # for mypy; decode checked it already
         raise RemoteProtocolError("malformed handshake")
     return message

@@ -1,9 +1,9 @@
 """The receiving side of all connections: a few threads over one epoll.
 
-A readable connection wakes one thread (EPOLLONESHOT), which reads, parses and hands on to those that
-hash and write, then arms it again. The event loop sees whole control frames and ends of chunks, never payload.
-A connection that sent control frames is armed only after the loop has handled them, so a flood
-fills the peer's buffers, not ours.
+A readable connection wakes one thread (EPOLLONESHOT). The thread reads, parses, hands payload to the
+writing threads, and arms the connection again. The event loop gets whole control frames and ends of
+chunks, never payload. A connection that sent control frames is armed only after the loop has handled
+them, so a flood fills the peer's buffers, not ours.
 """
 
 import contextlib
@@ -18,28 +18,26 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError, RemoteProtocolError
 from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.peers.protocol.wire import HEADER, HEADER_BYTES, Frame, Kind, check_header
-from p2pcache.io.peers.transport.connection import Connection, Reading
-from p2pcache.io.peers.transport.incoming_chunk import Reception
+from p2pcache.io.peers.transport.connection import Connection, ParseState
+from p2pcache.io.peers.transport.incoming_chunk import IncomingChunk
 from p2pcache.io.peers.transport.workers import MAX_WAITING, Inbox, Slice, SlicePool, Workers
 
-TURN_BYTES = 8 << 20  # then the next connection has its turn
-# BUSY and REFUSED each end a request of ours, which limits them already. A REQUEST that is served
-# is paid for by the time its bytes take (1,200 a second at 1 MiB and 1.2 GB/s); `serving` counts
-# those that are not.
+TURN_BYTES = 8 << 20  # read from one connection before the thread serves another
+# Frames without a rate limit here. BUSY and REFUSED each end a request of ours, which limits them already. A
+# REQUEST that is served costs the peer the time of its bytes; `serve.server_session` counts the others.
 UNCOUNTED = frozenset({Kind.BUSY, Kind.REFUSED, Kind.REQUEST})
-# Inside DATA, wake up for no less: 0.67 CPU-s per GB where 128 KiB took 0.78. 2 MiB are no quicker into warm
-# files (a tenth slower into fresh, cold ones), and on a slow link every connection would hold them in the kernel.
+# Inside DATA a thread is woken for no less. Fewer bytes cost more CPU (docs/lab/0006-receive-threads.md), more are no
+# quicker, and on a slow link every connection would hold them in the kernel.
 LOWAT_BYTES = 512 << 10
-# ... but on a long way for this part of the kernel's buffer at most. The buffer grows with what is read in a
-# round trip; if that is always all that it holds it never grows, and 256 KiB come in each round trip, for
-# ever (10 of 80 Mbit/s at 200 ms).
+# On a connection with a long round trip at most 1/FAR_SHARE of the receive buffer. The kernel grows the buffer by
+# the bytes that are read in a round trip. If the reader always waits for a full buffer it never grows.
 FAR_SHARE = 8
 
 _log = logging.getLogger(__name__)
 
 
-class Pump:
-    """Owns the receive threads and the epoll."""
+class ReceiveLoop:
+    """The receiving threads and their epoll."""
 
     def __init__(
         self, inbox: Inbox, *, threads: int, writers: Workers, down: TokenBucket, disk: TokenBucket
@@ -50,8 +48,8 @@ class Pump:
             inbox: the way to the loop.
             threads: how many.
             writers: threads that hash and write received bytes.
-            down: the rate of what is received.
-            disk: the rate of what is written, shared with the reads of the origin.
+            down: rate of received bytes.
+            disk: rate of writes to the cache, shared with the reads of the origin.
         """
         self._inbox = inbox
         self._writers = writers
@@ -64,7 +62,7 @@ class Pump:
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._alarm, select.EPOLLIN)
         self._threads = [
-            threading.Thread(target=self._run, name=f"pump-{i}", daemon=True)
+            threading.Thread(target=self._run, name=f"receive-{i}", daemon=True)
             for i in range(threads)
         ]
         for thread in self._threads:
@@ -84,7 +82,7 @@ class Pump:
     def stop(self) -> None:
         """End the threads (blocks); every connection is closed already."""
         self._stopped = True
-        os.eventfd_write(self._alarm, 1)  # level-triggered and never read: wakes them all
+        os.eventfd_write(self._alarm, 1)  # level-triggered and never read: wakes all threads
         for thread in self._threads:
             thread.join()
         self._epoll.close()
@@ -107,8 +105,8 @@ class Pump:
                     connection.release()
 
     def _turn(self, connection: Connection) -> None:
-        # A stale event may meet a new connection under the same descriptor while another thread
-        # reads it. Skipping is safe: the reader arms after it has released.
+        # A stale event may name a new connection with the same descriptor while another thread reads
+        # it. Skipping is safe: the reader arms after it has released.
         if not connection.reading.acquire(blocking=False):
             return
         error: Exception | None = None
@@ -181,14 +179,14 @@ class Pump:
         if kind == Kind.DATA:
             state.data = self._reception(connection, stream, number, chunk, length)
             return
-        if kind not in UNCOUNTED and not state.rate.allow():
+        if kind not in UNCOUNTED and not state.frame_rate.allow(time.monotonic()):
             raise RemoteProtocolError("too many control frames")
         state.frame = header
         _finish_frame(state)
 
     def _reception(
         self, connection: Connection, stream: int, number: int, chunk: int, length: int
-    ) -> Reception:
+    ) -> IncomingChunk:
         incoming = connection.expected.get(number)
         if incoming is None or incoming.stream != stream or incoming.next != chunk:
             raise RemoteProtocolError("DATA that nobody asked for")
@@ -197,7 +195,7 @@ class Pump:
         incoming.next += 1
         if incoming.next == incoming.end:
             connection.expected.pop(number, None)
-        return Reception(incoming, chunk, length, self._writers)
+        return IncomingChunk(incoming, chunk, length, self._writers)
 
     def _arm(self, connection: Connection) -> None:
         with connection.gate:
@@ -220,7 +218,7 @@ class Pump:
         if not connection.open:
             return
         if isinstance(error, P2PCacheError) and owner is not None:
-            owner.wronged(error)
+            owner.on_violation(error)
         elif error is not None:
             connection.close(Outcome.LOST, str(error), bye=False)
         elif pause:
@@ -235,7 +233,7 @@ class Pump:
         self._arm(connection)
 
 
-def _finish_frame(state: Reading) -> None:
+def _finish_frame(state: ParseState) -> None:
     if state.frame is None or len(state.body) < state.frame[5]:
         return
     kind, flags, stream, a, b, _ = state.frame
@@ -245,7 +243,7 @@ def _finish_frame(state: Reading) -> None:
 
 
 def set_lowat(connection: Connection) -> None:
-    """Say how many bytes are worth a wake-up (by whoever reads the connection)."""
+    """Set how many bytes wake a thread (SO_RCVLOWAT). Called while `reading` is held."""
     data = connection.state.data
     least = min(data.remaining, LOWAT_BYTES) if data is not None else 1
     if data is not None and connection.far:

@@ -1,1 +1,1 @@
-"""What this node asks of others."""
+"""Requests of this node to others."""

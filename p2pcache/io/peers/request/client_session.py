@@ -1,4 +1,4 @@
-"""The loop-side logic of a connection on which this node requests."""
+"""A session in which this node requests: it dials one node, proves membership, joins models."""
 
 import logging
 import secrets
@@ -6,43 +6,25 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Hello, Welcome, confirm, hello
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import LocalProtocolError, P2PCacheError, RemoteProtocolError
-from p2pcache.ids import format_node
+from p2pcache.errors import P2PCacheError, RemoteProtocolError
+from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.protocol.wire import Frame, Kind
-from p2pcache.io.peers.request.drips import Drips
+from p2pcache.io.peers.request.requests import Requests, TrickleDetector
 from p2pcache.io.peers.transport.channel import Channel, Plain
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.dialer import Dialer
-from p2pcache.io.peers.transport.incoming_chunk import Incoming
 from p2pcache.io.peers.transport.secure import Secure
-from p2pcache.io.peers.transport.tls_accept import Opening
+from p2pcache.io.peers.transport.tls_handshake import TlsHandshake
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Asked:
-    """One request of the scheduler, until its end is told."""
-
-    request: int
-    digest: str
-    port: SwarmPort
-    spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    turn: Priority  # as its server is told
-    left: int = 0  # chunks of the span under way that have not ended
-    nbytes: int = 0
-    number: int = -1  # of the REQUEST under way
-    incoming: Incoming | None = None  # the same, as the receiving threads see it
-    since: float = 0.0
-    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -52,18 +34,17 @@ class _Stream:
     number: int
     port: SwarmPort
     joined: bool = False
-    since: float = 0.0  # when it was asked whether we may join
-    have: int = 0
-    asked: dict[int, Asked] = field(default_factory=dict)  # by the scheduler's request number
+    since: float = 0.0  # when JOIN was sent
+    have: RunSet = 0  # as the server announced
 
 
-class Requester:
+class ClientSession:
     """Dials one node, joins models there, requests chunks.
 
-    Every `join` ends in `peer_joined` or `dial_failed`; every `ask` in one `request_ended`.
+    Every `join` ends in `peer_joined` or `dial_failed`; every `request` in one `request_ended`.
     """
 
-    def __init__(self, hub: Hub, node: int, address: str) -> None:
+    def __init__(self, hub: Hub, node: NodeId, address: str) -> None:
         """Start to connect; `address` is "host:port"."""
         self.node = node
         self.ready = False  # the handshake is over
@@ -71,10 +52,10 @@ class Requester:
         self._streams: dict[str, _Stream] = {}
         self._by_number: dict[int, _Stream] = {}
         self._next_stream = 0
-        self._next_number = 0
-        self._drips = Drips(hub.limits)
-        self._said: tuple[Challenge, Hello] | None = None
+        self._trickle = TrickleDetector(hub.limits)
+        self._sent: tuple[Challenge, Hello] | None = None
         self._connection: Connection | None = None
+        self._requests: Requests | None = None  # stands with the connection
         self._over = False
         self._deadline = time.monotonic() + hub.limits.handshake_s
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -82,7 +63,7 @@ class Requester:
             Kind.JOINED: self._on_joined, Kind.HAVE: self._on_have, Kind.BUSY: self._on_busy,
             Kind.REFUSED: self._on_refused, Kind.PING: self._on_ping, Kind.BYE: self._on_bye,
         }  # fmt: skip
-        self._dialer: Dialer | Opening = Dialer(
+        self._dialer: Dialer | TlsHandshake = Dialer(
             hub.loop, address, self._on_connected, lambda text: self.close(Outcome.LOST, text)
         )
 
@@ -91,10 +72,10 @@ class Requester:
         """The connection, once TCP stands."""
         return self._connection
 
-    # -- what the facade asks --------------------------------------------------------------------
+    # -- calls of `net` and `hub` ------------------------------------------------------------------
 
     def join(self, digest: str, port: SwarmPort) -> None:
-        """Join a model; does nothing if that is done or under way."""
+        """See `hub.Requesting`."""
         if digest in self._streams:
             return
         if len(self._streams) >= self._hub.limits.streams or self._next_stream > wire.MAX_STREAM:
@@ -107,79 +88,67 @@ class Requester:
             self._send_join(digest, stream)
 
     def leave(self, digest: str) -> None:
-        """Leave a model; its requests end CANCELLED. The last one ends the connection."""
+        """See `hub.Requesting`. Leaving the last model ends the connection."""
         stream = self._streams.pop(digest, None)
         if stream is None:
             return
         del self._by_number[stream.number]
-        for asked in list(stream.asked.values()):
-            self._drop(stream, asked, Outcome.CANCELLED)
+        if self._requests is not None:
+            self._requests.drop_stream(stream.number, Outcome.CANCELLED)
         if self._connection is not None and self.ready:
             self._connection.send(wire.pack(Kind.LEAVE, stream=stream.number))
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def ask(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
-        """Ask for spans of chunks, one after the other; False: the model isn't joined here."""
+    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
+        """See `hub.Requesting`."""
         stream = self._streams.get(digest)
-        if stream is None or not stream.joined or self._connection is None:
+        if stream is None or not stream.joined or self._requests is None:
             return False
-        if request in stream.asked:
-            raise LocalProtocolError(f"request {request} is under way already")
-        asked = stream.asked[request] = Asked(request, digest, stream.port, spans, turn)
-        if len(self._connection.expected) < self._hub.limits.requests:
-            self._next_span(stream, asked)
-        else:
-            self._end(stream, asked, Outcome.BUSY)
+        self._requests.start(stream.number, stream.port, request, spans, turn)
         return True
 
     def cancel(self, digest: str, request: int) -> bool:
-        """Take a request back; it ends CANCELLED at once. False: not (any more) asked here."""
+        """See `hub.Requesting`; the request ends CANCELLED at once."""
         stream = self._streams.get(digest)
-        asked = stream.asked.get(request) if stream is not None else None
-        if stream is None or asked is None:
+        if stream is None or self._requests is None:
             return False
-        self._drop(stream, asked, Outcome.CANCELLED)
-        return True
+        return self._requests.cancel(stream.number, request)
 
-    def peer_have(self, digest: str) -> int:
-        """What the node said it has, on this connection."""
+    def peer_have(self, digest: str) -> RunSet:
+        """See `hub.Session`."""
         stream = self._streams.get(digest)
         return stream.have if stream is not None else 0
 
-    def tell(self, digest: str, runs: int) -> bool:
-        """Say HAVE; False if this connection isn't the one for it."""
+    def send_have(self, digest: str, runs: RunSet) -> bool:
+        """See `hub.Session`."""
         stream = self._streams.get(digest)
         if stream is None or not self.ready or self._connection is None:
             return False
         count = stream.port.layout.run_count
-        self._connection.send(wire.have(stream.number, runs, count, self._hub.uploads.load))
+        self._connection.send(wire.have(stream.number, runs, count, self._hub.load()))
         return True
 
-    def tick(self, now: float) -> None:
-        """Deadlines: of the handshake, of joining, and of requests that next to nothing comes for."""
-        connection = self._connection
-        if not self.ready or connection is None:
+    def check_deadlines(self, now: float) -> None:
+        """See `hub.Session`: deadlines of the handshake, of joining and of requests."""
+        connection, requests = self._connection, self._requests
+        if not self.ready or connection is None or requests is None:
             if now > self._deadline:
                 self.close(Outcome.LOST, "the handshake took too long")
             return
-        silent_s = self._hub.silent_s
         for stream in list(self._streams.values()):
             if not stream.joined and now - stream.since > self._hub.limits.handshake_s:
                 self._not_served(stream)
-            for asked in list(stream.asked.values()):
-                quiet_since = max(asked.since, connection.heard_data_at)
-                if now - quiet_since > silent_s:
-                    self._drop(stream, asked, Outcome.STALLED)
-        if self._drips.look(connection, now):
+        requests.end_stalled(now)
+        if self._trickle.is_trickle(connection, now):
             self.close(Outcome.STALLED, "stalled: next to nothing comes")
 
     def close(self, outcome: Outcome, text: str) -> None:
-        """End it, in whatever state."""
+        """See `hub.Session`; in any state."""
         if self._connection is not None:
             self._connection.close(outcome, text)
         else:
-            self.closed(outcome, text)
+            self.on_closed(outcome, text)
 
     def _on_connected(self, sock: socket.socket) -> None:
         hub = self._hub
@@ -187,7 +156,7 @@ class Requester:
             self._on_open(Plain(sock))
             return
         channel = Secure(sock, hub.tls.now.client, server_side=False)
-        self._dialer = Opening(
+        self._dialer = TlsHandshake(
             hub.loop, channel, hub.limits.handshake_s, self._on_open,
             lambda text: self.close(Outcome.LOST, text),
         )  # fmt: skip
@@ -196,39 +165,40 @@ class Requester:
         hub = self._hub
         self._connection = connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.REQUESTER_GREETS, disarm=hub.pump.remove,
+            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.remove,
         )  # fmt: skip
         connection.owner = self
-        hub.pump.add(connection)
+        self._requests = Requests(hub, connection, self._on_mismatch)
+        hub.receiver.add(connection)
 
     # -- frames ----------------------------------------------------------------------------------
 
     def handle(self, frame: Frame) -> None:
-        """One control frame (see `connection.Owner`)."""
+        """See `connection.Owner`."""
         self._handlers[frame.kind](frame)
 
     def _on_challenge(self, frame: Frame) -> None:
         connection = self._connection
-        if self._said is not None or connection is None:
+        if self._sent is not None or connection is None:
             raise RemoteProtocolError("a second CHALLENGE")
         challenge = wire.parse_greeting(frame, Challenge)
         said = hello(
             self._hub.secret, challenge,
             nonce=secrets.token_bytes(NONCE_BYTES), node=self._hub.node, role="peer",
         )  # fmt: skip
-        self._said = challenge, said
+        self._sent = challenge, said
         connection.send(wire.greeting(Kind.HELLO, said))
 
     def _on_welcome(self, frame: Frame) -> None:
         connection = self._connection
-        if self._said is None or self.ready or connection is None:
+        if self._sent is None or self.ready or connection is None:
             raise RemoteProtocolError("WELCOME out of order")
         welcome = wire.parse_greeting(frame, Welcome)
         member = connection.channel.member
         if welcome.node != self.node or (member is not None and not member.owns(self.node)):
             self.close(Outcome.LOST, "another node answers at its address")
             return
-        confirm(self._hub.secret, *self._said, welcome)
+        confirm(self._hub.secret, *self._sent, welcome)
         self.ready = True
         connection.accepts = wire.REQUESTER_HEARS
         for digest, stream in list(self._streams.items()):
@@ -261,8 +231,8 @@ class Requester:
     def _not_served(self, stream: _Stream) -> None:
         was_joined, stream.joined = stream.joined, False
         digest = stream.port.layout.digest
-        for asked in list(stream.asked.values()):
-            self._drop(stream, asked, Outcome.REFUSED)
+        if self._requests is not None:
+            self._requests.drop_stream(stream.number, Outcome.REFUSED)
         self._streams.pop(digest, None)
         self._by_number.pop(stream.number, None)
         if was_joined:
@@ -281,22 +251,15 @@ class Requester:
         stream.port.peer_has(self.node, runs, frame.a)
 
     def _on_busy(self, frame: Frame) -> None:
-        self._answered(frame, Outcome.BUSY)
+        self._on_answer(frame, Outcome.BUSY)
 
     def _on_refused(self, frame: Frame) -> None:
         _log.debug("peer %s refused: %s", format_node(self.node), wire.reason_text(frame))
-        self._answered(frame, Outcome.REFUSED)
+        self._on_answer(frame, Outcome.REFUSED)
 
-    def _answered(self, frame: Frame, outcome: Outcome) -> None:
-        connection = self._connection
-        incoming = connection.expected.pop(frame.a, None) if connection is not None else None
-        if incoming is None or incoming.stream != frame.stream:
-            raise RemoteProtocolError(f"{outcome.name} for a request that isn't")
-        incoming.began = time.monotonic()
-        stream = self._by_number.get(frame.stream)
-        for asked in list(stream.asked.values()) if stream is not None else ():
-            if stream is not None and asked.number == frame.a:
-                self._end(stream, asked, outcome)
+    def _on_answer(self, frame: Frame, outcome: Outcome) -> None:
+        assert self._requests is not None
+        self._requests.on_answer(frame, outcome)
 
     def _on_ping(self, frame: Frame) -> None:
         if not frame.flags & wire.FLAG and self._connection is not None:
@@ -310,91 +273,38 @@ class Requester:
         stream = self._by_number.get(frame.stream)
         if stream is None and frame.stream >= self._next_stream:
             raise RemoteProtocolError("a frame on a stream that was never joined")
-        return stream  # None: we have left it, and the peer didn't know yet
-
-    # -- requests --------------------------------------------------------------------------------
-
-    def _next_span(self, stream: _Stream, asked: Asked) -> None:
-        connection = self._connection
-        assert connection is not None
-        span = asked.spans.popleft()
-        number, self._next_number = self._next_number, (self._next_number + 1) & 0xFFFFFFFF
-        asked.left = len(span)
-        asked.number = number
-        asked.since = time.monotonic()
-
-        def on_chunk(outcome: Outcome, nbytes: int) -> None:  # on a worker thread
-            self._hub.inbox.post(self._chunk_ended, asked, outcome, nbytes)
-
-        layout = asked.port.layout
-        asked.incoming = connection.expected[number] = Incoming(
-            stream.number, span, layout, asked.port.store, on_chunk
-        )
-        connection.send(wire.request(stream.number, number, span.start, len(span), asked.turn))
-
-    def _chunk_ended(self, asked: Asked, outcome: Outcome, nbytes: int) -> None:
-        stream = self._streams.get(asked.digest)
-        if asked.ended or stream is None:
-            return
-        asked.nbytes += nbytes
-        asked.left -= 1
-        if outcome is Outcome.MISMATCH:
-            self._hub.totals.mismatches += 1
-            self._end(stream, asked, outcome)
-            self._hub.ban(self.node)
-            self.close(Outcome.LOST, "sent bytes that don't match the manifest")
-        elif outcome is not Outcome.DONE:
-            self._drop(stream, asked, outcome)
-        elif asked.left == 0 and asked.spans:
-            self._next_span(stream, asked)
-        elif asked.left == 0:
-            self._hub.took(time.monotonic() - asked.since)
-            self._end(stream, asked, Outcome.DONE)
-
-    def _drop(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:
-        """End a request whose DATA may still come, or be on its way."""
-        connection = self._connection
-        if asked.incoming is not None:
-            asked.incoming.dropped = True
-        if connection is not None and asked.number in connection.expected:
-            connection.send(wire.pack(Kind.CANCEL, stream=stream.number, a=asked.number))
-        self._end(stream, asked, outcome)
-
-    def _end(self, stream: _Stream, asked: Asked, outcome: Outcome) -> None:
-        asked.ended = True
-        del stream.asked[asked.request]
-        began = asked.incoming.began if asked.incoming is not None else 0.0
-        waited_s = began - asked.since if began else 0.0
-        self._hub.inbox.post(
-            asked.port.request_ended, asked.request, outcome, asked.nbytes, waited_s
-        )
+        return stream  # None: we left it, and the frame was sent before the server knew
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def wronged(self, error: P2PCacheError) -> None:
-        """The peer broke a rule (see `connection.Owner`)."""
+    def _on_mismatch(self) -> None:
+        self._hub.ban(self.node)
+        self.close(Outcome.LOST, "sent bytes that don't match the manifest")
+
+    def on_violation(self, error: P2PCacheError) -> None:
+        """See `connection.Owner`."""
         if self._connection is not None:
-            self._hub.wronged(self.node if self.ready else -1, str(error))
+            self._hub.on_violation(self.node if self.ready else -1, str(error))
             self._connection.close(Outcome.LOST, str(error))
 
-    def closed(self, outcome: Outcome, text: str) -> None:
-        """The connection is gone, or never stood (see `connection.Owner`)."""
+    def on_closed(self, outcome: Outcome, text: str) -> None:
+        """See `connection.Owner`; also called when the connection never stood."""
         if self._over:
             return
         self._over = True
         _log.info("connection to peer %s ended: %s", format_node(self.node), text)
         self._dialer.cancel()
         if self._connection is not None:
-            self._hub.folded(self._connection)
-        if self._hub.requesters.get(self.node) is self:
-            del self._hub.requesters[self.node]
+            self._hub.keep_counts(self._connection)
+        if self._hub.requesting.get(self.node) is self:
+            del self._hub.requesting[self.node]
         streams, self._streams, self._by_number = self._streams, {}, {}
         for digest, stream in streams.items():
-            for asked in list(stream.asked.values()):
-                self._end(stream, asked, outcome)
-            told = stream.port.peer_left if stream.joined else stream.port.dial_failed
-            self._hub.inbox.post(told, self.node)
-            # What we said here last may be lost; say all of it on the other connection.
+            if self._requests is not None:
+                self._requests.end_stream(stream.number, outcome)
+            end = stream.port.peer_left if stream.joined else stream.port.dial_failed
+            self._hub.inbox.post(end, self.node)
+            # Our last HAVE here may be lost: repeat all of them on the other connection.
             serving = self._hub.serving.get(self.node)
             if serving is not None and stream.port.have_runs():
-                serving.tell(digest, stream.port.have_runs())
+                serving.send_have(digest, stream.port.have_runs())

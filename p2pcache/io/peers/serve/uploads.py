@@ -47,18 +47,18 @@ class Upload:
         on_room: Callable[["Upload"], None],
         pace_s: Callable[[], float],
     ) -> None:
-        """What to send where.
+        """Nothing is sent yet.
 
         Args:
             connection: the requester's.
             stream: its number for the model.
             number: its number for the request.
-            chunks: in the order to send.
-            store: where they lie.
-            on_ended: told once on the loop's thread; the text says why something is left unsent,
-                "" if nothing is.
-            on_room: told on the loop's thread when it was answered BUSY and there is room now.
-            pace_s: how quickly new runs appear in its swarm, as `SwarmPort.pace_s`.
+            chunks: to send, in order.
+            store: has the chunks.
+            on_ended: called once on the loop's thread; the text says why chunks are left unsent,
+                "" if none are.
+            on_room: called on the loop's thread when the request was answered BUSY and a slot is free.
+            pace_s: as `SwarmPort.pace_s`.
         """
         self.connection = connection
         self.stream = stream
@@ -80,10 +80,10 @@ class Uploads:
         Args:
             settings: slots, queue, cap per peer.
             inbox: the way to the loop.
-            up: the rate of what is sent.
+            up: rate of sent bytes.
         """
         self._queue: UploadQueue[Upload] = UploadQueue(settings)
-        # As many as the queue starts at once: a slow peer's upload must not hold the thread of another.
+        # One for each upload that the queue may start: a slow peer's upload must not hold another's thread.
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
@@ -96,13 +96,13 @@ class Uploads:
         return self._queue.load
 
     def limit(self, slots: int) -> None:
-        """Send so many at once at most, and no more than the settings say."""
+        """Limit the uploads at once to `slots`, and to the settings."""
         self._queue.limit_slots(slots)
         self._start()
-        self._call()
+        self._offer_room()
 
     def offer(self, upload: Upload, turn: Priority = Priority.USUAL) -> bool:
-        """Admit a request, to be served in its turn; False: answer BUSY. See `UploadQueue.offer`."""
+        """Admit a request to the queue; False: answer BUSY. See `UploadQueue.offer`."""
         self._queue.mark_slow_receivers(time.monotonic())
         if not self._queue.offer(upload.connection.serial, upload, turn):
             return False
@@ -111,13 +111,13 @@ class Uploads:
         return True
 
     def cancel(self, upload: Upload) -> None:
-        """Stop it at the next frame boundary; it still ends."""
+        """Stop an upload at the next frame boundary; it still ends."""
         upload.cancelled = True
         if self._queue.cancel_waiting(upload.connection.serial, upload):
             self._over(upload, "cancelled")
 
-    def leave(self, connection: Connection) -> None:
-        """A connection is gone: forget what waited. What is active ends by itself."""
+    def on_connection_closed(self, connection: Connection) -> None:
+        """End the waiting uploads of a connection. Its active ones end by themselves."""
         for upload in self._queue.on_peer_gone(connection.serial):
             self._over(upload, "the connection is gone")
 
@@ -136,7 +136,7 @@ class Uploads:
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
         self._queue.mark_slow_receivers(time.monotonic())
 
-    def _ended(self, upload: Upload, left: str, took_s: float) -> None:
+    def _on_ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
         pace_s = upload.pace_s()
@@ -144,11 +144,11 @@ class Uploads:
         self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
-            connection.flush()  # what was queued while the thread held the write side
+            connection.flush()  # frames that were queued while the thread held the write side
         self._start()
-        self._call()
+        self._offer_room()
 
-    def _call(self) -> None:
+    def _offer_room(self) -> None:
         for refused in self._queue.recall():
             refused.on_room(refused)
 
@@ -174,7 +174,7 @@ class Uploads:
                 self._inbox.post(connection.close, Outcome.LOST, str(error))
             finally:
                 connection.release()
-        self._inbox.post(self._ended, upload, left, time.monotonic() - began)
+        self._inbox.post(self._on_ended, upload, left, time.monotonic() - began)
 
     def _send_all(self, upload: Upload) -> str:
         connection = upload.connection
@@ -186,12 +186,12 @@ class Uploads:
                 source = upload.store.source(chunk)
                 os.pread(
                     source.fd, 1, source.offset
-                )  # once its header is out only the connection's end says no
+                )  # after the header a refusal would cost the connection
             except P2PCacheError as error:
                 _log.info("chunk %d can't be served: %s", chunk, error)
                 return "not here any more"
             except OSError as error:
-                _give_up(upload, chunk, error)
+                _doubt(upload, chunk, error)
                 return "it can't be read here"
             try:
                 self._send(
@@ -199,7 +199,7 @@ class Uploads:
                 )  # fmt: skip
             except OSError as error:
                 if error.errno in OF_DISKS:
-                    _give_up(upload, chunk, error)
+                    _doubt(upload, chunk, error)
                 raise
         connection.drain()
         return ""
@@ -226,7 +226,7 @@ class Uploads:
             self._up.take(moved)
 
 
-def _give_up(upload: Upload, chunk: int, error: OSError) -> None:
+def _doubt(upload: Upload, chunk: int, error: OSError) -> None:
     if upload.store.unreadable(chunk):
         _log.warning(
             "the cache's disk failed to read chunk %d: %s; what its file holds isn't served before it is proved "

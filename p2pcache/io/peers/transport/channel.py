@@ -1,7 +1,7 @@
-"""What lies between a connection and its socket: nothing (`Plain`), or TLS (`secure.Secure`).
+"""Channels between a connection and its socket: plain TCP (`Plain`) or TLS (`secure.Secure`).
 
-Both move bytes without blocking; what can't be done now raises BlockingIOError, and the socket's
-readiness tells when to ask again. One thread at a time receives, and one at a time sends.
+Both move bytes without blocking. A call that can't go on raises BlockingIOError; it is repeated when the
+socket is ready. One thread at a time receives, and one at a time sends.
 """
 
 import os
@@ -22,11 +22,11 @@ class Channel(Protocol):
 
     @property
     def member(self) -> Member | None:
-        """Who is proved to be at the other end; None: only the handshake will tell."""
+        """The member that its certificate proves; None without TLS: the handshake will name it."""
 
     @property
     def hidden(self) -> int:
-        """Bytes of payload at most that left the kernel and can't be handed on yet."""
+        """Upper bound of received bytes that left the kernel and can't be handed on yet."""
 
     @property
     def short_is_empty(self) -> bool:
@@ -45,20 +45,20 @@ class Channel(Protocol):
         ...
 
     def send(self, data: Bytes, *, more: bool = False) -> int:
-        """Take some of `data`, and return how much. `more`: it may wait for what follows."""
+        """Take some of `data`, and return how much. `more`: more data follows, so it may be delayed."""
         ...
 
     def send_file(self, fd: int, at: int, count: int) -> int:
-        """Take up to `count` bytes of a file from offset `at`; 0: the file ends there."""
+        """Take up to `count` bytes of a file from offset `at`, and return how many; 0: the file ends there."""
         ...
 
     def flush(self) -> bool:
-        """Whether all that was taken is with the kernel now; False: ask again when writable."""
+        """Whether the kernel has all bytes that were taken; False: flush again when writable."""
         ...
 
 
 class Plain:
-    """TCP as it is."""
+    """Plain TCP."""
 
     member = None
     hidden = 0

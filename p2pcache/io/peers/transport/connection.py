@@ -1,9 +1,9 @@
-"""One TCP connection between two nodes: who may read, who may write, and how it ends.
+"""One TCP connection between two nodes: its locks, its outbox, and its end.
 
-Thread rules: `reading` and `writing` are held by whoever is at that side of the socket. Control
-frames are appended by the loop's thread only and leave between DATA frames, written by the loop
-or by the upload thread that holds `writing` at that moment. The socket is closed by the last one
-who holds the connection, so that no thread ever meets a reused descriptor.
+Thread rules: a thread holds `reading` while it receives and `writing` while it sends. Only the loop's
+thread appends control frames. They leave between DATA frames, written by the loop or by the upload
+thread that holds `writing`. The last holder of the connection closes the socket, so that no thread
+ever uses a reused descriptor.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError
-from p2pcache.io.peers.protocol.limits import FrameRate, PeerLimits
+from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import HEADER_BYTES, Frame, Kind, reason
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.peers.transport.channel import Channel
-from p2pcache.io.peers.transport.incoming_chunk import Incoming, Reception
+from p2pcache.io.peers.transport.incoming_chunk import ExpectedChunks, IncomingChunk
 from p2pcache.io.peers.transport.workers import Inbox
 
 
@@ -31,41 +32,47 @@ class Owner(Protocol):
     """The loop-side logic of a connection."""
 
     def handle(self, frame: Frame) -> None:
-        """A control frame. Raises RemoteProtocolError or NotAllowed to have it dropped."""
+        """Handle a control frame.
 
-    def wronged(self, error: P2PCacheError) -> None:
-        """The peer broke a rule: close, and remember who it was."""
+        Raises:
+            RemoteProtocolError, NotAllowed: the connection is to be dropped.
+        """
 
-    def closed(self, outcome: Outcome, text: str) -> None:
-        """The connection is gone; told once."""
+    def on_violation(self, error: P2PCacheError) -> None:
+        """The peer broke a rule: close, and count it against the peer."""
+
+    def on_closed(self, outcome: Outcome, text: str) -> None:
+        """The connection is gone; called once."""
 
 
-class Reading:
-    """Parse state of a connection's incoming side; touched only while `reading` is held."""
+class ParseState:
+    """Parse state of a connection's incoming side; used only while `reading` is held."""
 
-    __slots__ = ("body", "data", "frame", "frames", "head", "rate")
+    __slots__ = ("body", "data", "frame", "frame_rate", "frames", "head")
 
     def __init__(self, limits: PeerLimits) -> None:
         self.head = bytearray()  # of a header not yet whole
-        self.frame: tuple[int, int, int, int, int, int] | None = None  # whose payload is in `body`
+        self.frame: tuple[int, int, int, int, int, int] | None = (
+            None  # header; its payload is in `body`
+        )
         self.body = bytearray()
-        self.data: Reception | None = None  # DATA whose payload comes now
+        self.data: IncomingChunk | None = None  # DATA whose payload comes now
         self.frames: list[Frame] = []  # whole control frames for the loop
-        self.rate = FrameRate(limits.frames_per_s, limits.frames_burst)
+        self.frame_rate = RateCounter(Rate(limits.frames_per_s, limits.frames_burst))
 
     @property
     def want(self) -> int:
-        """How much to read at once: DATA up to the next header, so that slices start with chunks."""
+        """Bytes to read at once: DATA up to the next header, so that slices begin with chunks."""
         return self.data.remaining + HEADER_BYTES if self.data is not None else 64 << 10
 
 
 _serials = itertools.count(1)
 
-FAR_S = 0.0005  # what a receive buffer holds at first, 128 KiB or so, is 2 Gbit/s then
+FAR_S = 0.0005  # round trip from which a fresh receive buffer (128 KiB) holds less than 2 Gbit/s
 
 
 class Connection:
-    """A channel with its outbox, its parse state and its life."""
+    """A channel with an outbox and a parse state."""
 
     def __init__(
         self,
@@ -85,7 +92,7 @@ class Connection:
             inbox: the way to that loop.
             limits: what the peer may do.
             accepts: frame types acceptable at first.
-            disarm: takes the connection out of the pump; called once, under `gate`.
+            disarm: ends receiving on the connection; called once, under `gate`.
         """
         sock = channel.sock
         sock.settimeout(0.0)
@@ -99,15 +106,15 @@ class Connection:
         self.accepts = accepts
         self.owner: Owner | None = None
         self.open = True
-        self.uploading = False  # an upload thread waits for this peer; its own deadline counts
+        self.uploading = False  # an upload thread sends to this peer, with a deadline of its own
         self.paused = False  # not read for a while because of our download cap
-        self.expected: dict[int, Incoming] = {}  # REQUESTs of ours whose DATA may still come
+        self.expected: dict[int, ExpectedChunks] = {}  # REQUESTs of ours whose DATA may still come
         self.reading = threading.Lock()
         self.writing = threading.Lock()
-        self.gate = threading.Lock()  # arming the pump against closing
-        self.state = Reading(limits)
+        self.gate = threading.Lock()  # between arming for epoll and closing
+        self.state = ParseState(limits)
         self.lowat = 1  # SO_RCVLOWAT as set now
-        self._far: bool | None = None  # None: nobody has asked
+        self._far: bool | None = None  # None: not measured yet
         self.opened_at = self.heard_at = self.pinged_at = time.monotonic()
         self.heard_data_at = 0.0  # the last payload
         self.bytes_in = self.bytes_out = 0  # payload; each written by one thread at a time
@@ -116,7 +123,9 @@ class Connection:
         self._disarm = disarm
         self._holds = 1
         self._outbox: deque[bytes] = deque()
-        self._rest = memoryview(b"")  # of control bytes half sent; belongs to who holds `writing`
+        self._rest = memoryview(
+            b""
+        )  # of control bytes half sent; belongs to the holder of `writing`
         self._queued = self._sent = 0  # bytes ever; each written by one thread at a time
         self._armed_writer = False
 
@@ -164,7 +173,7 @@ class Connection:
             self.sock.shutdown(socket.SHUT_RDWR)
         self.release()
         if self.owner is not None:
-            self.owner.closed(outcome, text)
+            self.owner.on_closed(outcome, text)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits, unless an upload thread is at it (loop's thread)."""
+        """Write waiting frames, unless an upload thread holds `writing` (loop's thread)."""
         if not self.open or not self.writing.acquire(blocking=False):
             return
         try:
@@ -196,12 +205,12 @@ class Connection:
 
     @property
     def rtt_s(self) -> float:
-        """The least that a round trip has taken lately, as the kernel saw it; 0: not known."""
+        """Least recent round-trip time as the kernel measured it, in seconds; 0: not known."""
         return tcp_info.min_rtt_s(self.sock)
 
     @property
     def far(self) -> bool:
-        """Whether a round trip is so long that the kernel's buffers must grow for it; looked at once."""
+        """Whether the round trip is long enough that the kernel must grow its buffers; measured once."""
         if self._far is None:
             self._far = self.rtt_s >= FAR_S
         return self._far
@@ -212,7 +221,7 @@ class Connection:
         return self._queued != self._sent
 
     def drain(self) -> None:
-        """Write all that waits, blocking (upload threads, holding `writing`).
+        """Write all waiting frames, blocking (upload threads, holding `writing`).
 
         Raises:
             TimeoutError: no progress for `stall_s`.
@@ -235,8 +244,8 @@ class Connection:
     def wait_sent(self) -> None:
         """Block until next to nothing waits in the send buffer (upload threads, without `writing`).
 
-        A run of 256 KiB lies there as soon as it is written: a crowded node looked idle, nobody heard BUSY,
-        and other uplinks stood half empty (24 real nodes: 0.855 of the bound).
+        `sendfile` returns when the bytes lie in the buffer. Ended then, an upload would free its slot too
+        early: a crowded node would look idle, and never answer BUSY (docs/design/05-data-plane.md).
 
         Raises:
             TimeoutError: nothing left it for `stall_s`.

@@ -41,7 +41,7 @@ class Dialer:
         except RemoteProtocolError as error:
             loop.call_soon(self._fail, str(error))
             return
-        # A number needs no resolver, and no thread. What no resolver can even be asked for is a ValueError.
+        # A numeric address needs no resolver and no thread. A text that no resolver takes is a ValueError.
         with contextlib.suppress(OSError, ValueError):
             flags = socket.AI_NUMERICHOST
             numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)

@@ -1,4 +1,4 @@
-"""A chunk on its way in: received by one thread, hashed and written by another, then proved."""
+"""Incoming chunks: received by one thread, hashed and written by another, then proved."""
 
 import logging
 import threading
@@ -13,15 +13,15 @@ from p2pcache.io.peers.protocol.ports import ChunkStore, ChunkWriter
 from p2pcache.io.peers.transport.workers import Slice, Workers
 
 INLINE_BYTES = 64 << 10  # below this, handing bytes to another thread costs more than storing them
-# A whole chunk that is no larger is stored where it was received: 2.0 CPU-s per GB of both ends instead of
-# 2.3, at 0.91 GB/s instead of 0.86.
+# A whole chunk up to this size is stored by the receiving thread: it costs less CPU and is quicker
+# (docs/lab/0017-hash-beside-the-receiver.md).
 INLINE_CHUNK_BYTES = 256 << 10
 
 _log = logging.getLogger(__name__)
 
 
-class Incoming:
-    """One REQUEST on the wire, as the receiving thread sees it."""
+class ExpectedChunks:
+    """The chunks that a REQUEST on the wire will bring, as the receiving thread sees it."""
 
     __slots__ = ("began", "dropped", "end", "layout", "next", "on_chunk", "store", "stream")
 
@@ -37,10 +37,10 @@ class Incoming:
 
         Args:
             stream: the requester's number for the model on this connection.
-            chunks: what was asked for.
+            chunks: the requested chunks.
             layout: of the model.
-            store: where the chunks go.
-            on_chunk: told on a worker thread how each chunk ended, and its bytes.
+            store: takes the chunks.
+            on_chunk: called on a worker thread with how each chunk ended, and its bytes.
         """
         self.stream = stream
         self.next = chunks.start
@@ -48,16 +48,16 @@ class Incoming:
         self.layout = layout
         self.store = store
         self.on_chunk = on_chunk
-        self.began = 0.0  # when the first answer came; of the monotonic clock
-        self.dropped = False  # cancelled: what still comes is read and forgotten
+        self.began = 0.0  # when the answer began, monotonic seconds
+        self.dropped = False  # cancelled: DATA that still comes is read and discarded
 
 
-class Reception:
+class IncomingChunk:
     """One DATA frame being received.
 
-    The receiving thread only receives, unless it is very little: hashing and writing are for other
-    threads, one at a time and in the order of the stream, so that a single connection uses two cores,
-    and the next chunk is on its way meanwhile. Whoever finishes last, proves.
+    The receiving thread only receives, unless there is very little to store. Another thread hashes and
+    writes, one at a time and in stream order. So a single connection uses two cores, and the next chunk
+    is on its way meanwhile. The thread that finishes last proves the chunk.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Reception:
         "_writer", "_writers", "remaining",
     )  # fmt: skip
 
-    def __init__(self, incoming: Incoming, chunk: int, length: int, writers: Workers) -> None:
+    def __init__(self, incoming: ExpectedChunks, chunk: int, length: int, writers: Workers) -> None:
         self.remaining = length
         self._incoming = incoming
         self._length = length
@@ -74,7 +74,7 @@ class Reception:
         self._offset = 0
         self._parts: deque[tuple[int, memoryview, Slice]] = deque()  # received, not yet stored
         self._lock = threading.Lock()
-        self._working = False  # a writing thread is at the parts, or about to be
+        self._working = False  # a writing thread works at the parts, or is about to
         self._shares = 1  # the receiving thread's own, and one while `_working`
         self._verdict = Outcome.DONE
         self._writer: ChunkWriter | None = None
@@ -139,7 +139,7 @@ class Reception:
             if self._verdict is Outcome.DONE:
                 writer.update(part)
                 writer.put(offset, part)
-            else:  # let go of the chunk now: what is left of the payload may take long
+            else:  # release the chunk now: the rest of the payload may take long
                 self._writer = None
                 writer.abort()
         except (P2PCacheError, OSError) as error:

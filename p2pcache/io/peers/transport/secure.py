@@ -2,7 +2,7 @@
 
 An OpenSSL connection may not be used by two threads at once. So it works on memory only
 (`ssl.MemoryBIO`), under a lock that is held while bytes are en- or decrypted and never while the
-socket is asked: a sender that waits for the network doesn't keep the receiver from its work.
+socket is used: a sender that waits for the network doesn't block the receiver.
 """
 
 import os
@@ -20,8 +20,8 @@ RECORD_BYTES = 16384 + 256 + 5  # RFC 8446: plaintext, what encryption may add, 
 READ_BYTES = 256 << 10  # ciphertext taken from the kernel at once
 BATCH_BYTES = 128 << 10  # encrypted at once; OpenSSL keeps a buffer of that size per connection
 
-# Ciphertext on its way in, plaintext of files on its way out; one for each thread that can be at it: 12
-# that upload and 4 that receive.
+# Ciphertext on its way in, plaintext of files on its way out: one buffer for each of 12 upload threads and 4
+# receiving ones.
 _scratch = SlicePool(16, READ_BYTES)
 
 
@@ -33,16 +33,14 @@ class Secure:
     """
 
     hidden = RECORD_BYTES
-    short_is_empty = False  # records are shorter than what they carry is long
+    short_is_empty = False  # the payload of records is shorter than their ciphertext
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
         """Take over a connected non-blocking socket; nothing is sent yet."""
         self.sock = sock
-        self.member: Member | None = None  # set by who checked the certificate
-        self.spoke = False  # the other side has sent anything
-        self.knocked = (
-            False  # ... or it went without a word: it only looked whether the port is open
-        )
+        self.member: Member | None = None  # set once the certificate is checked
+        self.spoke = False  # the other side has sent something
+        self.port_scan = False  # the other side hung up without a byte
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
         self._lock = threading.Lock()  # over `_tls`, `_in` and `_out`
@@ -51,7 +49,7 @@ class Secure:
     # -- the handshake ---------------------------------------------------------------------------
 
     def shake(self) -> bool:
-        """One step with what has come; True when it is over (then `flush` until all is sent).
+        """One step with the bytes that have come; True when it is over (then `flush` until all is sent).
 
         Raises:
             OSError: it failed; an alert for the other side may wait for `flush`.
@@ -65,7 +63,7 @@ class Secure:
         except BlockingIOError:
             pass
         except ConnectionResetError:
-            self.knocked = not self.spoke
+            self.port_scan = not self.spoke
             raise
         try:
             self._tls.do_handshake()
@@ -74,7 +72,7 @@ class Secure:
         return True
 
     def certificate(self) -> dict[str, Any] | None:
-        """What the other side showed, verified (after the handshake)."""
+        """The verified certificate of the other side (after the handshake)."""
         return self._tls.getpeercert()
 
     # -- the channel -----------------------------------------------------------------------------

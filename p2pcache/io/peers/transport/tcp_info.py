@@ -1,4 +1,4 @@
-"""What Linux knows of a TCP connection: round trip, rate, and what still waits to be sent."""
+"""Facts of a TCP connection from Linux: round trip, rate, bytes that wait in its buffers."""
 
 import fcntl
 import math
@@ -16,13 +16,14 @@ _NO_RTT = 0xFFFFFFFF
 _SIOCOUTQNSD = 0x894B  # of <linux/sockios.h>: bytes that were written and not sent
 _TCP_NOTSENT_LOWAT = 25  # of <linux/tcp.h>: `socket` has it from Python 3.12 on
 
-LITTLE_BYTES = 16 << 10  # a few packets: they leave while the next run is looked for
-# ... or what leaves meanwhile on a faster way, where a sleep would leave a gap.
+# An upload counts as sent when no more than this waits: a few packets, or `_LITTLE_S` worth on a fast link, where
+# waiting for less would leave a gap before the next upload.
+LITTLE_BYTES = 16 << 10
 _LITTLE_S = 0.01
 
 
 def min_rtt_s(sock: socket.socket) -> float:
-    """The least that a round trip has taken lately, in seconds; 0: not known."""
+    """The least recent round-trip time, in seconds; 0: not known."""
     info = _info(sock)
     (least_us,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
     return least_us * 1e-6 if least_us != _NO_RTT else 0.0
@@ -36,18 +37,18 @@ def quiet_s(sock: socket.socket) -> float:
 
 
 def rate(sock: socket.socket) -> int:
-    """At which bytes reached the peer lately, per second; 0: not known."""
+    """The recent delivery rate, in bytes per second; 0: not known."""
     (found,) = struct.unpack_from("=Q", _info(sock), _RATE_AT)
     return int(found)
 
 
 def unread(fd: int) -> int:
-    """Bytes that came and wait for us."""
+    """Bytes that came and wait for us to read them."""
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
 def unsent(sock: socket.socket) -> int:
-    """Bytes that wait in the send buffer; what is under way isn't among them.
+    """Bytes that wait in the send buffer, without those on the wire.
 
     Raises:
         OSError: the socket is closed.
@@ -65,7 +66,7 @@ def wait_sent(sock: socket.socket, stall_s: float) -> None:
     left = unsent(sock)
     if left <= LITTLE_BYTES or left <= (little := max(LITTLE_BYTES, int(rate(sock) * _LITTLE_S))):
         return
-    # Writable shall mean: so little is left.
+    # The socket is writable when no more than this is left.
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, little)
     try:
         poll = select.poll()
@@ -82,7 +83,7 @@ def wait_sent(sock: socket.socket, stall_s: float) -> None:
 
 
 def _info(sock: socket.socket) -> bytes:
-    """`struct tcp_info`; zeros where an old kernel, or a closed socket, says nothing."""
+    """`struct tcp_info`; zeros from an old kernel or a closed socket."""
     try:
         found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:

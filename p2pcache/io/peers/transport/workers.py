@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-# Half of a usual chunk. Each slice costs the same wake-ups: 0.8 CPU-s per GB at the receiver where slices of
-# 1 MiB take 1.0; 4 MiB are no better.
+# Half of a usual chunk. Each slice costs the same wake-ups, so smaller ones cost more CPU; larger ones are no better
+# (docs/lab/0006-receive-threads.md).
 SLICE_BYTES = 2 << 20
-# Slices that wait for a hash and a write while their connections go on receiving; 2 are as quick as 8 on two
-# cores, the others are for disks that stutter.
+# Slices that wait to be hashed and written while their connections go on receiving. 2 are enough for two cores, the
+# others for disks that stutter.
 MAX_WAITING = 4
 
 _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """Calls that threads hand to the loop, one wake-up for as many as have gathered."""
+    """Calls that threads hand to the loop: one wake-up for all that have gathered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -36,14 +36,14 @@ class Inbox:
             self._woken = True
         try:
             self.loop.call_soon_threadsafe(self.drain)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
+        except RuntimeError:  # the loop is closed
             _log.debug("a call came after the loop had closed")
 
     def drain(self) -> None:
         """Make the calls that have gathered (loop's thread)."""
         with self._lock:
             self._woken = False
-        # Only what is there now: calls posted meanwhile get a wake-up of their own.
+        # Only the present ones: calls that are posted meanwhile get a wake-up of their own.
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
             try:
@@ -53,7 +53,7 @@ class Inbox:
 
 
 class Workers:
-    """A few threads for short jobs. Jobs must not raise; what they raise is logged."""
+    """A few threads for short jobs. Jobs must not raise; their errors are logged."""
 
     def __init__(self, count: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -69,7 +69,7 @@ class Workers:
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """Finish what was submitted, then end the threads (blocks)."""
+        """Finish the submitted jobs, then end the threads (blocks)."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -96,12 +96,12 @@ class Slice:
         self._holds = 1
 
     def hold(self) -> None:
-        """One more needs the bytes."""
+        """Add a holder."""
         with self._lock:
             self._holds += 1
 
     def release(self) -> None:
-        """One less; the last one gives the buffer back."""
+        """Remove a holder; the last one gives the buffer back."""
         with self._lock:
             self._holds -= 1
             free = self._holds == 0
@@ -111,19 +111,19 @@ class Slice:
 
     @property
     def shared(self) -> bool:
-        """Whether somebody besides the receiving thread holds it."""
+        """Whether anything besides the receiving thread holds it."""
         return self._holds > 1
 
 
 class SlicePool:
     """Reused receive buffers, the last used first (it is still in the cache).
 
-    Who takes one waits until one is free: so received bytes that nobody has written yet stay bounded,
-    and a peer that is quicker than our disk waits by TCP. Idle connections hold none.
+    `take` waits until one is free. So received bytes that aren't written yet stay bounded, and a peer
+    that is quicker than our disk is slowed down by TCP. Idle connections hold none.
     """
 
     def __init__(self, count: int, slice_bytes: int = SLICE_BYTES) -> None:
-        """Make at most `count`, and each when it's needed first."""
+        """Make at most `count`, each when it's needed."""
         self._slice_bytes = slice_bytes
         self._room = threading.Semaphore(count)
         self._free: deque[Slice] = deque()
@@ -139,6 +139,6 @@ class SlicePool:
             return Slice(self, self._slice_bytes)
 
     def give(self, used: Slice) -> None:
-        """Back from its last user."""
+        """Take a buffer back from its last holder."""
         self._free.append(used)
         self._room.release()

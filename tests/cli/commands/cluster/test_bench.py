@@ -44,7 +44,7 @@ def test_every_part_has_a_rate(tmp_path: Path, origin: str) -> None:
     assert [line.split()[0] for line in said.stdout.splitlines()] == list(figures)
 
 
-def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "no").write_text("a file")
     args = ["bench", "--cache-dir", str(tmp_path / "no" / "dir"), "--json"]
@@ -71,7 +71,7 @@ def test_storages_without_blobs(tmp_path: Path) -> None:
         bench.origin_speed("gopher://x")
 
 
-def test_the_tool_says_the_same(
+def test_the_load_test_measures_the_same_parts(
     tmp_path: Path, origin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "b.json"

@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_a_bare_node(run: Run, cache: Path) -> None:
+def test_a_node_without_cluster_has_warnings_only(run: Run, cache: Path) -> None:
     code, found = report(run, "--cache-dir", cache)
     assert code == 0
     assert found["agent"]["level"] == "warn"
@@ -50,7 +50,7 @@ def test_a_bare_node(run: Run, cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_for_people(run: Run, cache: Path) -> None:
+def test_doctor_prints_levels_and_advice(run: Run, cache: Path) -> None:
     lines = run("doctor", "--cache-dir", cache, "--origin", "file:///none/here").stdout.splitlines()
     assert lines[-1].startswith("1 failed, ")
     assert any(line.startswith("fail  origin ") for line in lines)
@@ -101,7 +101,7 @@ def test_a_key_that_others_may_read(run: Run, cache: Path, tmp_path: Path) -> No
     assert "chmod 600" in found["key"]["advice"]
 
 
-def test_nobody_answers(run: Run, cache: Path, tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_answer_is_a_finding(run: Run, cache: Path, tmp_path: Path) -> None:
     """A tracker that isn't there, one that is no tracker, and one that never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = f"127.0.0.1:{gone.getsockname()[1]}"
@@ -144,7 +144,7 @@ def test_a_password_in_a_url_is_not_shown(run: Run, cache: Path) -> None:
     assert "hunter2" not in result.output
 
 
-def test_someone_who_may_not_read_the_key_hears_who_may(
+def test_an_unreadable_key_says_who_may_read_it(
     run: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = write_key(tmp_path / "k")

@@ -1,5 +1,6 @@
-"""`stats`, `history` and the whole of `status`, from scripted answers and on a real terminal."""
+"""`stats`, from scripted answers and on a real terminal."""
 
+import contextlib
 import json
 import os
 import pty
@@ -9,95 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from unittest.mock import MagicMock
 
 import pytest
 
+from p2pcache.cli.commands.cluster import stats
+from tests.cli.commands.cluster.answers import PULL, STATUS
 from tests.cli.conftest import Run
-from tests.cli.fake_agent import HEX, FakeAgent
-
-PULL: dict[str, Any] = {
-    "ref": "team/llama:v3", "digest": HEX, "bytes_done": 60_000_000, "bytes_total": 80_000_000,
-    "rate": 20_000_000, "eta_s": 1.0, "peers": 5, "bytes_origin": 15_000_000,
-    "bytes_peers": 45_000_000, "started": 0, "clients": 3,
-}  # fmt: skip
-ROW: dict[str, Any] = {
-    "ended": time.time() - 60, "action": "pull", "ref": "team/llama:v2", "digest": HEX,
-    "bytes": 140_000_000_000, "seconds": 50.0, "rate": 2_800_000_000, "bytes_origin": 35_000_000_000,
-    "bytes_peers": 105_000_000_000, "bytes_local": 0, "code": 0, "message": "", "times": 1,
-}  # fmt: skip
-FAILED = ROW | {"code": 7, "message": "storage\x1b[31m doesn't answer", "times": 4, "rate": 0}
-PRUNED = ROW | {"action": "prune", "ref": "", "bytes_peers": 0, "bytes_origin": 0}
-STATUS: dict[str, Any] = {
-    "node": "00000000000000aa", "name": "gpu-01", "address": "10.0.0.1:7401", "rack": "r1\x07",
-    "site": "ams", "version": "0.1.0", "uptime_s": 7300.0, "ready": False,
-    "reasons": ["origin: no answer"], "warnings": ["the certificate ends in 3 days"],
-    "tracker": {"url": "http://t:7400", "connected": True, "error": ""},
-    "origin": {"url": "s3://models", "error": "no answer"},
-    "cache": {"dir": "/var/lib/p2pcache", "cached_bytes": 3 * 10**11, "free_bytes": 10**11},
-    "models": 4, "pulls": [PULL], "load": 2, "peers": 9,
-    "bytes": {"peer": 3_000_000, "origin": 1_000_000, "local": 0, "served": 7_000_000},
-}  # fmt: skip
+from tests.cli.fake_agent import FakeAgent
 
 
-@pytest.fixture
-def node(agent: FakeAgent) -> FakeAgent:
-    tracker = STATUS["tracker"] | {"last_heartbeat": time.time() - 2}
-    agent.document("GET /v1/status", STATUS | {"tracker": tracker})
-    agent.document("GET /v1/history", {"history": [FAILED, ROW, PRUNED]})
-    return agent
-
-
-def test_status_says_all_that_fits_a_screen(node: FakeAgent, run: Run) -> None:
-    lines = run("status", "--agent", node.address).stdout.splitlines()
-    text = "\n".join(lines)
-    assert lines[0].startswith("agent:    not ready, version 0.1.0, up 2h01m")
-    assert lines[1].strip() == "origin: no answer"
-    for part in (
-        "warning:  the certificate ends in 3 days", "gpu-01 00000000000000aa at 10.0.0.1:7401 (ams / r1?)",
-        "http://t:7400 (connected, heartbeat 2", "s3://models", "300 GB in 4 models, 100 GB free",
-        "3.00 MB from peers (75%), 1.00 MB from storage, 7.00 MB served", "1 running",
-    ):  # fmt: skip
-        assert part in text
-
-
-def test_status_of_the_release_before(agent: FakeAgent, run: Run) -> None:
-    agent.document("GET /v1/status", {"ready": True, "version": "0.0.9"})
-    done = run("status", "--agent", agent.address)
-    assert done.exit_code == 0, done.output
-    assert "0.0.9" in done.stdout
-
-
-def test_history_is_a_table(node: FakeAgent, run: Run) -> None:
-    lines = run("history", "--agent", node.address).stdout.splitlines()
-    assert lines[0].split() == ["WHEN", "ACTION", "REF", "SIZE", "TIME", "RATE", "PEERS", "RESULT"]
-    assert lines[1].endswith("exit 7 (4 times): storage?[31m doesn't answer")
-    assert lines[2].split()[2:] == [
-        "pull", "team/llama:v2", "140", "GB", "50s", "2.80", "GB/s", "75%", "done",
-    ]  # fmt: skip
-    assert lines[3].split()[2:4] == ["prune", "-"]
-
-
-def test_what_warms_a_cache_is_called_so(agent: FakeAgent, run: Run) -> None:
+def test_stats_name_the_kind_of_a_pull(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/status", STATUS | {"pulls": [PULL | {"kind": "warm", "clients": 1}]})
-    agent.document("GET /v1/history", {"history": [ROW | {"action": "warm"}]})
-    assert (
-        "from 5 peers  warm" in run("stats", "--interval", "100ms", "--agent", agent.address).stdout
-    )
-    assert "2.80 GB/s" in run("history", "--agent", agent.address).stdout
-
-
-def test_history_failed_json_limit(node: FakeAgent, run: Run) -> None:
-    done = run("history", "--failed", "--json", "--agent", node.address)
-    assert [row["code"] for row in json.loads(done.stdout)["history"]] == [7]
-    run("history", "-n", "7", "--agent", node.address)
-    assert node.seen[-1][1] == "/v1/history?limit=7"
-    assert run("history", "-n", "0", "--agent", node.address).exit_code == 2
-
-
-def test_history_of_a_cache_without_a_daemon(run: Run, tmp_path: Any) -> None:
-    done = run("history", "--json", "--cache-dir", tmp_path / "none")
-    assert json.loads(done.stdout) == {"history": []}
+    agent.document("GET /v1/history", {"history": []})
+    text = run("stats", "--interval", "100ms", "--agent", agent.address).stdout
+    assert "from 5 peers  warm" in text
 
 
 def test_stats_once(node: FakeAgent, run: Run) -> None:
@@ -126,6 +54,44 @@ def test_stats_needs_an_agent_and_a_sane_interval(run: Run, node: FakeAgent) -> 
     assert run("stats").exception.exit_code == 8  # type: ignore[union-attr]
     done = run("stats", "--interval", "1ms", "--agent", node.address)
     assert done.exception.exit_code == 2  # type: ignore[union-attr]
+
+
+SENDER = """
+import os, random, signal, sys, time
+while sys.stdin.buffer.raw.read(1):
+    time.sleep(random.random() * 0.0003)
+    os.kill(int(sys.argv[1]), signal.SIGINT)
+"""
+
+
+class OneInterrupt:
+    """Stands for a `Watch`; at its first refresh another process sends Ctrl-C."""
+
+    trouble = ""
+
+    def __init__(self, sender: "subprocess.Popen[bytes]") -> None:
+        self._sender = sender
+        self._asked = False
+
+    def refresh(self) -> None:
+        if not self._asked:
+            self._asked = True
+            assert self._sender.stdin
+            self._sender.stdin.write(b"x")
+
+    def lines(self) -> Iterator[str]:
+        return iter(())
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_live_view_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler could wait for the lock of the wait that it interrupted, for ever."""
+    monkeypatch.setattr("rich.live.Live", lambda *_, **__: contextlib.nullcontext(MagicMock()))
+    monkeypatch.setattr(stats, "_screen", lambda _: None)
+    command = [sys.executable, "-c", SENDER, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as sender:
+        for _ in range(3000):
+            stats._live(OneInterrupt(sender), 0.000001)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -63,7 +63,9 @@ def test_show(run: Run, key: Path, tmp_path: Path) -> None:
     [("--expires", "0"), ("--expires", "400d"), ("--namespace", "../x"), ("--name", "a b"),
      ("--expires", "soon")],
 )  # fmt: skip
-def test_what_cannot_be_made(run: Run, key: Path, wrong: tuple[str, str]) -> None:
+def test_a_bad_name_namespace_or_life_is_refused(
+    run: Run, key: Path, wrong: tuple[str, str]
+) -> None:
     result = run(
         "token", "create", "--scope", "pull", "--namespace", "a", "--key-file", key, *wrong
     )

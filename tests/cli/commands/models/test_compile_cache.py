@@ -72,7 +72,7 @@ def test_refused_unless_an_operator_named_the_namespace(home: Path, tmp_path: Pa
         assert refused.stderr.count("\n") == 1
 
 
-def test_what_is_no_pair(home: Path, tmp_path: Path) -> None:
+def test_a_pair_needs_a_name_and_an_equals_sign(home: Path, tmp_path: Path) -> None:
     for bad in ("--field=device", "--extra==2", "--field=gpu=x"):
         call(
             home, "compile-cache", "key", "team/m:v1", "--engine=torch", bad, "--cache-dir",

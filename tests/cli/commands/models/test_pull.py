@@ -1,14 +1,21 @@
 import json
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import IntegrityError, NotFound, P2PCacheError, UsageError
+from loadtest.kit.daemons import wait_until
+from p2pcache.agent.embedded import run_embedded
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.io.http.client import AgentClient
+from tests.agent.kit import push
 from tests.cli import fake_agent as fakes
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent
+from tests.loader.loader_kit import Spec, write
 
 
 def test_stdout_is_the_directory_alone(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
@@ -87,7 +94,7 @@ def test_a_digest_alone_names_a_model(agent: FakeAgent, run: Run, tmp_path: Path
     }
 
 
-def test_no_agent_and_nowhere_to_pull_from(run: Run) -> None:
+def test_a_pull_needs_an_agent_or_a_storage(run: Run) -> None:
     result = run("pull", "llama")
     assert isinstance(result.exception, UsageError)
     assert "P2PCACHE_ORIGIN" in str(result.exception)
@@ -118,28 +125,6 @@ def test_to_needs_a_directory_that_is_visible(agent: FakeAgent, run: Run, tmp_pa
     assert "P2PCACHE_MODELS_DIR" in str(result.exception)
 
 
-def test_verify_tells_good_from_bad(agent: FakeAgent, run: Run) -> None:
-    end = {
-        "event": "done",
-        "ref": "llama",
-        "digest": HEX,
-        "bytes": 1000,
-        "chunks": 4,
-        "chunks_bad": 0,
-        "seconds": 1.0,
-    }
-    agent.stream(
-        "POST /v1/verify", [{"event": "progress", "bytes_done": 1, "bytes_total": 1000}, end]
-    )
-    good = run("verify", "llama", "--agent", agent.address)
-    assert (good.exit_code, good.stdout) == (0, "")
-    assert "all good" in good.stderr
-    agent.stream("POST /v1/verify", [end | {"chunks_bad": 2}])
-    bad = run("verify", "llama", "--agent", agent.address)
-    assert isinstance(bad.exception, IntegrityError)
-    assert "of 4 chunks 2 bad (dropped)" in str(bad.exception)
-
-
 def test_a_stale_tag_is_told(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
     agent.stream("POST /v1/pull", [fakes.resolved() | {"stale": True}, fakes.done(tmp_path)])
     assert "what this cache last knew" in run("pull", "llama", "--agent", agent.address).stderr
@@ -152,7 +137,7 @@ def test_an_empty_to_is_refused(agent: FakeAgent, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("moved", "stays"), [(0, False), (10, True)])
-def test_only_who_took_something_lingers(
+def test_only_a_pull_that_fetched_something_lingers(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int, stays: bool
 ) -> None:
     lingered: list[str] = []
@@ -165,3 +150,82 @@ def test_only_who_took_something_lingers(
     monkeypatch.setattr("p2pcache.cli.standalone.embedded.pull_alone", alone)
     assert run("pull", "llama").exit_code == 0
     assert bool(lingered) == stays
+
+
+# -- part of a model: --include and --exclude for files, --tensors for chunks -------------------
+
+REF = "team/m:v1"
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> str:
+    (tmp_path / "model").mkdir()
+    specs = [Spec(f"layers.{i}.w", "BF16", (512, 512)) for i in range(8)]
+    write(tmp_path / "model/model.safetensors", specs)
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "model/weights.pth").write_bytes(random.Random(1).randbytes(700_000))
+    push(tmp_path / "origin", tmp_path / "model", REF)
+    return (tmp_path / "origin").as_uri()
+
+
+@pytest.fixture
+def address(tmp_path: Path, origin: str) -> Iterator[str]:
+    settings = AgentSettings(
+        listen="127.0.0.1:0", cache_dir=str(tmp_path / "cache"), socket=str(tmp_path / "a.sock"),
+        origin=origin, min_free_bytes=0, shutdown_s=1.0,
+    )  # fmt: skip
+    with run_embedded(settings) as socket:
+        yield f"unix://{socket}"
+
+
+def names(folder: str) -> set[str]:
+    return {path.name for path in Path(folder.strip()).iterdir()}
+
+
+def test_files_by_pattern(address: str, run: Run, tmp_path: Path) -> None:
+    done = run("pull", REF, "--agent", address, "--include", "*.json", "--include", "*.safe*")
+    assert done.exit_code == 0, done.output
+    assert names(done.stdout) == {"config.json", "model.safetensors"}
+    assert "+" in Path(done.stdout.strip()).name
+    copied = run("pull", REF, "--agent", address, "--exclude", "*.pth", "--to", tmp_path / "to")
+    assert names(copied.stdout) == {"config.json", "model.safetensors"}
+    assert Path(copied.stdout.strip()) == tmp_path / "to"
+    none = run("pull", REF, "--agent", address, "--include", "*.gguf")
+    assert isinstance(none.exception, NotFound)
+
+
+def test_files_by_pattern_without_a_daemon(origin: str, run: Run, tmp_path: Path) -> None:
+    flags = ["--origin", origin, "--cache-dir", str(tmp_path / "own"), "--quiet"]
+    part = run("pull", REF, *flags, "--include", "*.json")
+    assert names(part.stdout) == {"config.json"}
+    whole = run("pull", REF, *flags)
+    assert names(whole.stdout) == {"config.json", "model.safetensors", "weights.pth"}
+    again = run("pull", REF, *flags, "--include", "*.json")
+    assert names(again.stdout) == {"config.json"}
+
+
+def test_tensors_by_pattern(address: str, run: Run) -> None:
+    done = run("pull", REF, "--agent", address, "--tensors", "layers.[23].w")
+    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    assert "2 of 8 tensors" in done.stderr
+    assert "isn't complete" in done.stderr
+    # The last chunk is here before the agent has counted the read that brought it.
+    wait_until(lambda: AgentClient(address).status()["bytes"]["origin"] >= 2 * 512 * 1024, 30)
+    fetched = AgentClient(address).status()["bytes"]["origin"]
+    assert fetched < 4 * 512 * 1024
+    told = run("pull", REF, "--agent", address, "--tensors", "layers.2.w", "--json")
+    last = json.loads(told.stdout.splitlines()[-1])
+    assert (last["event"], last["tensors"], last["bytes"]) == ("done", 1, 512 * 1024)
+    assert "path" not in last
+    assert AgentClient(address).status()["bytes"]["origin"] == fetched
+    none = run("pull", REF, "--agent", address, "--tensors", "none.*")
+    assert isinstance(none.exception, NotFound)
+
+
+@pytest.mark.parametrize("more", [["--to", "x"], ["--include", "*"], ["--force-generation"]])
+def test_tensors_go_with_nothing_else(address: str, run: Run, more: list[str]) -> None:
+    assert run("pull", REF, "--agent", address, "--tensors", "x", *more).exit_code == 2
+
+
+def test_tensors_need_an_agent(run: Run) -> None:
+    assert isinstance(run("pull", REF, "--tensors", "x").exception, Unreachable)

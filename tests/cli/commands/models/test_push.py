@@ -92,7 +92,7 @@ def test_through_the_agent(agent: FakeAgent, run: Run, model: Path) -> None:
     assert len(blobs) == 3  # two names of one content are one blob
 
 
-def test_the_agent_has_it_all(agent: FakeAgent, run: Run, model: Path) -> None:
+def test_an_agent_that_has_all_blobs_gets_none(agent: FakeAgent, run: Run, model: Path) -> None:
     blobs = receiving(agent, lacking=False)
     assert run("push", model, "m", "--agent", agent.address).exit_code == 0
     assert blobs == {}
@@ -156,7 +156,9 @@ def test_somebody_else_moves_the_tag_meanwhile(
 
 
 @pytest.mark.parametrize("bad", ["no/such/dir", "model/a.bin"])
-def test_not_a_directory(run: Run, model: Path, origin: str, tmp_path: Path, bad: str) -> None:
+def test_only_a_directory_with_files_is_pushed(
+    run: Run, model: Path, origin: str, tmp_path: Path, bad: str
+) -> None:
     result = run("push", tmp_path / bad, "m", "--origin", origin)
     assert isinstance(result.exception, P2PCacheError)
     assert result.exception.exit_code in (2, 3)
@@ -169,7 +171,7 @@ def test_other_kinds_of_file_are_refused_by_name(run: Run, model: Path, origin: 
     assert "pipe is a named pipe" in str(result.exception)
 
 
-def test_nowhere_to_push_to(run: Run, model: Path) -> None:
+def test_a_push_needs_an_agent_or_a_storage(run: Run, model: Path) -> None:
     result = run("push", model, "m")
     assert isinstance(result.exception, UsageError)
     assert "P2PCACHE_ORIGIN" in str(result.exception)
@@ -191,7 +193,7 @@ def test_ten_thousand_files_are_not_ten_thousand_events(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_storage_that_does_not_answer_is_waited_for_aloud(
+def test_a_push_says_that_it_waits_for_storage(
     run: Run, model: Path, origin: str, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
     told = threading.Event()

@@ -65,7 +65,7 @@ def test_no_space_here(agent: FakeAgent, run: Run) -> None:
     assert isinstance(result.exception, NoSpace)
 
 
-def test_replicas(agent: FakeAgent, run: Run) -> None:
+def test_replicas_print_a_line_for_each_node(agent: FakeAgent, run: Run) -> None:
     agent.document("POST /v1/warm", spread(3, row(1, "had"), row(2, "getting"), row(3, "started")))
     result = run("warm", "llama", "--replicas", 3, "--agent", agent.address)
     assert result.exit_code == 0
@@ -117,7 +117,7 @@ def locating(agent: FakeAgent, *looks: tuple[int, list[float]]) -> None:
 def test_waiting_for_all_of_them(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "LOOK_S", 0.01)
+    monkeypatch.setattr(warm, "LOCATE_EVERY_S", 0.01)
     agent.document("POST /v1/warm", spread(3, row(1, "had"), row(2, "started"), row(3, "started")))
     locating(agent, (2, [1.0]), (2, [1.0, 0.5, 0.2]), (0, [1.0, 1.0, 1.0]))
     result = run("warm", "llama", "--replicas", 3, "--wait", "--agent", agent.address)
@@ -129,7 +129,7 @@ def test_waiting_for_all_of_them(
 def test_waiting_ends_when_nobody_goes_on(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "LOOK_S", 0.01)
+    monkeypatch.setattr(warm, "LOCATE_EVERY_S", 0.01)
     agent.document("POST /v1/warm", spread(3, row(1, "had"), row(2, "started"), row(3, "started")))
     locating(agent, (2, [1.0]), (0, [1.0, 0.4]))
     result = run("warm", "llama", "--replicas", 3, "--wait", "--json", "--agent", agent.address)

@@ -86,7 +86,9 @@ SHELLS = {
 
 
 @pytest.mark.parametrize(("shell", "offered"), [("bash", "v1"), ("fish", "llama:v1")])
-def test_a_real_shell_behind_a_colon(run: Run, tmp_path: Path, shell: str, offered: str) -> None:
+def test_a_real_shell_completes_behind_a_colon(
+    run: Run, tmp_path: Path, shell: str, offered: str
+) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     folder = tmp_path / "xdg/p2pcache/models/library/llama"

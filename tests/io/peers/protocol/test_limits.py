@@ -1,7 +1,6 @@
-"""Byte rates and frame rates, on a clock by hand."""
+"""Byte rates, on a clock by hand."""
 
-from p2pcache.io.peers.protocol.limits import FrameRate, TokenBucket
-from p2pcache.io.peers.transport.workers import SlicePool
+from p2pcache.io.peers.protocol.limits import TokenBucket
 
 
 class Hand:
@@ -50,7 +49,7 @@ def test_a_lower_limit_keeps_a_debt_as_long_as_it_was() -> None:
     assert bucket.bytes_per_s == 1000
 
 
-def test_a_limit_on_what_had_none_can_be_lifted() -> None:
+def test_a_limit_on_an_unlimited_bucket_can_be_lifted() -> None:
     clock = Hand()
     bucket = TokenBucket(clock=clock)
     bucket.spend(1 << 30)
@@ -58,20 +57,3 @@ def test_a_limit_on_what_had_none_can_be_lifted() -> None:
     assert bucket.spend(1000) == 1
     bucket.limit(0)
     assert bucket.spend(1 << 30) == 0
-
-
-def test_frames_over_the_burst_are_refused() -> None:
-    rate = FrameRate(0.001, 5)
-    assert [rate.allow() for _ in range(6)] == [True] * 5 + [False]
-
-
-def test_a_slice_comes_back_after_its_last_holder() -> None:
-    pool = SlicePool(2)
-    first = pool.take()
-    first.hold()
-    first.release()
-    assert not first.shared
-    assert pool.take() is not first
-    first.release()
-    assert pool.take() is first
-    assert pool.made == 2

@@ -58,14 +58,14 @@ def test_request_round_trip(first: int, count: int, turn: Priority) -> None:
         wire.parse_request(frame, first + count - 1)
 
 
-def test_what_the_release_before_asked_of_its_supplier_is_urgent() -> None:
+def test_a_request_to_a_parent_of_the_release_before_is_urgent() -> None:
     """Its bytes, with flag bits 1 and 3: bit 1 alone has a meaning now."""
     frame = unpack(bytes.fromhex("070a010009000000000000000400000004000000"))
     assert wire.turn_of(frame) is Priority.URGENT
     assert wire.parse_request(frame, 4) == range(4)
 
 
-def test_an_older_release_serves_what_warms_a_cache_in_the_background() -> None:
+def test_an_older_release_serves_a_warm_in_the_background() -> None:
     for turn in Priority:
         known_before = unpack(wire.request(1, 2, 0, 1, turn)).flags & 3
         assert (known_before == wire.FLAG) == (turn >= Priority.WARM)

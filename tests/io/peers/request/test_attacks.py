@@ -152,7 +152,7 @@ def payload(
         wire.have(0, 1, LAYOUT.run_count, 0) * 1500,
     ],
 )
-async def test_what_was_not_asked_for_is_blamed(client: Node, attack: bytes) -> None:
+async def test_unrequested_data_is_a_violation(client: Node, attack: bytes) -> None:
     port = client.swarm(MODEL)
     assert await attacked(client, port, [attack]) is Outcome.LOST
     await port.heard("left", 1)

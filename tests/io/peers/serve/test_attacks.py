@@ -19,10 +19,10 @@ from p2pcache.core.protocol import handshake
 from p2pcache.core.protocol.handshake import Challenge, Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.io.peers import net
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import Kind
+from p2pcache.io.peers.serve import listener
 from tests.io.peers import raw
 from tests.io.peers.kit import KEY, QUICK, Node, make_model, node, open_files, uploading
 
@@ -139,10 +139,10 @@ async def test_a_thousand_connections_that_say_nothing(server: Node) -> None:
     assert open_files() <= before + 2
 
 
-async def test_out_of_descriptors_it_waits_instead_of_spinning(
+async def test_out_of_descriptors_the_listener_waits_instead_of_spinning(
     server: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(net, "ACCEPT_AGAIN_S", 0.1)
+    monkeypatch.setattr(listener, "ACCEPT_AGAIN_S", 0.1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(server.where) as waiting:  # in the backlog: the loop is here
         resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
@@ -276,7 +276,7 @@ async def test_a_flood_of_haves(server: Node) -> None:
     await still_serves(server)
 
 
-async def test_a_flood_of_requests_is_told_busy_then_dropped() -> None:
+async def test_a_flood_of_requests_gets_busy_then_is_dropped() -> None:
     async with node(
         1, uploads=UploadSettings(slots=1, queue=1, per_peer=1, few_askers_places=0)
     ) as server:
@@ -288,7 +288,7 @@ async def test_a_flood_of_requests_is_told_busy_then_dropped() -> None:
         await still_serves(server)
 
 
-async def test_who_never_reads_loses_its_slot(server: Node) -> None:
+async def test_a_requester_that_never_reads_loses_its_slot(server: Node) -> None:
     big = make_model([8 << 20] * 4, seed=3)
     server.swarm(big, full=True)
     async with await raw.joined(server, big, 7) as peer:
@@ -301,7 +301,7 @@ async def test_who_never_reads_loses_its_slot(server: Node) -> None:
         await still_serves(server)
 
 
-async def test_pings_whose_answers_nobody_reads() -> None:
+async def test_pings_whose_answers_are_never_read() -> None:
     limits = PeerLimits(frames_per_s=1e9, frames_burst=1e9, outbox_bytes=100_000)
     async with node(1, limits=limits) as server:
         server.swarm(MODEL, full=True)

@@ -12,8 +12,8 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.io.peers.transport.incoming_chunk import (
     INLINE_BYTES,
     INLINE_CHUNK_BYTES,
-    Incoming,
-    Reception,
+    ExpectedChunks,
+    IncomingChunk,
 )
 from p2pcache.io.peers.transport.workers import Slice, SlicePool, Workers
 from tests.io.peers.kit import FileStore, FileWriter, Model, make_model
@@ -67,13 +67,13 @@ class Bench:
         self.store, self.ends = store, Ends()
         self.pool = SlicePool(buffers)
         chunks = range(store.layout.chunk_count)
-        self.incoming = Incoming(0, chunks, store.layout, store, self.ends)
+        self.incoming = ExpectedChunks(0, chunks, store.layout, store, self.ends)
         self._writers = writers
 
-    def begin(self, chunk: int) -> Reception:
-        return Reception(self.incoming, chunk, LENGTHS[chunk], self._writers)
+    def begin(self, chunk: int) -> IncomingChunk:
+        return IncomingChunk(self.incoming, chunk, LENGTHS[chunk], self._writers)
 
-    def feed(self, reception: Reception, data: bytes) -> None:
+    def feed(self, reception: IncomingChunk, data: bytes) -> None:
         """One part in a buffer of its own, as the pump does it."""
         held: Slice = self.pool.take()
         held.view[: len(data)] = data
@@ -117,7 +117,7 @@ def test_the_next_chunk_is_received_and_proved_while_one_is_still_written(writer
     store.file.close()
 
 
-def test_a_short_end_waits_for_what_came_before_it(writers: Workers) -> None:
+def test_a_short_end_waits_for_earlier_parts(writers: Workers) -> None:
     store = Gated(MODEL, closed={0})
     bench = Bench(store, writers)
     reception, data = bench.begin(0), MODEL.chunks[0]

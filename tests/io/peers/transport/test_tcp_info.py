@@ -95,14 +95,14 @@ def test_a_closed_socket_has_no_figures() -> None:
     assert tcp_info.rate(sock) == 0
 
 
-async def test_what_lies_in_the_send_buffer_holds_its_slot() -> None:
+async def test_bytes_in_the_send_buffer_hold_their_slot() -> None:
     """The next one who asks hears BUSY, and finds a node whose uplink is free."""
     model = make_model([400_000] * 2)
     uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)
     async with node(1, uploads=uploads) as server:
         server.swarm(model, full=True)
-        assert server.net._listener is not None  # what it accepts has such a buffer too
-        server.net._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        listening = server.net._parts.listener._socket  # what it accepts has such a buffer too
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         slow = await raw.member(server, 7, window=4096)
         quick = await raw.joined(server, model, 8)
         async with slow, quick:

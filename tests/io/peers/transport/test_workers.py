@@ -1,10 +1,10 @@
-"""Worker threads of the data plane."""
+"""Worker threads and receive buffers of the data plane."""
 
 import gc
 import threading
 import weakref
 
-from p2pcache.io.peers.transport.workers import Workers
+from p2pcache.io.peers.transport.workers import SlicePool, Workers
 
 
 class Job:
@@ -27,3 +27,15 @@ def test_an_idle_worker_holds_nothing_of_its_last_job() -> None:
     gc.collect()
     assert gone.wait(30)
     workers.stop()
+
+
+def test_a_slice_comes_back_after_its_last_holder() -> None:
+    pool = SlicePool(2)
+    first = pool.take()
+    first.hold()
+    first.release()
+    assert not first.shared
+    assert pool.take() is not first
+    first.release()
+    assert pool.take() is first
+    assert pool.made == 2

@@ -1,0 +1,284 @@
+"""Downloads of this agent: manifest, space, swarm, publishing. Clients of one model share one download."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.driver import SwarmDriver
+from p2pcache.agent.downloads.runner import DownloadRunner
+from p2pcache.agent.journal import Journal
+from p2pcache.core.format import manifest as manifests
+from p2pcache.core.format.compile_cache_key import permit_programs
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.host.pull_timeline import Timeline
+from p2pcache.core.protocol.messages import Enter, Exit
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
+from p2pcache.ids import Ref
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.tasks import Turns
+
+log = logging.getLogger(__name__)
+
+LEAVE_LOOK_S = (
+    0.02  # between two looks whether a download has left; its last flush takes milliseconds
+)
+
+
+class DownloadManager:
+    """All models of this agent: those that it only serves, and those that it downloads."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        read_manifest: Callable[[str], Awaitable[bytes]],
+        settings: SwarmSettings,
+        journal: Journal,
+    ) -> None:
+        """No model yet.
+
+        Args:
+            parts: what all swarms of this agent share.
+            read_manifest: gives the proved manifest of a digest, from tracker or origin.
+            settings: of the schedulers.
+            journal: is told how each download ends.
+        """
+        self.swarms: dict[str, SwarmDriver] = {}
+        self.running: dict[str, Download] = {}
+        self._parts = parts
+        self._read_manifest = read_manifest
+        self._settings = settings
+        self._journal = journal
+        self._trusted = parts.settings.compile_cache_namespaces
+        self._opening = Turns()
+        self._runner = DownloadRunner(parts, journal)
+        self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
+
+    async def seed_all(self) -> None:
+        """Serve the models that the cache held at the start, partial ones included."""
+        for known in await asyncio.to_thread(self._parts.store.models):
+            try:
+                model = await asyncio.to_thread(self._parts.store.get, known.digest)
+            except P2PCacheError as error:
+                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
+                continue
+            if model is not None:
+                self.join_swarm(model, known.names[0].short if known.names else "")
+
+    def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
+        """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
+        swarm = self.swarms.get(model.digest)
+        if swarm is None:
+            swarm = self.swarms[model.digest] = SwarmDriver(self._parts, model, self._settings)
+            swarm.label = label
+            self._runner.leave_alone(swarm)
+            self._parts.net.add_swarm(swarm)
+            if self._parts.link is not None:
+                self._parts.link.send(Enter(swarm.state()))
+        return swarm
+
+    @property
+    def in_use(self) -> set[str]:
+        """Digests of the models that can't be removed now."""
+        pinned = {digest for digest, swarm in self.swarms.items() if swarm.store.pins}
+        return pinned | self.running.keys()
+
+    @contextlib.asynccontextmanager
+    async def _using(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
+        """Hold a model for one client: `rm` and `prune` can't remove it, and other clients wait."""
+        if self.swarms.get(swarm.digest) is not swarm:
+            raise _removed(ref)
+        swarm.store.pin()
+        try:
+            async with self._opening.of(swarm.digest):
+                yield
+        finally:
+            swarm.store.unpin()
+
+    def refuse_while_pulled(self, ref: Ref) -> None:
+        """Check that no running pull will publish this ref: a first pull writes the tag only at its end.
+
+        Raises:
+            Conflict: this ref is being pulled.
+        """
+        for digest, download in self.running.items():
+            if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
+                raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
+
+    async def leave_swarm(self, digest: str) -> None:
+        """Leave a model's swarm, before its bytes are removed.
+
+        Raises:
+            Conflict: it is in use.
+        """
+        if digest in self.running:
+            raise Conflict("the model is being pulled right now; stop the pull or wait for it")
+        swarm = self.swarms.get(digest)
+        if swarm is not None and swarm.store.pins:
+            raise Conflict("a pull or a push uses the model's files; try again when it has ended")
+        self.swarms.pop(digest, None)
+        self._names.pop(digest, None)
+        if swarm is not None:
+            swarm.pause()
+            self._parts.net.remove_swarm(digest)
+            if self._parts.link is not None:
+                self._parts.link.send(Exit(digest))
+
+    async def end(self, download: Download, why: P2PCacheError) -> None:
+        """End a running download for all its clients; return when it has left its model."""
+        download.fail(why)
+        # Polled: it is rare, and nothing else needs an event for it.
+        while self.running.get(download.swarm.digest) is download:  # noqa: ASYNC110
+            await asyncio.sleep(LEAVE_LOOK_S)
+
+    def stop(self) -> None:
+        """End every running download: the agent stops."""
+        for download in self.running.values():
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+        self._runner.note_all()
+
+    def timeline(self) -> Timeline:
+        """The timeline of a pull that begins now."""
+        return Timeline(self._parts.now())
+
+    def on_phase(self, timeline: Timeline, phase: str) -> None:
+        """A phase of a pull ends now."""
+        timeline.reached(phase, self._parts.now())
+
+    def report(self, download: Download) -> dict[str, object]:
+        """Where a pull's time goes or went."""
+        return download.report(self._parts.now())
+
+    async def join_or_begin(
+        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
+    ) -> Download:
+        """Join the running download of a model, or start one.
+
+        Args:
+            ref: the client's name of the model.
+            digest: of the model.
+            whole: all of it is wanted; else only the runs that `Download.wish` will name.
+            timeline: of the client's pull; the download keeps that of its first client.
+
+        Raises:
+            NoSpace: it doesn't fit; this is checked before the first byte.
+            Conflict: it was removed meanwhile.
+            P2PCacheError: the manifest can't be read, is invalid, or names programs that aren't trusted.
+        """
+        async with self._opening.of(digest):
+            swarm = self.swarms.get(digest)
+            permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
+            running = self.running.get(digest)
+            if running is not None:
+                if whole and not running.whole:
+                    await self._open(ref, digest)  # checks the space for all of it
+                    running.want_whole()
+                    running.swarm.pulled = True
+                return running
+            if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
+                swarm.on_lost()
+            if swarm is None or not swarm.complete:
+                model = await self._open(ref, digest, reserve=whole)
+                if model.closed:
+                    raise _removed(ref)
+                swarm = self.join_swarm(model, ref.short)
+            swarm.label = ref.short
+            timeline = timeline or self.timeline()
+            self.on_phase(timeline, "manifest")
+            download = Download(
+                ref, swarm, timeline, self._parts.now(), time.time(), whole=whole
+            )  # fmt: skip
+            if swarm.complete:
+                self._journal.hits += 1
+                download.noted = True
+                download.succeed()
+                return download
+            self.running[digest] = download
+            swarm.pulled = whole
+            swarm.store.pin()
+            swarm.on_finished, swarm.on_failed = download.succeed, download.fail
+            work = self._runner.run_download(download, lambda: self.running.pop(digest, None))
+            self._parts.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
+            return download
+
+    def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
+        """Remember that a tag means this model, and set it when the model is complete.
+
+        The client that asked for the tag may have left by then. Engines do so: they read a model's configuration
+        by its tag, then load the model by its digest.
+        """
+        if ref.digest is None:
+            self._names.setdefault(digest, {})[ref] = generation
+
+    async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
+        """Publish the finished model under `ref`; return its path below the models directory.
+
+        Tags that other clients asked for are set, too, unless they have moved meanwhile.
+
+        Raises:
+            Conflict: it was removed meanwhile.
+            P2PCacheError: the disk refused.
+        """
+        swarm = download.swarm
+        seen = None if ref.digest is not None else generation  # a digest has no generation
+        async with self._using(swarm, ref):
+            try:
+                if not download.noted:
+                    await asyncio.to_thread(swarm.store.flush)
+                    self.on_phase(download.timeline, "flush")
+                path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                names = self._names.pop(swarm.digest, {})
+                await asyncio.to_thread(self._publish_names, swarm, names)
+                self.on_phase(download.timeline, "publish")
+            finally:
+                self._runner.note_download(download)
+            return (
+                path  # loaders may still open the arriving directory: the janitor removes it later
+            )
+
+    def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
+        for ref, generation in names.items():
+            if generation >= self._parts.store.generation_seen(ref):
+                with contextlib.suppress(
+                    NoSpace
+                ):  # the model is published under `ref` all the same
+                    swarm.store.publish(ref, generation)
+
+    async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
+        """Publish some files whose chunks are here; return their path below the models directory."""
+        store = download.swarm.store
+        async with self._using(download.swarm, ref):
+            return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+
+    def shown_unused(self) -> list[str]:
+        """Digests of the models with an arriving directory that no loader uses."""
+        return [
+            digest for digest, swarm in self.swarms.items()
+            if swarm.store.arriving is not None and digest not in self.running
+        ]  # fmt: skip
+
+    async def hide_arriving(self, digest: str) -> None:
+        """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
+        async with self._opening.of(digest):
+            if digest in self.shown_unused():
+                await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
+
+    async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
+        store = self._parts.store
+        encoded = await asyncio.to_thread(store.manifest, digest)
+        if encoded is None:
+            encoded = await self._read_manifest(digest)
+        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        permit_programs(self._trusted, ref, layout.manifest)
+        model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        if ref.digest is None:
+            await asyncio.to_thread(store.ask, ref, digest)
+        return model
+
+
+def _removed(ref: Ref) -> Conflict:
+    return Conflict(f"{ref} was removed while it was pulled; pull it again")

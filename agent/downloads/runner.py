@@ -1,0 +1,130 @@
+"""Runs one download after it has begun: local copies, swarm, flushes, its end, its row in the history."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.driver import SwarmDriver
+from p2pcache.agent.downloads.give_up import odd_storage
+from p2pcache.agent.journal import Journal
+from p2pcache.core.swarm.events import Source
+from p2pcache.errors import P2PCacheError, TimedOut, Unreachable
+
+log = logging.getLogger(__name__)
+
+# A download of a part ends when it has had no client for this long: clients come a moment after they join.
+PART_END_S = 1.0
+SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
+TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
+
+
+class DownloadRunner:
+    """Runs downloads, each in a task of its own, and notes each one once."""
+
+    def __init__(self, parts: Parts, journal: Journal) -> None:
+        self._parts = parts
+        self._journal = journal
+        self._unnoted: set[Download] = set()  # ended, and not in the history yet
+
+    async def run_download(self, download: Download, on_end: Callable[[], object]) -> None:
+        """Run one download to its end: local copies first, then the swarm, with a flush from time to time.
+
+        `on_end` is called as soon as it runs no more, before it is noted.
+        """
+        swarm = download.swarm
+        try:
+            copied = await asyncio.to_thread(swarm.store.copy_local)
+            if copied:
+                swarm.on_proved(copied, Source.LOCAL)
+            download.timeline.reached("local", self._parts.now())
+            download.timeline.expect(download.bytes_total - swarm.bytes_done)
+            swarm.on_bytes = download.timeline.took
+            download.start()
+            if swarm.complete:
+                download.succeed()
+            await self._watch(download)
+            if why := self._parts.origin.take_wrong(swarm.digest):
+                self._parts.origin.odd = odd_storage(str(download.ref), why)
+                log.warning("%s", self._parts.origin.odd)
+        except P2PCacheError as error:
+            download.fail(error)
+        finally:
+            on_end()
+            self.leave_alone(swarm)
+            swarm.pulled = False
+            if not swarm.complete:
+                swarm.pause()
+            swarm.store.unpin()
+            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+            self._unnoted.add(download)
+            if download.error is not None or not download.whole:
+                self.note_download(download)
+            else:
+                asyncio.get_running_loop().call_later(SHOWN_S, self.note_download, download)
+
+    def note_download(self, download: Download) -> None:
+        """Write a download into the history, once."""
+        self._unnoted.discard(download)
+        if download.noted:
+            return
+        download.noted = True
+        now, swarm = self._parts.now(), download.swarm
+        self._journal.record(
+            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
+            size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
+            seconds=now - download.started, sources=download.sources(),
+            error=download.error, report=download.report(now),
+        )  # fmt: skip
+
+    def note_all(self) -> None:
+        """Write all ended downloads into the history: the agent stops."""
+        for download in list(self._unnoted):
+            self.note_download(download)
+
+    def leave_alone(self, swarm: SwarmDriver) -> None:
+        """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
+
+        def repaired() -> None:
+            work = asyncio.to_thread(self._publish_again, swarm)
+            self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
+
+        def failed(error: P2PCacheError) -> None:
+            log.warning("blake3:%s: %s", swarm.digest, error)
+            swarm.pause()
+
+        swarm.on_finished, swarm.on_failed = repaired, failed
+        swarm.on_bytes = lambda *_: None
+
+    def _publish_again(self, swarm: SwarmDriver) -> None:
+        for ref in self._parts.store.tags_of(swarm.digest):
+            swarm.store.publish(ref, None)
+
+    async def _watch(self, download: Download) -> None:
+        settings = self._parts.settings
+        swarm = download.swarm
+        flushed = wanted = self._parts.now()
+        while not download.ended.done():
+            began = self._parts.now()
+            held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
+            await asyncio.wait([download.ended], timeout=TICK_S)
+            now = self._parts.now()
+            download.timeline.waited(held_up, now - began)
+            due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
+            if due or swarm.unflushed_bytes >= settings.flush_bytes:
+                swarm.unflushed_bytes, flushed = 0, now
+                await asyncio.to_thread(swarm.store.flush)
+            if download.clients:
+                wanted = now
+            elif swarm.idle and not download.whole and now - wanted > PART_END_S:
+                await asyncio.to_thread(swarm.store.flush)
+                if not download.clients and not download.whole:
+                    download.succeed()
+            elif now - wanted > settings.abandon_after_s:
+                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
+            trouble = swarm.why_give_up(now)
+            if trouble is not None:
+                raise trouble
+        download.ended.result()
+        download.timeline.finished(self._parts.now())

@@ -1,0 +1,96 @@
+"""Requests to peers and reads of the origin that one model's scheduler has begun and that haven't ended."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from p2pcache.agent.context import Parts
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.swarm import commands as c
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.ids import NodeId, RunIndex
+from p2pcache.io.models.model_chunks import ModelStore
+
+log = logging.getLogger(__name__)
+
+ReadEnded = Callable[[int | None, RunIndex, Outcome], None]
+"""Called with the scheduler's number of a read (None: that scheduler is gone), its run and its outcome."""
+
+
+class WorkInFlight:
+    """Begins, cancels and ends requests and reads.
+
+    Numbers on the wire outlive a scheduler, so the late end of a request never hits one of the next scheduler.
+    """
+
+    def __init__(self, parts: Parts, store: ModelStore, on_read_ended: ReadEnded) -> None:
+        self._parts = parts
+        self._store = store
+        self._layout: Layout = store.layout
+        self._digest = store.digest
+        self._on_read_ended = on_read_ended
+        self._wire_of: dict[int, int] = {}  # wire number by the scheduler's number of the request
+        self._requests: dict[int, tuple[int, NodeId]] = {}  # (its number, peer) by wire number
+        self._next_wire = 1
+        self._reads: dict[int, threading.Event] = {}  # by the scheduler's number; set to cancel it
+
+    @property
+    def asking(self) -> bool:
+        """Whether a request to a peer is in flight."""
+        return bool(self._requests)
+
+    @property
+    def reading(self) -> bool:
+        """Whether a read of the origin is in flight."""
+        return bool(self._reads)
+
+    def begin_request(self, command: c.Request) -> None:
+        """Ask a peer for a run."""
+        wire, self._next_wire = self._next_wire, self._next_wire + 1
+        match command:
+            case c.Request(number, peer, run, turn):
+                self._wire_of[number] = wire
+                self._requests[wire] = (number, peer)
+                self._parts.net.request(self._digest, wire, peer, run, turn)
+
+    def cancel_request(self, number: int) -> None:
+        """Cancel a request of the scheduler; it still ends."""
+        if number in self._wire_of:
+            self._parts.net.cancel(self._digest, self._wire_of[number])
+
+    def end_request(self, wire: int) -> tuple[int | None, NodeId]:
+        """Note the end of a request; return its scheduler's number (None: that scheduler is gone) and its peer."""
+        number, peer = self._requests.pop(wire, (0, 0))
+        known = number and self._wire_of.pop(number, None) is not None
+        return number if known else None, peer
+
+    def begin_read(self, fetch: int, run: RunIndex) -> None:
+        """Begin to read a run from the origin; `on_read_ended` is called once."""
+        cancelled = self._reads[fetch] = threading.Event()
+        self._parts.tasks.spawn_contained(self._read(fetch, run, cancelled), name=f"fetch-{run}")
+
+    def cancel_read(self, fetch: int) -> None:
+        """Cancel a read; it still ends."""
+        if fetch in self._reads:
+            self._reads[fetch].set()
+
+    def cancel_all(self) -> None:
+        """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends."""
+        for wire in list(self._requests):
+            self._parts.net.cancel(self._digest, wire)
+        self._requests.clear()
+        self._wire_of.clear()
+        for cancelled in self._reads.values():
+            cancelled.set()
+        self._reads.clear()
+
+    async def _read(self, fetch: int, run: RunIndex, cancelled: threading.Event) -> None:
+        outcome = Outcome.FAILED
+        try:
+            outcome = await self._parts.origin.fetch(self._layout, self._store, run, cancelled)
+        except Exception:  # a bug must not leave the run in flight for ever
+            log.exception("reading run %d of blake3:%s from the origin failed", run, self._digest)
+        ours = self._reads.get(fetch) is cancelled  # a later scheduler uses the same numbers
+        if ours:
+            del self._reads[fetch]
+        self._on_read_ended(fetch if ours else None, run, outcome)

@@ -1,0 +1,139 @@
+"""Removal, pruning and verifying of models in this cache, and the look-up of a model by its ref."""
+
+import asyncio
+import logging
+import time
+from typing import NamedTuple
+
+from p2pcache.agent.context import Parts
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.jobs.ndjson import Events
+from p2pcache.agent.jobs.warms import Warms
+from p2pcache.agent.journal import Journal
+from p2pcache.errors import NotFound
+from p2pcache.ids import Ref
+from p2pcache.io.disk.store_info import ModelInfo, Pruned
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.store import Store
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S = 0.25  # between two events of a verify, as of a pull
+
+
+class Removed(NamedTuple):
+    """What a removal took away."""
+
+    digest: str
+    bytes_freed: int  # 0 where other tags still name the model
+
+
+class Housekeeping:
+    """Removes and proves models of this cache, beside pulls and pushes that may use them."""
+
+    def __init__(
+        self, parts: Parts, downloads: DownloadManager, warms: Warms, journal: Journal
+    ) -> None:
+        self._parts = parts
+        self._downloads = downloads
+        self._warms = warms
+        self._journal = journal
+
+    async def remove_ref(self, ref: Ref) -> Removed:
+        """Remove a tag, and with its last tag the model.
+
+        Raises:
+            NotFound: it isn't in this cache.
+            Conflict: a pull or a push uses it.
+        """
+        store, began = self._parts.store, time.monotonic()
+        with self._journal.failures("rm", str(ref)):
+            await self._warms.stop(ref)
+            self._downloads.refuse_while_pulled(ref)
+            digest = (await local_model(store, ref)).digest
+            names = await asyncio.to_thread(store.names_of, digest)
+            if ref.digest is not None or len(names) <= 1:
+                await self._downloads.leave_swarm(digest)
+                freed = await asyncio.to_thread(store.remove_model, digest)
+            else:
+                freed = 0
+                await asyncio.to_thread(store.remove_tag, ref)
+        self._journal.record(
+            "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
+        )
+        log.info("removed %s (%d bytes freed)", ref.short, freed)
+        return Removed(digest, freed)
+
+    async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
+        """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
+        store = self._parts.store
+        known = [] if dry_run else await asyncio.to_thread(store.models)
+        in_use = self._downloads.in_use
+        for info in known:
+            if (everything or not info.tags) and info.digest not in in_use:
+                await self._downloads.leave_swarm(info.digest)
+        result = await asyncio.to_thread(
+            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
+        )
+        if result.removed and not dry_run:
+            self._journal.record("prune", size_bytes=result.bytes_freed)
+        return result
+
+    async def verify_model(self, ref: Ref) -> Events:
+        """Prove every chunk again; bad ones are dropped, to be fetched again."""
+        began = time.monotonic()
+        digest = (await local_model(self._parts.store, ref)).digest
+        model = await open_model(self._parts.store, self._downloads, digest)
+        done, total = 0, model.layout.total_bytes
+
+        def note(so_far: int, _of: int) -> None:
+            nonlocal done
+            done = so_far
+
+        def prove() -> int:
+            model.copy_local()  # files that changed behind our back are settled first
+            return len(model.verify(note))
+
+        work = asyncio.gather(asyncio.to_thread(prove))
+        while not work.done():
+            await asyncio.wait([work], timeout=PROGRESS_S)
+            yield {"event": "progress", "bytes_done": done, "bytes_total": total}
+        (bad,) = work.result()
+        layout = model.layout
+        missing = sum(not model.has_chunk(chunk) for chunk in range(layout.chunk_count)) - bad
+        swarm = self._downloads.swarms.get(model.digest)
+        if swarm is not None:
+            swarm.on_lost()
+        yield {
+            "event": "done", "ref": str(ref), "digest": model.digest, "bytes": total,
+            "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
+            "seconds": round(time.monotonic() - began, 3),
+        }  # fmt: skip
+
+
+async def local_model(store: Store, ref: Ref) -> ModelInfo:
+    """The model that a ref names in this cache, complete or not.
+
+    Raises:
+        NotFound: it isn't here.
+    """
+    digest = await asyncio.to_thread(store.named, ref)
+    for known in await asyncio.to_thread(store.models):
+        if known.digest == digest:
+            return known
+    raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+
+
+async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:
+    """The chunks of a model of this cache, shared with its swarm if there is one.
+
+    Raises:
+        NotFound: it isn't here.
+    """
+    swarm = downloads.swarms.get(digest)
+    if swarm is not None:
+        return swarm.store
+    model = await asyncio.to_thread(store.get, digest)
+    if model is None:
+        raise NotFound(f"model blake3:{digest} is not in this cache")
+    return model

@@ -1,0 +1,38 @@
+"""`locate`: list the nodes that have a model."""
+
+import click
+
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.ref_argument import REF
+from p2pcache.ids import Ref
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@json_option
+@client_options()
+def locate(ref: str, as_json: bool, loaded: Loaded) -> None:
+    """List the nodes that have a model.
+
+    As the tracker knows them, the most complete first. --json adds the digest and the label that
+    a Kubernetes Node carries for the model: what a scheduler needs to send pods where the bytes are.
+
+    Examples:
+      p2pcache locate team/llama:v3
+      p2pcache locate team/llama:v3 --json | jq -r '.nodes[] | select(.complete) | .name'
+    """
+    found = need_agent(loaded).locate(str(Ref.parse(ref)))
+    if as_json:
+        emit_document(found)
+        return
+    rows = [
+        (
+            n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
+            n.get("site") or "-", f"{float(n.get('share', 0)):.0%}",
+        )
+        for n in found.get("nodes", ())
+    ]  # fmt: skip
+    table(("NODE", "NAME", "ADDRESS", "RACK", "SITE", "HAS"), rows, right=(5,))

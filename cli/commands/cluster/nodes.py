@@ -1,0 +1,59 @@
+"""`nodes`: list the members of the cluster."""
+
+from typing import Any
+
+import click
+
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import emit_document, table
+from p2pcache.core.units import format_bytes, format_duration
+
+
+@click.command(cls=Command)
+@json_option
+@client_options()
+def nodes(as_json: bool, loaded: Loaded) -> None:
+    """List the cluster's nodes.
+
+    As the tracker knows them; a node that is silent for 10 s is dropped.
+
+    Examples:
+      p2pcache nodes
+      p2pcache nodes --json | jq '.nodes | length'
+    """
+    known = need_agent(loaded).nodes()
+    if as_json:
+        emit_document({"nodes": known})
+        return
+    rows = [
+        (
+            n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
+            n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _size(n, "cached_bytes"),
+            _size(n, "free_bytes"), n.get("load", "-"),
+            f"{format_duration(n.get('last_seen_s', 0))} ago"
+            + (", nobody reaches it" if n.get("unreached") else ""),
+        )
+        for n in known
+    ]  # fmt: skip
+    heads = (
+        "NODE",
+        "NAME",
+        "ADDRESS",
+        "RACK",
+        "SITE",
+        "VERSION",
+        "MODELS",
+        "CACHED",
+        "FREE",
+        "LOAD",
+        "SEEN",
+    )
+    table(heads, rows, right=(6, 7, 8, 9))
+
+
+def _size(node: dict[str, Any], key: str) -> str:
+    """Return a size of a heartbeat, "-" before the first one: then both sizes are 0, as on no disk."""
+    known = node.get("cached_bytes") or node.get("free_bytes")
+    return format_bytes(node.get(key, 0)) if known else "-"

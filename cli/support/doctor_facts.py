@@ -1,0 +1,242 @@
+"""The facts of a node that `doctor` needs. Each is measured on a thread of its own, with a deadline."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from p2pcache import __version__
+from p2pcache.agent.node.location import advertised, check
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.core.host import diagnosis
+from p2pcache.core.host.diagnosis import Fact, Trouble
+from p2pcache.core.protocol.address import join
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.io.config import redacted
+from p2pcache.io.deadline_thread import DeadlineThread
+from p2pcache.io.host import host_facts, probe
+from p2pcache.io.http.client import read_token
+from p2pcache.io.http.server import parse_listen
+from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
+from p2pcache.io.security.tls import open_tls
+
+T = TypeVar("T")
+
+LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
+REMOTE_S = 12.0  # two calls of `probe.CALL_S`
+DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
+
+
+class Node(NamedTuple):
+    """The node to examine: its agent's settings, and the address of the agent's API."""
+
+    settings: AgentSettings
+    address: str
+    named: bool  # the operator gave the address, so an agent must answer there
+    token_file: str
+
+
+class AgentFacts(NamedTuple):
+    """The fact about an agent, and what else its answer says."""
+
+    fact: Fact
+    origin: str = ""  # the storage that it uses
+    pid: int | None = None
+    running: bool = False
+
+
+def examine(node: Node) -> dict[str, Fact]:
+    """Measure a node, in bounded time.
+
+    Returns:
+        The facts by the names of the checks; a `Trouble` where one can't be measured.
+    """
+    settings, cache = node.settings, Path(node.settings.cache_dir).absolute()
+    agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
+    clock_and_origin = _errand(lambda: _ask_tracker(settings), "the tracker's clock", REMOTE_S)
+    errands: dict[str, DeadlineThread[Fact]] = {
+        "tracker": _errand(lambda: _tracker(settings), f"tracker {settings.tracker}", REMOTE_S),
+        "key": _errand(lambda: _key(settings), "the cluster key"),
+        "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
+        "disk": _errand(lambda: _disk(cache), f"the disk of {cache}", DISK_S),
+        "network": _errand(lambda: _network(settings), "the network"),
+        "kernel": _errand(_kernel, "the kernel's settings"),
+    }
+    if settings.tls_cert or settings.tls_key or settings.tls_ca:
+        errands["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
+    agent_facts = _result_or(agent, AgentFacts)
+    tracker = _result_or(clock_and_origin, lambda _: probe.Told())
+    errands["cache"] = _errand(lambda: _cache(cache, agent_runs=agent_facts.running), f"{cache}")
+    errands["files"] = _errand(lambda: _files(agent_facts.pid), "the limit of open files")
+    url = settings.origin or tracker.origin or agent_facts.origin
+    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
+    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
+    leads = {"tracker": tracker.ahead_s, "origin": _result_or(clock, lambda _: None)}
+    known = {name: lead for name, lead in leads.items() if lead is not None}
+    return {
+        **{name: _result_or(errand, lambda why: why) for name, errand in errands.items()},
+        "agent": agent_facts.fact,
+        "clock": diagnosis.Clock(known, host_facts.clock_synchronised()),
+    }
+
+
+def trouble(error: Exception) -> Trouble:
+    """Return why a fact is missing, from what its measurement raised."""
+    if isinstance(error, P2PCacheError):
+        return Trouble(error.exit_code, " ".join(str(error).split()))
+    return Trouble(1, f"this is a bug: {type(error).__name__}: {error}; please report it")
+
+
+def _errand(work: Callable[[], T], what: str, limit_s: float = LOCAL_S) -> DeadlineThread[T]:
+    return DeadlineThread(work, limit_s=limit_s, what=what)
+
+
+def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> T:
+    """Return the result of an errand, or `otherwise(why)`: one that fails must not hide the others."""
+    try:
+        return errand.result()
+    except Exception as error:  # noqa: BLE001 - each becomes a finding
+        return otherwise(trouble(error))
+
+
+# -- the other daemons, and the origin ------------------------------------------------------------
+
+
+def _tracker(settings: AgentSettings) -> Fact:
+    if not settings.tracker:
+        return diagnosis.Tracker("", 0.0)
+    secret = read_cluster_key(settings.cluster_key_file)
+    seconds = probe.join(settings.tracker, secret, open_tls(settings, "agent"))
+    return diagnosis.Tracker(redacted(settings.tracker), seconds)
+
+
+def _ask_tracker(settings: AgentSettings) -> probe.Told:
+    if not settings.tracker:
+        return probe.Told()
+    return probe.ask(settings.tracker, open_tls(settings, "agent"))
+
+
+def _origin(url: str) -> Fact:
+    if not url:
+        return diagnosis.Origin("", 0.0, empty=True)
+    seconds, empty = probe.list_origin(url)
+    return diagnosis.Origin(redacted(url), seconds, empty)
+
+
+def _agent(node: Node) -> AgentFacts:
+    path = node.address.removeprefix("unix://")
+    if not node.named and path != node.address and not host_facts.is_socket(Path(path)):
+        return AgentFacts(
+            diagnosis.Agent(node.address, there=False, version="", ours="", reasons=())
+        )
+    token = read_token(node.token_file)
+    status, pid = probe.agent(node.address, token)
+    reasons = status.get("reasons")
+    origin = status.get("origin")
+    fact = diagnosis.Agent(
+        node.address, there=True, version=str(status.get("version", "?")), ours=__version__,
+        reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
+        differs=_differs(node.settings, status),
+        unreached=probe.unreached(node.address, token, str(status.get("node"))),
+    )  # fmt: skip
+    url = origin.get("url") if isinstance(origin, dict) else ""
+    return AgentFacts(fact, str(url or ""), pid, running=True)
+
+
+def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
+    """Return the settings of the running agent that differ from those that are examined."""
+    ours = {
+        ("cache", "dir"): str(Path(settings.cache_dir).absolute()),
+        ("tracker", "url"): settings.tracker.rstrip("/"),
+    }
+    found = []
+    for (part, key), value in ours.items():
+        of_agent = status.get(part)
+        theirs = of_agent.get(key) if isinstance(of_agent, dict) else None
+        if isinstance(theirs, str) and theirs != value:
+            found.append(f"{part} {redacted(theirs) or 'none'}")
+    return tuple(found)
+
+
+# -- this machine ----------------------------------------------------------------------------------
+
+
+def _key(settings: AgentSettings) -> Fact:
+    listen = parse_listen(settings.listen)[0]
+    fact = diagnosis.Key(
+        settings.cluster_key_file, settings.listen, is_loopback(listen), settings.insecure,
+        bool(settings.tls_cert),
+    )  # fmt: skip
+    if not fact.path:
+        return fact
+    if not os.access(fact.path, os.R_OK) and Path(fact.path).exists():
+        raise NotAllowed(f"not allowed to read {fact.path}; run as root or the agent's user")
+    read_cluster_key(fact.path)
+    info = Path(fact.path).stat()
+    uid = host_facts.owner(Path(settings.cache_dir))  # the user that the agent runs as
+    blind = "" if uid is None or host_facts.can_read(uid, info) else host_facts.user_name(uid)
+    return fact._replace(mode=stat.S_IMODE(info.st_mode), blind=blind)
+
+
+def _certificate(settings: AgentSettings) -> Fact:
+    tls = open_tls(settings, "agent")
+    assert tls is not None, "a file is named"
+    return diagnosis.Certificate(str(tls.member), tuple(tls.warnings()))
+
+
+def _cache(cache: Path, *, agent_runs: bool) -> Fact:
+    found = host_facts.folder(cache)
+    return diagnosis.Cache(
+        str(cache), found.exists, found.mode, host_facts.user_name(found.uid), found.writable,
+        agent_runs, found.closed,
+    )  # fmt: skip
+
+
+def _space(cache: Path, kept: int) -> Fact:
+    return diagnosis.Space(str(cache), *host_facts.space(host_facts.folder(cache).nearest), kept)
+
+
+def _disk(cache: Path) -> Fact:
+    found = host_facts.folder(cache)
+    nearest = found.nearest
+    if not found.writable:
+        return diagnosis.Unmeasured(
+            f"{nearest} isn't ours to write", "run as root or the agent's user"
+        )
+    write, read = host_facts.disk_speed(nearest)
+    return diagnosis.Disk(str(nearest), host_facts.file_system(nearest), write, read)
+
+
+def _kernel() -> Fact:
+    return diagnosis.Kernel(host_facts.tcp_buffers())
+
+
+def _files(pid: int | None) -> Fact:
+    if pid is not None:
+        return diagnosis.Files(host_facts.file_limit(pid), "the agent's")
+    return diagnosis.Files(host_facts.file_limit(), "this command's; the agent's unit has its own")
+
+
+def _network(settings: AgentSettings) -> Fact:
+    check(settings)
+    name, port = parse_listen(advertised(settings.advertise) or settings.listen)
+    if host_facts.is_wildcard(name):
+        name = host_facts.address_for_peers(settings.tracker)
+        if not name:
+            raise UsageError(
+                "no address that others can dial; set advertise, or bring up the network"
+            )
+    address = host_facts.address_of(name)
+    interface = host_facts.interface_of(address) or host_facts.Interface("", 0, 0, up=False)
+    tracker = urlsplit(settings.tracker).hostname or ""
+    source = (
+        host_facts.source_towards(tracker)
+        if tracker and not is_loopback(host_facts.address_of(tracker))
+        else ""
+    )
+    return diagnosis.Network(
+        interface.name, join(name, port), address, is_loopback(address), interface.speed_mbit,
+        interface.mtu, interface.up, "" if is_loopback(source) else source,
+    )  # fmt: skip

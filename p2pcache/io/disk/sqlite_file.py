@@ -1,0 +1,125 @@
+"""A SQLite file of our own: opened, brought to our schema, written in durable transactions."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from p2pcache.errors import NoSpace, P2PCacheError, UsageError
+from p2pcache.io.disk.reserve_file import OPENING_BYTES, SPARE_BYTES, Spare
+
+# SQLite's errors where not one block is left: for its log, and for the log's index.
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+class SqliteFile:
+    """One connection, serialised by a lock; every write is one durable transaction."""
+
+    def __init__(self, path: Path, schemas: Sequence[str], spare: Spare | None = None) -> None:
+        """Open or create the database.
+
+        Args:
+            path: of its file.
+            schemas: SQL of each step, the step to version n at n - 1.
+            spare: space that is given up where the disk is too full to open it or to delete rows.
+
+        Raises:
+            UsageError: a newer release wrote it.
+            NoSpace: the disk is full.
+            P2PCacheError: it's damaged or unreadable.
+        """
+        self._lock = threading.Lock()
+        self._path = path
+        self._schemas = schemas
+        self._spare = spare
+        self._with_spare(OPENING_BYTES, self._open)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._db.close()
+
+    def _open(self) -> None:
+        with self._errors():
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.execute("pragma journal_mode=wal").fetchone()
+        self._db.execute(
+            "pragma synchronous=full"
+        )  # a record never outlives the file that it is about
+        (version,) = self._db.execute("pragma user_version").fetchone()
+        newest = len(self._schemas)
+        if version > newest:
+            raise UsageError(
+                f"the cache records in {self._path} were written by a newer release (schema "
+                f"{version}, this one knows {newest}); upgrade p2pcache or choose another cache dir"
+            )
+        if version < newest:
+            steps = "".join(self._schemas[version:])
+            self._db.executescript(f"begin; {steps} pragma user_version={newest}; commit;")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) in _FULL:
+                raise NoSpace(
+                    f"cache records {self._path}: the disk is full to the last block; make room with "
+                    "`p2pcache rm` or `p2pcache prune --all`"
+                ) from error
+            raise P2PCacheError(
+                f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
+                "remove it: models stay and are proved again"
+            ) from error
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+                self._db.execute("commit")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("rollback")
+                raise
+
+    def _delete(self, *deletes: tuple[str, Iterable[tuple[str, ...]]]) -> None:
+        """Delete rows; on a full disk, in the space that is kept back for it.
+
+        Args:
+            deletes: statements, each with the values of all its rows.
+        """
+        self._with_spare(SPARE_BYTES, lambda: self._delete_all(deletes))
+
+    def _with_spare(self, size_bytes: int, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except NoSpace:
+            if self._spare is not None:
+                self._spare.give_up(size_bytes)
+            try:
+                work()
+            except NoSpace as error:
+                folder = self._path.parent
+                raise NoSpace(
+                    f"the disk of {folder} is full to the last block: nothing can even be removed; make room "
+                    f"among the other files of that disk (`df {folder}` names it), then try again"
+                ) from error
+
+    def _delete_all(self, deletes: Iterable[tuple[str, Iterable[tuple[str, ...]]]]) -> None:
+        with self._write() as db:
+            for statement, rows in deletes:
+                db.executemany(statement, rows)
+
+    def _all(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        with self._lock, self._errors():
+            return self._db.execute(query, values).fetchall()

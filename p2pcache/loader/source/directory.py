@@ -1,0 +1,158 @@
+"""A model whose files all lie in a directory, as a source."""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2pcache.errors import IntegrityError, NotFound, UsageError
+from p2pcache.io.blobs.blob_file import OPEN_FILES, OpenFile
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.loader.source.base import Range, SourceStats
+
+MAX_FILES = 100_000  # of one directory; a manifest may list no more
+
+
+class DirectorySource:
+    """Implements `Source` for a complete directory, or one file: a pulled model, a Hugging Face snapshot."""
+
+    complete = True
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        """List the files. Links to files are followed, links to directories are not.
+
+        Args:
+            path: the directory or file.
+            name: for messages, such as a ref; "": the path.
+
+        Raises:
+            NotFound: there is no such directory or file.
+            UsageError: more files than a model may have.
+            NotAllowed, P2PCacheError: the disk refused.
+        """
+        self.name = name or str(path)
+        self._paths: dict[str, Path] = {}
+        self._sizes: dict[str, int] = {}
+        self._open: dict[str, OpenFile] = {}
+        self._inodes: dict[str, tuple[int, int]] = {}  # (device, inode) of each file ever opened
+        self._read_bytes = 0
+        self._lock = threading.Lock()
+        with disk_errors(str(path)):
+            if path.is_file():
+                self._add(path.name, path)
+            elif path.is_dir():
+                self._walk(path)
+            else:
+                raise NotFound(f"{path}: no such directory or file; pull the model first")
+
+    def _walk(self, root: Path) -> None:
+        for folder, folders, names in os.walk(root, onerror=_reraise):
+            folders.sort()
+            for name in sorted(names):
+                full = Path(folder) / name
+                if full.is_file():
+                    self._add(full.relative_to(root).as_posix(), full)
+
+    def _add(self, name: str, full: Path) -> None:
+        if len(self._paths) >= MAX_FILES:
+            raise UsageError(f"{self.name}: over {MAX_FILES} files; name the model's own directory")
+        self._paths[name] = full
+        self._sizes[name] = full.stat().st_size
+
+    def files(self) -> list[tuple[str, int]]:
+        """See `Source.files`."""
+        return list(self._sizes.items())
+
+    def _file(self, path: str) -> OpenFile:
+        """Open a file, or find it open. It stays open while the caller holds it, and usually for the next read.
+
+        A model may have more shards than a process may open files, so the oldest are dropped. There is
+        no lock, since the process may fork at any time.
+        """
+        file = self._open.get(path)
+        if file is not None:
+            return file
+        full = self._paths.get(path)
+        if full is None:
+            raise NotFound(f"{self.name}: no file {path!r} in it")
+        with disk_errors(str(full)):
+            file = OpenFile(os.open(full, os.O_RDONLY | os.O_CLOEXEC))
+            state = os.fstat(file.fd)
+        inode = (state.st_dev, state.st_ino)
+        if self._inodes.setdefault(path, inode) != inode:
+            raise IntegrityError(f"{full} was replaced while it was read; load the model again")
+        self._open[path] = file
+        for oldest in list(self._open)[:-OPEN_FILES]:
+            self._open.pop(oldest, None)
+        return file
+
+    def available(self, path: str, start: int, end: int) -> bool:
+        """See `Source.available`: true for each range inside a file."""
+        return 0 <= start <= end <= self._sizes.get(path, -1)
+
+    def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
+        """See `Source.read`."""
+        file = self._file(path)  # while it is held the descriptor stays open
+        read_all(file.fd, start, into, str(self._paths[path]))
+        with self._lock:
+            self._read_bytes += sum(map(len, into))
+
+    def on_planned(self, ranges: Sequence[Range]) -> None:
+        """See `Source.on_planned`: nothing to do."""
+
+    def demand(self, path: str, start: int, end: int) -> None:
+        """See `Source.demand`: nothing to do."""
+
+    def wait(self, ranges: Sequence[Range], timeout_s: float) -> list[int]:
+        """See `Source.wait`: returns at once, unless a range lies outside its file."""
+        found = [i for i, r in enumerate(ranges) if self.available(*r)]
+        if not found and ranges:
+            time.sleep(timeout_s)
+        return found
+
+    def stop(self) -> None:
+        """See `Source.stop`: nothing blocks."""
+
+    def stats(self) -> SourceStats:
+        """See `Source.stats`: the bytes that were read, all of them from disk."""
+        return SourceStats(bytes_disk=self._read_bytes)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._open.clear()
+
+
+def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None:
+    """Fill the buffers from consecutive bytes of an open file.
+
+    Args:
+        fd: the open file.
+        start: byte offset in the file.
+        into: the buffers, filled one after the other.
+        what: the file's name, for messages.
+
+    Raises:
+        IntegrityError: the file ends too early.
+        P2PCacheError: the disk refused.
+    """
+    left = list(into)
+    with disk_errors(what):
+        while left:
+            got = os.preadv(fd, left, start)  # perhaps fewer bytes than were asked for
+            if got == 0 and any(left):
+                raise IntegrityError(
+                    f"{what} ends at byte {start}, too early; pull the model again"
+                )
+            start += got
+            filled = 0
+            while filled < len(left) and got >= len(left[filled]):
+                got -= len(left[filled])
+                filled += 1
+            left = left[filled:]
+            if got:
+                left[0] = left[0][got:]
+
+
+def _reraise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,82 @@
+"""`GET /v1/locate`: the nodes that have a model, asked at the tracker and through an agent."""
+
+import random
+from pathlib import Path
+
+import aiohttp
+
+from p2pcache.core.host.kubernetes_labels import label_key
+from p2pcache.ids import Ref
+from tests.agent.kit import agent, client, make_model, pull, push
+from tests.tracker.kit import get, tracker
+
+FILES = {"weights.bin": random.Random(8).randbytes(3_000_000)}
+
+
+async def test_locate_names_the_nodes_that_have_the_model(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    layout = push(origin, make_model(tmp_path / "model", FILES), "team/m:v1")
+    async with (
+        tracker(origin) as one,
+        agent(tmp_path, "a", tracker=f"http://{one.address}", node_name="node-a") as app,
+        agent(tmp_path, "b", tracker=f"http://{one.address}", node_name="node-b") as other,
+    ):
+        assert (await pull(app, "team/m:v1"))["event"] == "done"
+        status, found = await get(one.address, "/v1/locate?ref=team/m:v1")
+        assert (status, found["digest"]) == (200, layout.digest)
+        assert found["label"] == {label_key(Ref.parse("team/m:v1")): layout.digest[:16]}
+        (holder,) = found["nodes"]
+        assert (holder["name"], holder["complete"], holder["share"]) == ("node-a", True, 1.0)
+        assert holder["address"] == app.advertise
+        async with client(other) as session, session.get("/v1/locate?ref=team/m:v1") as answer:
+            assert await answer.json() == found
+        async with client(other) as session, session.get("/v1/nodes") as answer:
+            assert {n["name"] for n in (await answer.json())["nodes"]} == {"node-a", "node-b"}
+
+
+async def test_locate_of_an_unknown_model_and_of_one_without_holders(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    layout = push(origin, make_model(tmp_path / "model", FILES), "m:v1")
+    async with tracker(origin) as one:
+        assert (await get(one.address, "/v1/locate?ref=m:v1"))[1]["nodes"] == []
+        digest = await get(one.address, f"/v1/locate?ref=m@blake3:{layout.digest}")
+        assert (digest[0], digest[1]["label"]) == (200, {})
+        assert (await get(one.address, "/v1/locate?ref=m:v2"))[0] == 404
+        assert (await get(one.address, "/v1/locate?ref=../m"))[0] == 400
+        assert (await get(one.address, "/v1/locate"))[0] == 400
+
+
+async def test_health_on_tcp_is_for_probes_only(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "model", FILES), "m:v1")
+    async with agent(tmp_path, origin=origin.as_uri(), health_listen="127.0.0.1:0") as app:
+        await pull(app, "m:v1")
+        where = app.listeners.health_address
+        assert (await get(where, "/healthz"))[0] == 200
+        assert (await get(where, "/readyz"))[0] == 200
+        assert (await get(where, "/readyz?model=m:v1"))[0] == 200
+        assert (await get(where, "/readyz?model=m:v2"))[0] == 503
+        assert "p2pcache_" in (await get(where, "/metrics"))[1]
+        async with aiohttp.ClientSession(f"http://{where}") as session:
+            for method, path in (
+                ("GET", "/v1/models"),
+                ("POST", "/v1/pull"),
+                ("GET", "/v1/status"),
+            ):
+                async with session.request(method, path) as answer:
+                    assert answer.status == 404
+
+
+async def test_a_models_readiness_does_not_hang_on_the_tracker(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "model", FILES), "m:v1")
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        await pull(app, "m:v1")
+    async with (
+        agent(tmp_path, origin=origin.as_uri(), tracker="http://127.0.0.1:9") as app,
+        client(app) as session,
+    ):
+        async with session.get("/readyz") as answer:
+            assert answer.status == 503
+        async with session.get("/readyz?model=m:v1") as answer:
+            assert answer.status == 200

@@ -1,0 +1,65 @@
+"""Storage that refuses our credentials is known before the first pull."""
+
+import asyncio
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2pcache.agent import app as agent_app
+from tests.agent.kit import agent
+
+REFUSAL = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>"
+ABSENCE = b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
+
+
+class Storage(http.server.BaseHTTPRequestHandler):
+    """Refuses until somebody has repaired the credentials."""
+
+    good = False
+
+    def do_GET(self) -> None:
+        body = ABSENCE if type(self).good else REFUSAL
+        self.send_response(404 if type(self).good else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Storage]]:
+    monkeypatch.setattr(Storage, "good", False)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Storage)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKOLD")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    yield Storage
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_refused_credentials_are_a_warning_until_they_are_good(
+    tmp_path: Path, storage: type[Storage], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(agent_app, "PROVE_S", 0.01)
+    async with agent(tmp_path, origin="s3://models") as app:
+        async with asyncio.timeout(30):
+            while not app.queries.warnings():
+                await asyncio.sleep(0.01)
+            assert "InvalidAccessKeyId" in app.queries.warnings()[0]
+            assert app.queries.reasons() == []  # what peers have can be had all the same
+            storage.good = True
+            while app.queries.warnings():
+                await asyncio.sleep(0.01)
+    said = [r.getMessage() for r in caplog.records if "InvalidAccessKeyId" in r.getMessage()]
+    assert len(said) == 1  # once per cause, not once per look

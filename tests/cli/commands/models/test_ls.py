@@ -1,0 +1,71 @@
+import json
+import time
+
+from tests.cli.conftest import Run
+from tests.cli.fake_agent import HEX, LLAMA, FakeAgent
+
+MODELS = {
+    "models": [
+        dict(LLAMA),
+        LLAMA | {"ref": "tiny:latest", "namespace": "library", "name": "tiny", "tags": ["latest", "v1"],
+                 "bytes": 1000, "bytes_done": 250, "complete": False},
+        LLAMA | {"ref": f"@blake3:{HEX}", "namespace": "", "name": "", "tags": []},
+    ]
+}  # fmt: skip
+
+
+def test_ls_is_a_table(agent: FakeAgent, run: Run) -> None:
+    now = time.time()
+    MODELS["models"][0]["last_used"] = now - 7200
+    agent.document("GET /v1/models", MODELS)
+    lines = run("ls", "--agent", agent.address).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert lines[1].split() == [
+        "team/llama",
+        "v3",
+        HEX[:12],
+        "140",
+        "GB",
+        "complete",
+        "2h00m",
+        "ago",
+    ]
+    assert lines[2].split() == ["tiny", "latest", HEX[:12], "1.00", "kB", "25%,", "incomplete", "-"]
+    assert lines[3].split()[:2] == ["tiny", "v1"]
+    assert lines[4].split()[:2] == ["-", "-"]
+
+
+def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", {"models": [LLAMA | {"refs": ["team/llama:v3", "chat:prod"]}]})
+    lines = run("ls", "--agent", agent.address).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["team/llama", "v3"], ["chat", "prod"]]
+
+
+def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Run) -> None:
+    nameless = LLAMA | {
+        "ref": f"@blake3:{HEX}",
+        "namespace": "",
+        "name": "",
+        "tags": [],
+        "refs": [],
+    }
+    agent.document(
+        "GET /v1/models",
+        {"models": [LLAMA | {"refs": ["team/llama:v3", "chat:prod"]}, nameless]},
+    )
+    lines = run("ls", "-q", "--agent", agent.address).stdout.splitlines()
+    assert lines == ["team/llama:v3", "chat:prod"]
+
+
+def test_ls_for_machines(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", MODELS)
+    assert json.loads(run("ls", "--json", "--agent", agent.address).stdout) == MODELS
+    assert run("ls", "-q", "--agent", agent.address).stdout.splitlines()[:2] == [
+        "team/llama:v3",
+        "tiny:latest",
+    ]
+
+
+def test_names_from_elsewhere_cannot_drive_the_terminal(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/models", {"models": [LLAMA | {"name": "x\x1b[2Jy\nz"}]})
+    assert "team/x?[2Jy?z" in run("ls", "--agent", agent.address).stdout

@@ -1,0 +1,27 @@
+"""The settings of client commands, and their options."""
+
+from pathlib import Path
+
+import pytest
+
+from p2pcache.cli.support.client_options import ClientSettings, cache_dir
+from tests.cli.conftest import Run
+
+
+def test_a_bad_value_names_the_flag_as_it_was_typed(run: Run) -> None:
+    assert str(run("ls", "--timeout", "soon").exception).startswith("--timeout: not a duration")
+
+
+@pytest.mark.parametrize(
+    ("xdg", "where"),
+    [
+        ("/x", "/x/p2pcache"),
+        ("relative", "/home/me/.cache/p2pcache"),
+        ("", "/home/me/.cache/p2pcache"),
+    ],
+)
+def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, xdg: str, where: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_dir(ClientSettings()) == Path(where)
+    assert cache_dir(ClientSettings(cache_dir="~/c")) == Path("/home/me/c")

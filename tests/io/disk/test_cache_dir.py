@@ -1,0 +1,94 @@
+"""A cache keeps its node id for life; a copy of it draws another."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from p2pcache.io.disk.cache_dir import node_id
+from p2pcache.io.disk.disk import Disk
+
+MACHINE, OTHER = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
+
+
+def drawn(cache: Path, machine: Path) -> int:
+    fd = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return node_id(Disk(), fd, machine)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    path = tmp_path / "machine-id"
+    path.write_text(MACHINE)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "cache"
+    path.mkdir()
+    return path
+
+
+def test_it_is_kept(cache: Path, machine: Path) -> None:
+    first = drawn(cache, machine)
+    assert drawn(cache, machine) == first
+    moved = cache.rename(cache.with_name("elsewhere"))
+    assert drawn(moved, machine) == first
+
+
+def test_a_copy_draws_another(cache: Path, machine: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = drawn(cache, machine)
+    copy = Path(shutil.copytree(cache, cache.with_name("copy")))
+    with caplog.at_level(logging.WARNING):
+        second = drawn(copy, machine)
+    assert second != first
+    assert "cloned" in caplog.text
+    assert drawn(copy, machine) == second
+    assert drawn(cache, machine) == first
+
+
+def test_a_disk_that_was_copied_to_another_machine_draws_another(
+    cache: Path, machine: Path
+) -> None:
+    first = drawn(cache, machine)
+    machine.write_text(OTHER)
+    second = drawn(cache, machine)
+    assert second != first
+    assert drawn(cache, machine) == second
+
+
+@pytest.mark.parametrize("text", ["", "uninitialized\n", None])
+def test_a_machine_without_an_id_says_nothing(cache: Path, machine: Path, text: str | None) -> None:
+    first = drawn(cache, machine)
+    machine.unlink()
+    if text is not None:
+        machine.write_text(text)
+    assert drawn(cache, machine) == first
+    machine.write_text(MACHINE)
+    assert drawn(cache, machine) == first
+
+
+@pytest.mark.parametrize("note", [b"", b"nonsense\n", b"\xff\xfe", b"12x 3\n", None])
+def test_the_id_of_an_older_release_is_kept(cache: Path, machine: Path, note: bytes | None) -> None:
+    (cache / "node-id").write_text("00000000000000ff\n")
+    if note is not None:
+        (cache / "node-home").write_bytes(note)
+    assert drawn(cache, machine) == drawn(cache, machine) == 255
+
+
+def test_a_full_disk_keeps_no_node_out(cache: Path, machine: Path) -> None:
+    class Full(Disk):
+        def replace_file(self, *_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+    first = drawn(cache, machine)
+    copy = shutil.copytree(cache, cache.with_name("copy"))
+    fd = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
+    assert node_id(Full(), fd, machine) != first
+    os.close(fd)

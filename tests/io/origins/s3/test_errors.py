@@ -1,0 +1,71 @@
+"""Refusals of an S3 server: said at once, and over when it answers again."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import botocore.exceptions
+import pytest
+
+from p2pcache.errors import NotAllowed, OriginUnavailable
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.s3.errors import translate
+from tests.io.origins.s3.stub import AT_ONCE_S, PATIENT, QUICK, refusal, stub
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (refusal("ExpiredToken", status=400), "expired"),
+        (refusal("InvalidToken", status=400), "InvalidToken"),
+        (refusal("SignatureDoesNotMatch"), "SignatureDoesNotMatch"),
+        (refusal("RequestTimeTooSkewed"), "clock"),
+        (refusal("AccessDenied"), "AccessDenied"),
+        (refusal("InvalidObjectState"), "archived"),
+    ],
+)
+def test_a_refusal_is_not_tried_again(
+    keys: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], bytes], says: str
+) -> None:
+    head = (answer[0], {"Content-Length": "0"}, b"")
+    with stub({"GET": answer, "HEAD": head, "PUT": answer}) as (endpoint, _):
+        keys.setenv("AWS_ENDPOINT_URL", endpoint)
+        origin = open_origin("s3://models", PATIENT)
+        buffer = memoryview(bytearray(1))
+        actions: list[Callable[[], object]] = [
+            lambda: origin.get("x", limit=1),
+            lambda: origin.stat("x"),  # whose answer has no body: asked once more, for its reason
+            lambda: origin.put("x", b""),
+            lambda: origin.open("x", 0, 1).readinto(buffer),
+            lambda: list(origin.list("")),
+        ]
+        for action in actions:
+            began = time.monotonic()
+            with pytest.raises(NotAllowed, match=says):
+                action()
+            assert time.monotonic() - began < AT_ONCE_S
+            assert isinstance(origin.trouble, NotAllowed)
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "RequestLimitExceeded", "ServiceUnavailable"])
+@pytest.mark.parametrize("status", [400, 403, 503])
+def test_throttling_may_pass(code: str, status: int) -> None:
+    answer: Any = {
+        "Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status},
+    }  # fmt: skip
+    error = botocore.exceptions.ClientError(answer, "GetObject")
+    found = translate(error, "s3://b/k", "b", "http://e")
+    assert isinstance(found, OriginUnavailable)
+    assert code in str(found)
+
+
+def test_trouble_is_over_when_storage_answers(keys: pytest.MonkeyPatch) -> None:
+    answers = {"GET": refusal("SlowDown", status=503), "HEAD": (200, {"ETag": '"1"'}, b"")}
+    with stub(answers) as (endpoint, _):
+        keys.setenv("AWS_ENDPOINT_URL", endpoint)
+        origin = open_origin("s3://models", QUICK)
+        with pytest.raises(OriginUnavailable):
+            origin.get("x", limit=1)
+        assert "SlowDown" in str(origin.trouble)
+        origin.ask_again("y")
+        assert origin.trouble is None

@@ -1,0 +1,151 @@
+"""The feeder and the readers, through a ring to a device whose copies happen as late as they may."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pcache.errors import P2PCacheError
+from p2pcache.loader.memory.host_pool import Budget
+from p2pcache.loader.plan.batches import batches
+from p2pcache.loader.plan.selection import select_tensors
+from p2pcache.loader.session import Session
+from p2pcache.loader.source.catalog import open_catalog
+from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
+from p2pcache.loader.stream import (
+    MIN_LIMIT_BYTES,
+    TensorStream,
+    Tuning,
+    make_staging,
+)
+from p2pcache.loader.transfer.pipeline import Pipeline
+from p2pcache.loader.transfer.sinks import DeviceSink
+from tests.loader.loader_kit import Spec, reader_threads, soon, torch_bytes, write
+from tests.loader.memory.fake_device import FakeAsyncBackend, FakeEvent
+
+
+def never() -> bool:
+    return False
+
+
+def open_session(folder: Path) -> Session:
+    source, deadline = DirectorySource(folder), Deadline(30, "m")
+    return Session(source, open_catalog(source, deadline), deadline)
+
+
+def run(
+    folder: Path, slots: int, slot_bytes: int, threads: int, budget: int
+) -> dict[str, torch.Tensor]:
+    backend = FakeAsyncBackend()
+    staging, tuning = make_staging(
+        backend,
+        slots * slot_bytes,
+        Tuning(threads=threads, read_bytes=slot_bytes, ring_slots=slots),
+    )
+    source = DirectorySource(folder)
+    deadline = Deadline(30, "m")
+    items = select_tensors(list(open_catalog(source, deadline).tensors.values()))
+    pipeline = Pipeline(
+        source,
+        batches(items, 1 << 18),
+        DeviceSink(backend, Budget(budget)),
+        deadline,
+        threads=threads,
+        read_bytes=tuning.read_bytes,
+        staging=staging,
+    )
+    found: dict[str, torch.Tensor] = {}
+    try:
+        while (batch := pipeline.next()) is not None:
+            found.update(batch)
+    finally:
+        pipeline.close()
+        source.close()
+    assert all(event.come for event in backend.events)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_everything_arrives_through_few_slots(tmp_path: Path, slots: int, threads: int) -> None:
+    specs = [Spec(f"t{i}", "BF16", (i * 37 % 300, 40)) for i in range(60)]
+    specs += [Spec("big", "F32", (700, 1000)), Spec("s", "I64", ()), Spec("z", "F16", (0,))]
+    body = write(tmp_path / "m.safetensors", specs, pad=3)
+    with soon():
+        found = run(tmp_path, slots, 200 << 10, threads, 1 << 20)
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 60_000), min_size=1, max_size=30),
+    st.integers(1, 3),
+    st.integers(70 << 10, 150 << 10),
+    st.integers(1, 3),
+)
+def test_any_sizes_through_any_ring(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    slots: int,
+    slot_bytes: int,
+    threads: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("m")
+    body = write(folder / "m.safetensors", [Spec(f"t{i}", "U8", (n,)) for i, n in enumerate(sizes)])
+    found = run(folder, slots, slot_bytes, threads, MIN_LIMIT_BYTES)
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+
+
+def test_a_failed_read_ends_the_load_and_frees_the_slot(tmp_path: Path) -> None:
+    write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (300_000,)) for i in range(4)])
+    source = DirectorySource(tmp_path)
+    catalog = open_catalog(source, Deadline(None, "m"))
+    with (tmp_path / "m.safetensors").open("r+b") as file:
+        file.truncate(500_000)
+    backend = FakeAsyncBackend()
+    staging, tuning = make_staging(backend, 4 << 20, Tuning(threads=2))
+    plan = batches(select_tensors(list(catalog.tensors.values())), 1 << 18)
+    sink = DeviceSink(backend, Budget(1 << 30))
+    pipeline = Pipeline(source, plan, sink, Deadline(None, "m"), threads=2, staging=staging,
+                        read_bytes=tuning.read_bytes)  # fmt: skip
+    with soon(), pytest.raises(P2PCacheError, match="too early"):
+        list(iter(pipeline.next, None))
+    pipeline.close()
+    for _ in range(4):
+        assert staging.ring.acquire(never) is not None
+
+
+class FailingBackend(FakeAsyncBackend):
+    """A device that fails at some time, and at each call from then on, as CUDA's do."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.good = good  # events that still come
+
+    def sync(self, event: FakeEvent) -> None:
+        if self.good <= 0:
+            raise P2PCacheError("cuda:0 failed: an illegal memory access")
+        self.good -= 1
+        super().sync(event)
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+def test_a_failed_device_ends_the_load_and_releases_everything(tmp_path: Path, good: int) -> None:
+    """Also at the last event, after every tensor was handed out: what lies there isn't right."""
+    write(tmp_path / "m.safetensors", [Spec(f"t{i}", "U8", (200_000,)) for i in range(4)])
+    session = open_session(tmp_path)
+    staging, tuning = make_staging(FailingBackend(good), 1 << 20, Tuning(threads=1, ring_slots=1))
+    budget = Budget(1 << 20)
+    sink = DeviceSink(staging.backend, budget)
+    plan = batches(select_tensors(list(session.catalog.tensors.values())), 1 << 18)
+    pipeline = Pipeline(session.source, plan, sink, session.deadline, threads=1, staging=staging,
+                        read_bytes=tuning.read_bytes)  # fmt: skip
+    stream = TensorStream(session, pipeline, budget)
+    with soon(), pytest.raises(P2PCacheError, match="illegal"):
+        list(stream)
+    assert reader_threads() == []
+    assert isinstance(session.source, DirectorySource)
+    assert session.source._open == {}

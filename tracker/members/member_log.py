@@ -1,0 +1,109 @@
+"""Log lines and warnings about members: each node and address has a limited number, so that none fills the log."""
+
+import logging
+import time
+
+from p2pcache.core.coordinator.tracker_state import Tracking
+from p2pcache.core.membership.outputs import Silent, Spoken, Unreached
+from p2pcache.core.ratelimit import Rate, RateLimit
+from p2pcache.errors import NotAllowed
+from p2pcache.ids import NodeId, format_node
+from p2pcache.io.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # log lines about one node or address, and about all
+TWIN_S = 60.0  # a warning of a twin lasts; a refused agent tries again within ten seconds
+MOST_TWINS = 16  # warnings of twins at once
+
+
+class MemberLog:
+    """Tells operators what is wrong with members and with strangers that want to be members."""
+
+    def __init__(self, tracking: Tracking, clock: Clock) -> None:
+        self.refused = 0  # connections that didn't become members
+        self._tracking = tracking
+        self._clock = clock
+        self._of_strangers = RateLimit(LINES_EACH, LINES)
+        self._of_members = RateLimit(LINES_EACH, LINES)  # strangers can't use these up
+        self._twins: dict[NodeId, tuple[float, str]] = {}  # when each was refused, and the warning
+
+    def warnings(self) -> list[str]:
+        """What an operator should look at: agents with one node id that were refused lately."""
+        until = self._clock.now() - TWIN_S
+        self._twins = {node: seen for node, seen in self._twins.items() if seen[0] > until}
+        return [text for _, text in self._twins.values()]
+
+    def on_twin(self, node: NodeId, member: str, other: str) -> None:
+        """An agent was refused because a live member has its node id.
+
+        Args:
+            node: the id.
+            member: address of the live member.
+            other: address of the refused agent.
+        """
+        text = (
+            f"two live agents have the same node id {format_node(node)}: the member at {member}, and one at {other} "
+            "that is refused; a cache or a machine's image was copied: stop one of them, delete node-id in its cache "
+            "dir and start it again"
+        )
+        self.refused += 1
+        self._twins.pop(node, None)
+        self._twins[node] = self._clock.now(), text
+        if len(self._twins) > MOST_TWINS:
+            del self._twins[next(iter(self._twins))]
+        _log.log(self._level(node), "%s", text)
+
+    def on_refusal(self, address: str, error: Exception) -> None:
+        """A connection from an address didn't become a member."""
+        self.refused += 1
+        level = logging.DEBUG
+        if isinstance(error, NotAllowed):
+            wait = self._of_strangers.take(address, time.monotonic(), patience_s=0)
+            level = logging.DEBUG if wait else logging.WARNING
+        _log.log(level, "refused a member from %s: %s", address, error)
+
+    def on_dropped(self, node: NodeId, error: Exception) -> None:
+        """A member's connection was closed because it broke the protocol."""
+        _log.log(self._level(node), "dropped member %s: %s", format_node(node), error)
+
+    def on_unreached(self, unreached: Unreached) -> None:
+        """Others can't dial a member. Without a line left for it, the coordinator will say so again."""
+        node, digest = unreached.node, unreached.digest
+        record = self._tracking.registry.nodes.get(node)
+        if record is None or not record.connected:
+            return  # it has left, which explains it
+        if not self._has_a_line(node):
+            self._tracking.dials.untold(node)
+            return
+        what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
+        _log.warning(
+            "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
+            "and the address its own? (p2pcache doctor there; --advertise)",
+            format_node(node), record.member.address, what,
+        )  # fmt: skip
+
+    def on_spoken(self, spoken: Spoken) -> None:
+        """The coordinator has a remark about a member."""
+        who = format_node(spoken.node)
+        _log.log(
+            self._level(spoken.node), "model %.12s, node %s: %s", spoken.digest, who, spoken.text
+        )
+
+    def on_silent(self, silent: Silent) -> None:
+        """A member says that it has runs, and delivers none."""
+        record = self._tracking.registry.nodes.get(silent.node)
+        if record is None or not self._has_a_line(silent.node):
+            return
+        _log.warning(
+            "node %s at %s says that it has %.12s and delivers nothing to those who ask, so storage is read for "
+            "them: does its disk hang, or is its uplink full? (its agent's log; p2pcache doctor and p2pcache "
+            "bench there)", format_node(silent.node), record.member.address, silent.digest,
+        )  # fmt: skip
+
+    def _level(self, node: NodeId) -> int:
+        return logging.WARNING if self._has_a_line(node) else logging.DEBUG
+
+    def _has_a_line(self, node: NodeId) -> bool:
+        """Whether a warning about this member may be written: one that comes and goes would fill the log."""
+        return not self._of_members.take(format_node(node), time.monotonic(), patience_s=0)
