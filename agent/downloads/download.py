@@ -7,16 +7,16 @@ from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.core.swarm.events import Source
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import P2PCacheError, without_frames
 from p2pcache.ids import Ref, RunSet
 
 RATE_WINDOW_S = 5.0  # the rate in progress events is the mean over this window
 
 
-def action_of(turn: Turn) -> str:
+def action_of(turn: Priority) -> str:
     """The action of a download in the history."""
-    return "warm" if turn is Turn.WARM else "pull"
+    return "warm" if turn is Priority.WARM else "pull"
 
 
 class Download:
@@ -30,7 +30,9 @@ class Download:
         self.swarm = swarm
         self.timeline = timeline
         self.noted = False  # it is in the history
-        self.turn = Turn.USUAL  # the earliest of its clients; it also holds in the queues of peers
+        self.turn = (
+            Priority.USUAL
+        )  # the earliest of its clients; it also holds in the queues of peers
         self.whole = whole  # a client wants all of it
         self._wishes: dict[str, RunSet] = {}  # by loader, if no client wants all of it
         self._urgent: RunSet = 0  # runs that loaders waited for before the scheduler started
@@ -71,13 +73,13 @@ class Download:
         """A loader waits for these runs now."""
         if self.swarm.scheduler is None:
             self._urgent |= runs
-        self.swarm.post(e.Demanded(runs))
+        self.swarm.post(e.Urgent(runs))
 
     def start(self) -> None:
         """Ask for the wanted runs, those that loaders wait for first."""
         self.swarm.start(self.wanted)
         if self._urgent:
-            self.swarm.post(e.Demanded(self._urgent))
+            self.swarm.post(e.Urgent(self._urgent))
 
     def want_whole(self) -> None:
         """A client wants all of it from now on."""
@@ -121,7 +123,7 @@ class Download:
     @property
     def kind(self) -> str:
         """Its kind in `p2pcache ps`: pull, warm or background."""
-        return "background" if self.turn is Turn.BACKGROUND else action_of(self.turn)
+        return "background" if self.turn is Priority.BACKGROUND else action_of(self.turn)
 
     def progress(self, now: float) -> dict[str, object]:
         """The fields of a progress event, as in docs/api.md."""

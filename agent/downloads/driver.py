@@ -18,8 +18,8 @@ from p2pcache.agent.downloads.work_in_flight import WorkInFlight
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.scheduler.reports import to_tracker, wish
 from p2pcache.core.scheduler.scheduler import Scheduler
-from p2pcache.core.scheduler.tracker_reports import to_tracker, wish
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
@@ -238,7 +238,7 @@ class SwarmDriver:
 
     def pace_s(self) -> float:
         """Seconds from one new run to the next; 0: unknown."""
-        return self.scheduler.tempo_s if self.scheduler is not None else 0.0
+        return self.scheduler.pace_s if self.scheduler is not None else 0.0
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """We may request from this neighbour now."""

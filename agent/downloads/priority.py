@@ -14,7 +14,7 @@ from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.runner import TICK_S
 from p2pcache.core.swarm import events as e
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, NoSpace
 from p2pcache.ids import Ref
 
@@ -41,17 +41,17 @@ class DownloadOrder:
             weakref.WeakKeyDictionary()
         )
 
-    def on_client(self, download: Download, turn: Turn) -> None:
+    def on_client(self, download: Download, turn: Priority) -> None:
         """A client joined a download; the download takes the earliest turn of its clients."""
         first = download not in self._known
         self._known.add(download)
         download.turn = turn if first else min(turn, download.turn)
         self._parts.net.put_behind(download.swarm.digest, download.turn)
-        if first and turn > Turn.USUAL and not download.ended.done():
+        if first and turn > Priority.USUAL and not download.ended.done():
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def begin_making_room(self, begin: Begin, ref: Ref, turn: Turn) -> Download:
+    async def begin_making_room(self, begin: Begin, ref: Ref, turn: Priority) -> Download:
         """Begin a download. On a full disk downloads with a later turn make room for it.
 
         Raises:
@@ -65,7 +65,7 @@ class DownloadOrder:
                 if not await self._make_room(ref, turn):
                     raise
 
-    async def _make_room(self, ref: Ref, turn: Turn) -> bool:
+    async def _make_room(self, ref: Ref, turn: Priority) -> bool:
         """End the last of the downloads with a later turn, and free its disk space.
 
         A model that has a tag stays. Clients of the ended download are told why it ended.
@@ -101,7 +101,7 @@ class DownloadOrder:
         """Hold a download back while an earlier one progresses, until it ends or has the first turn itself."""
         while not download.ended.done():
             self._hold(download, back=self._earlier_one_progresses(download.turn))
-            if download.turn is Turn.USUAL:
+            if download.turn is Priority.USUAL:
                 return
             await asyncio.wait([download.ended], timeout=TICK_S)
 
@@ -116,7 +116,7 @@ class DownloadOrder:
             self._held.discard(download)
             download.swarm.post(e.Wanted(download.wanted))
 
-    def _earlier_one_progresses(self, turn: Turn) -> bool:
+    def _earlier_one_progresses(self, turn: Priority) -> bool:
         """Whether a download with an earlier turn progresses."""
         return any(
             other.turn < turn and self._progresses(other)

@@ -13,7 +13,7 @@ from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format.file_filter import name_of, pick, runs_of
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import IntegrityError
 from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
@@ -72,7 +72,7 @@ class Pulls:
         """
         began = time.monotonic()
         some = bool(include or exclude)
-        turn = Turn.BACKGROUND if background else Turn.USUAL
+        turn = Priority.BACKGROUND if background else Priority.USUAL
         begun = self.begin_download(ref, force=force, whole=not some, turn=turn)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
@@ -130,7 +130,7 @@ class Pulls:
         return {"event": "progress", **download.progress(now), **known}
 
     async def begin_download(
-        self, ref: Ref, *, force: bool, whole: bool, turn: Turn = Turn.USUAL
+        self, ref: Ref, *, force: bool, whole: bool, turn: Priority = Priority.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's download; a failure goes into the history.
 

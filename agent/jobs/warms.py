@@ -11,7 +11,7 @@ from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.audit_log import Entry
@@ -67,7 +67,7 @@ class Warms:
         try:
             before = set(self._downloads.running)
             resolved, download = await self._pulls.begin_download(
-                ref, force=False, whole=True, turn=Turn.WARM
+                ref, force=False, whole=True, turn=Priority.WARM
             )
             digest, had = resolved.digest, download.swarm.complete
             if had:

@@ -81,7 +81,16 @@ class Straggler:
             usual: of the others, the median or the mean; same unit.
             samples: on which `usual` stands.
         """
-        return samples >= self.min_samples and value > self.floor and value > self.ratio * usual
+        return value > self.limit(usual, samples)
+
+    def limit(self, usual: float, samples: int) -> float:
+        """The value above which a party is slow; inf while there are too few samples.
+
+        Args:
+            usual: of the others, the median or the mean; same unit.
+            samples: on which `usual` stands.
+        """
+        return max(self.floor, self.ratio * usual) if samples >= self.min_samples else math.inf
 
     def allows_one_more(self, slow: int, parties: int) -> bool:
         """Whether one more party may be called slow.

@@ -1,7 +1,7 @@
 """Pauses double, and end somewhere."""
 
 from p2pcache.core.backoff import pause_s
-from p2pcache.core.peers.peer_book import Peer
+from p2pcache.core.peers.peer import Peer
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Fetch, Request
 from p2pcache.core.swarm.events import FetchEnded, Outcome, RequestEnded
@@ -19,8 +19,8 @@ def test_a_neighbour_that_is_busy_or_stalls_for_ever_is_no_overflow() -> None:
     """After 1,024 refusals in a row, five minutes of a busy neighbour, the scheduler died of an OverflowError."""
     peer = Peer(2, 0, 0.0, 0, 0.0)
     for turn in range(1100):
-        peer.busy(float(turn), SETTINGS.busy_backoff_s, SETTINGS.busy_backoff_max_s)
-        peer.stalled(float(turn))
+        peer.on_busy(float(turn), SETTINGS.busy_backoff_s, SETTINGS.busy_backoff_max_s)
+        peer.on_stall(float(turn))
     assert peer.rest_until < 2000
     desk = Desk(runs=1)
     (request,) = desk.meet({2: 1})

@@ -1,5 +1,7 @@
 """The rolling median against the sorted list, and the verdict "far slower than the others"."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +33,13 @@ def test_a_party_is_slow_above_ratio_floor_and_enough_samples() -> None:
     assert not rule.is_slow(2.0, 1.0, 4)
     assert not rule.is_slow(2.1, 1.0, 3)
     assert not rule.is_slow(0.5, 0.1, 4)
+
+
+def test_the_limit_is_the_largest_value_that_is_not_slow() -> None:
+    rule = Straggler(ratio=2.0, floor=0.5, min_samples=4)
+    assert rule.limit(1.0, 4) == 2.0
+    assert rule.limit(0.1, 4) == 0.5
+    assert rule.limit(1.0, 3) == math.inf
 
 
 def test_slow_is_an_exception_but_one_may_always_be() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.download.bridge_timer import Lookout
+from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.sim.__main__ import main
 from p2pcache.sim.cluster.node import Pause
 from p2pcache.sim.properties import (
@@ -100,7 +100,7 @@ def test_who_waits_for_long_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> Non
     """Partial pulls in racks: a bridge that doesn't want a run doesn't bring it (24 nodes: 82 s, now 12)."""
     storm = Storm(nodes=24, runs=128, racks=3, parts=8)
     assert verdict(Run(storm)) is None
-    monkeypatch.setattr(Lookout, "_starved", lambda *_: False)
+    monkeypatch.setattr(BridgeTimer, "_starved", lambda *_: False)
     assert "a node got nothing for" in (verdict(Run(storm)) or "")
 
 

@@ -1,63 +1,71 @@
-"""When a node looks at what waits for it beyond a boundary of racks or sites. Pure."""
+"""When a node looks at what its bridges haven't brought."""
 
 import math
 from collections.abc import Iterable
 
-from p2pcache.core.download.in_flight import Asked
+from p2pcache.core.download.in_flight import PeerRequest
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.request_timing import Timing
+from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.run_states import RunStates
 
 
-class Lookout:
-    """What a neighbour beyond a boundary has waits for its bridge, but not for ever: see `PeerBook.look_beyond`."""
+class BridgeTimer:
+    """A run beyond a boundary waits for its bridge, but not for ever: see `PeerBook.review_bridges`."""
 
     def __init__(
-        self, mine: RunBook, book: PeerBook, timing: Timing, settings: SwarmSettings, now: float
-    ) -> None:
-        self._mine = mine
+        self, states: RunStates, book: PeerBook, timing: RequestTiming, settings: SwarmSettings,
+        now: float,
+    ) -> None:  # fmt: skip
+        """The first look is due one pause from now."""
+        self._states = states
         self._book = book
         self._timing = timing
         self._settings = settings
         self._looked_at = now
-        self._fed_at = math.inf  # since when something waits there and nothing comes; inf: never
+        self._waits_since = math.inf  # something waits out there and nothing came; inf: not so
 
-    def fed(self, now: float) -> None:
+    def on_run(self, now: float) -> None:
         """A run came."""
-        self._fed_at = now
+        self._waits_since = now
 
-    def look(self, requests: Iterable[Asked], now: float) -> float:
-        """See what waits beyond the boundaries, if it is time to; returns when to look again."""
-        if not self._book.bounded or not self._mine.needed:
-            self._fed_at = math.inf
+    def look_beyond(self, requests: Iterable[PeerRequest], now: float) -> float:
+        """Look at what waits beyond the boundaries, if it is time to; returns the next deadline.
+
+        Args:
+            requests: all in flight.
+            now: seconds.
+        """
+        if not self._book.has_boundaries or not self._states.needed:
+            self._waits_since = math.inf
             return math.inf
-        # While storage is slow nothing waits out there, and what comes up then is left to its bridge.
-        waits = any(self._book.beyond(self._mine.needed))
-        self._fed_at = min(self._fed_at, now) if waits else now
-        # Or one who waits for a full uplink, as all do, would seem to have forgotten it.
+        # While storage is slow nothing waits out there, and the first runs that appear are left to their bridges.
+        waits = any(self._book.only_beyond(self._states.needed))
+        self._waits_since = min(self._waits_since, now) if waits else now
         least_s = self._settings.cross_after_s
-        pause_s = self._timing.look_away_s(least_s)
+        pause_s = self._timing.bridge_patience_s(least_s)
         if now >= self._looked_at + pause_s:
-            ages = [now - a.started for a in requests if a.live and a.peer.distance]
-            pause_s = max(pause_s, self._timing.look_away_s(least_s, ages))
-        if now >= self._looked_at + pause_s or (self._looks_sooner and self._starved(now)):
+            # A bridge behind a full uplink is as slow as our own requests across the boundary are at this moment.
+            ages_s = [now - one.started for one in requests if one.live and one.peer.distance]
+            pause_s = max(pause_s, self._timing.bridge_patience_s(least_s, ages_s))
+        if now >= self._looked_at + pause_s or (self._may_look_early and self._starved(now)):
             self._looked_at = now
-            self._book.look_beyond(self._mine.needed, starved=self._starved(now))
-        # By then more may be known of how long a request takes.
+            self._book.review_bridges(self._states.needed, starved=self._starved(now))
+        # More may be known then of how long requests take.
         return min(self._looked_at + pause_s, now + least_s)
 
     @property
-    def _looks_sooner(self) -> bool:
-        """Whether who starves doesn't wait for its next look: once, if it never had a run and others want other ones.
+    def _may_look_early(self) -> bool:
+        """Whether to skip the pause: once, for a node that wants part of the model and has received nothing.
 
-        A bridge that doesn't want a run doesn't bring it. (One that does may have a thin uplink: looking sooner
-        then, 24 nodes had 0.33 of the bound for 0.41, and 2.8 copies crossed for 2.2.)
+        A bridge doesn't bring runs that it doesn't want. A bridge that does want them may have a thin uplink, so a
+        node that wants the whole model doesn't look early.
         """
-        mine, due = self._mine, self._fed_at + self._settings.stuck_after_s
-        return self._timing.is_unknown and mine.wanted != mine.full and self._looked_at < due
+        states, due = self._states, self._waits_since + self._settings.stuck_after_s
+        return self._timing.is_unknown and states.wanted != states.full and self._looked_at < due
 
     def _starved(self, now: float) -> bool:
-        """Nothing has come for long, and nothing is on its way."""
-        busy = self._mine.asked | self._mine.fetching | self._mine.leased
-        return not busy and now >= self._fed_at + self._settings.stuck_after_s
+        """Whether nothing has come for long and nothing is under way."""
+        states = self._states
+        busy = states.requested | states.fetching | states.leased
+        return not busy and now >= self._waits_since + self._settings.stuck_after_s

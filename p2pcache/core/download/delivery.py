@@ -1,70 +1,69 @@
-"""Which neighbours deliver what they say that they have: a claim is worth what it delivered.
+"""Which neighbours deliver what they claim to have.
 
-A neighbour that sends nothing for as long as the data plane waits for bytes, that refuses every request while
-nothing else comes either, or whose connections end whenever something is asked of it, holds nothing as far as we
-are concerned: what it has is asked of others, is stuck if nobody else has it, and may be read from the origin. It is
-asked for one run now and then, and is believed again when that comes.
+A neighbour is **doubted** if it sends nothing for as long as the data plane waits for bytes, if it refuses every
+request while nothing else comes either, or if its connections end whenever something is asked of it. What a doubted
+neighbour has doesn't count: it is asked of others, it is stuck if nobody else has it, and it may be read from the
+origin. A doubted neighbour is asked for one run now and then, and is believed again when that run comes.
 """
 
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.peers.peer_book import Peer, PeerBook
-from p2pcache.core.peers.request_timing import Timing
+from p2pcache.core.download.settings import (
+    BROKEN,
+    LATELY,
+    MOST_TURNS,
+    PATIENT,
+    REFUSAL_REVIEW_S,
+    UNMEASURED,
+)
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
-
-_PATIENT = 8  # requests' usual time for which a crowded neighbour may refuse all of ours: its turns are uneven
-_UNMEASURED = 2  # times an owner's patience, while no request has ended: a slow one's uploads end together, and late
-_MOST_TURNS = (
-    4  # others served before us that are believed: each may take a whole turn at a slow node
-)
-_LATELY = 4  # longest pauses after a refusal: who refused longer ago wasn't asked since
-_LOOK_S = 0.25  # between two looks at who refuses
-_BROKEN = 2  # connections in a row that ended while we waited there: one is a restart
+from p2pcache.ids import NodeId
 
 
 class Deliveries:
-    """What each neighbour did with our requests; outlives its connections.
+    """What each neighbour did with our requests. It outlives connections.
 
-    Invariant: a neighbour counts for nothing (`Peer.delivers` is false) if and only if it is in `in_vain`.
+    Invariant (`check`): a neighbour counts for nothing (`Peer.delivers` is false) if and only if it is in `in_vain`.
     """
 
     def __init__(
-        self, book: PeerBook, requests: Requests, timing: Timing, settings: SwarmSettings
+        self, book: PeerBook, requests: Requests, timing: RequestTiming, settings: SwarmSettings
     ) -> None:
         """Everybody is believed."""
         self._book = book
         self._requests = requests
         self._timing = timing
         self._settings = settings
-        self.in_vain: set[int] = set()  # nodes that we believe no more, neighbours or not
-        self._broken: dict[
-            int, tuple[int, Peer]
-        ] = {}  # node -> broken connections, and the last one
-        self._proven: set[int] = (
-            set()
-        )  # sent us a run before: a new connection is worth one more try
-        self._owing: set[int] = set()  # doubted, and sent nothing since
-        self._look_at = 0.0
-        self.doubted: list[int] = []  # since the owner looked
-        self.believed: list[int] = []
+        self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
+        # Node -> connections in a row that ended while a request waited, and the last one.
+        self._broken: dict[NodeId, tuple[int, Peer]] = {}
+        # Nodes that sent us a run since they were doubted last: a new connection is worth one more try.
+        self._proven: set[NodeId] = set()
+        self._owing: set[NodeId] = set()  # doubted, and nothing came since
+        self._review_at = 0.0
+        self.doubted: list[NodeId] = []  # since the owner has read it
+        self.believed: list[NodeId] = []  # since the owner has read it
 
     @property
-    def news(self) -> bool:
-        """Whether the owner has to look at `doubted` or `believed`."""
+    def changed(self) -> bool:
+        """Whether the owner has to read `doubted` or `believed`."""
         return bool(self.doubted or self.believed)
 
-    def joined(self, peer: Peer) -> None:
-        """A neighbour connected: perhaps one that we know."""
+    def on_connected(self, peer: Peer) -> None:
+        """A neighbour connected, perhaps one that we know."""
         if peer.node in self._proven:
             self._proven.discard(peer.node)
             self.in_vain.discard(peer.node)
         elif peer.node in self.in_vain:
             self._book.doubt(peer)
             self.doubted.append(peer.node)
-        elif self._broken.get(peer.node, (0, peer))[0] >= _BROKEN:
+        elif self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
             self._doubt(peer)
 
-    def delivered(self, peer: Peer) -> None:
+    def on_run(self, peer: Peer) -> None:
         """A run came from a neighbour."""
         self._broken.pop(peer.node, None)
         self._proven.add(peer.node)
@@ -75,42 +74,49 @@ class Deliveries:
             self._owing.discard(peer.node)
             self.believed.append(peer.node)
 
-    def failed(self, peer: Peer, outcome: Outcome) -> None:
-        """A request to a neighbour ended for want of bytes (STALLED), or with its connection (LOST)."""
+    def on_failure(self, peer: Peer, outcome: Outcome) -> None:
+        """A request brought nothing.
+
+        Args:
+            peer: that was asked.
+            outcome: STALLED, or how it ended with its connection.
+        """
         count, last = self._broken.get(peer.node, (0, None))
         if outcome is Outcome.STALLED:
             self._doubt(peer)
         elif last is not peer:
             self._broken[peer.node] = count + 1, peer
 
-    def look(self, now: float, progress_at: float) -> None:
-        """Believe those no more who only refuse, while nothing came for long to us or to any neighbour.
+    def doubt_refusers(self, now: float, progress_at: float) -> None:
+        """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
+
+        While a swarm moves, a node is refused because others are served.
 
         Args:
             now: seconds.
-            progress_at: when something that we want came in or into reach last. While a swarm moves, whoever is
-                refused is so because others are served.
+            progress_at: when a needed run last came, or came into reach.
         """
-        if now < max(self._look_at, progress_at + self._settings.stuck_after_s):
+        if now < max(self._review_at, progress_at + self._settings.stuck_after_s):
             return
-        self._look_at = now + _LOOK_S
-        lately = now - _LATELY * self._settings.busy_backoff_max_s
+        self._review_at = now + REFUSAL_REVIEW_S
+        lately = now - LATELY * self._settings.busy_backoff_max_s
         for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
             since = max(peer.refused_since, progress_at)
             if peer.refused_at >= lately and now >= since + self._patience_s(peer):
                 self._doubt(peer)
 
     def _patience_s(self, peer: Peer) -> float:
+        """Seconds for which this neighbour may refuse everything."""
         if self._timing.is_unknown:
-            others = max(1, min(peer.load, _MOST_TURNS))
-            return _UNMEASURED * self._settings.owner_patience_s * others
-        typical_s = self._timing.typical_s(across=peer.distance > 0)
-        return max(self._settings.stuck_after_s, _PATIENT * typical_s)
+            others = max(1, min(peer.load, MOST_TURNS))
+            return UNMEASURED * self._settings.owner_patience_s * others
+        usual_s = self._timing.usual_s(across=peer.distance > 0)
+        return max(self._settings.stuck_after_s, PATIENT * usual_s)
 
     def _doubt(self, peer: Peer) -> None:
         if peer.delivers and self._book.peers.get(peer.node) is peer:
             self._book.doubt(peer)
-            self._requests.doubt(peer)
+            self._requests.make_probes(peer)
             self.in_vain.add(peer.node)
             self._owing.add(peer.node)
             self.doubted.append(peer.node)

@@ -1,139 +1,154 @@
-"""Requests to neighbours, as the neighbours' side keeps them."""
+"""Requests to neighbours that haven't ended."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
-from p2pcache.core.peers.peer_book import Peer
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.errors import LocalProtocolError
+from p2pcache.ids import NodeId, RunIndex
 
 
 @dataclass(slots=True)
-class Asked:
-    """One `Request` that hasn't ended."""
+class PeerRequest:
+    """One `Request` that hasn't ended.
+
+    Attributes:
+        since: seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run
+            to end it is inf until then, and then that time less the time of an answer.
+        live: false once it is cancelled or its peer is gone; only its end is awaited.
+        asked_ahead: its sender was asked for the next run already.
+        duplicated: another request for the same run is in flight.
+        probe: its peer delivers nothing so far. The run counts as missing: others may be asked for it meanwhile.
+    """
 
     peer: Peer
-    run: int
+    run: RunIndex
     started: float
-    # When it was sent; or if the sender's last run had to end first, that time less what an answer takes. Inf: it
-    # waits for that end.
     since: float
-    live: bool = True  # False: cancelled or its peer is gone, only its end is awaited
-    followed: bool = False  # the sender was asked for the next one already
-    twin: bool = False  # a second request for the same run is in flight
-    probe: bool = False  # the peer delivers nothing so far: the run may be asked of others, or read, meanwhile
+    live: bool = True
+    asked_ahead: bool = False
+    duplicated: bool = False
+    probe: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the sender's last run to end."""
+        return self.since == math.inf
 
 
 class Requests:
-    """Those that haven't ended, by number, in the order in which they were sent.
+    """All of them by number, in the order in which they were sent.
 
-    Invariants (`check`): `mine.asked` is exactly the runs of live ones that aren't probes; a live one's peer is
-    connected, and `Peer.asked` is the number of live ones to it; one of them at most waits for the end of another.
+    Invariants (`check`): `states.requested` is exactly the runs of live requests that aren't probes; the peer of a
+    live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
     """
 
-    def __init__(self, run_bytes: Sequence[int], mine: RunBook) -> None:
+    def __init__(self, run_bytes: Sequence[int], states: RunStates) -> None:
         """None yet.
 
         Args:
             run_bytes: length of each run in bytes.
-            mine: what we have; `asked` is kept there.
+            states: of our runs; `requested` is kept there.
         """
         self._run_bytes = run_bytes
-        self._mine = mine
+        self._states = states
         self._next = 1
-        self.by_number: dict[int, Asked] = {}
-        self.flowing = 0  # live ones, but for probes and those that wait for another's end
+        self.by_number: dict[int, PeerRequest] = {}
+        self.flowing = 0  # live ones, without probes and those that wait
         self.probes = 0  # live ones
         self.live_bytes = 0
 
-    def sent(
-        self, peer: Peer, run: int, now: float, *, behind: bool = False, twin: bool = False
+    def on_sent(
+        self, peer: Peer, run: RunIndex, now: float, *, waits: bool = False, duplicate: bool = False
     ) -> int:
-        """One goes out; returns its number.
+        """A request goes out; returns its number.
 
         Args:
-            peer: to whom.
-            run: for which run.
+            peer: that is asked.
+            run: that it is asked for.
             now: seconds.
-            behind: it waits there for the end of another.
-            twin: of another for the same run.
+            waits: it waits for another one to the same peer to end.
+            duplicate: another request for the run, or a read of it, is in flight.
         """
         number, self._next = self._next, self._next + 1
         probe = not peer.delivers
-        self.by_number[number] = Asked(
-            peer, run, now, math.inf if behind else now, twin=twin, probe=probe
+        self.by_number[number] = PeerRequest(
+            peer, run, now, math.inf if waits else now, duplicated=duplicate, probe=probe
         )
-        self._mine.asked |= 0 if probe else 1 << run
-        self.flowing += not behind and not probe
+        if not probe:
+            self._states.request(1 << run)
+        self.flowing += not waits and not probe
         self.probes += probe
         self.live_bytes += self._run_bytes[run]
         return number
 
-    def doubt(self, peer: Peer) -> None:
-        """A peer doesn't deliver: what it was asked for is waited for no longer, if it still may come."""
-        for asked in self.by_number.values():
-            if asked.live and asked.peer is peer and not asked.probe:
-                asked.probe = True
+    def make_probes(self, peer: Peer) -> None:
+        """A peer doesn't deliver: its requests are probes from now on, and their runs may be asked of others."""
+        for one in self.by_number.values():
+            if one.live and one.peer is peer and not one.probe:
+                one.probe = True
                 self.probes += 1
-                self.flowing -= asked.since < math.inf
+                self.flowing -= not one.waits
         live = (one for one in self.by_number.values() if one.live and not one.probe)
-        self._mine.asked = bitset.of(one.run for one in live)
+        kept = bitset.of(one.run for one in live)
+        self._states.end_request(self._states.requested & ~kept)
 
-    def ended(self, number: int) -> Asked:
-        """This one is over; if it is live, `release` it.
+    def pop(self, number: int) -> PeerRequest:
+        """A request has ended; if it is live, `retire` it.
 
         Raises:
             LocalProtocolError: no such request is in flight.
         """
-        asked = self.by_number.pop(number, None)
-        if asked is None:
+        request = self.by_number.pop(number, None)
+        if request is None:
             raise LocalProtocolError(f"request {number} ended, but isn't in flight")
-        return asked
+        return request
 
-    def release(self, asked: Asked, now: float, trip_s: float) -> None:
-        """Take one out of the live ones; its peer's count is the caller's business.
+    def retire(self, request: PeerRequest, now: float, answer_s: float) -> None:
+        """A request isn't live any more. The caller counts it down at its peer.
 
         Args:
-            asked: which.
+            request: that was live.
             now: seconds.
-            trip_s: what an answer takes: who waited for its end began so long ago.
+            answer_s: usual time of an answer: a request that waited for this one was answered that long ago.
         """
-        asked.live = False
-        self.flowing -= asked.since < math.inf and not asked.probe
-        self.probes -= asked.probe
-        self.live_bytes -= self._run_bytes[asked.run]
+        request.live = False
+        self.flowing -= not request.waits and not request.probe
+        self.probes -= request.probe
+        self.live_bytes -= self._run_bytes[request.run]
         alone = True
         for other in self.by_number.values():
             if not other.live:
                 continue
-            if other.run == asked.run:
-                other.twin = False  # it is alone now and may get a new twin
+            if other.run == request.run:
+                other.duplicated = False  # it is alone now and may be duplicated again
                 alone = alone and other.probe
-            if other.peer is asked.peer and other.since == math.inf:
-                other.since = now - trip_s
+            if other.peer is request.peer and other.waits:
+                other.since = now - answer_s
                 self.flowing += not other.probe
         if alone:
-            self._mine.asked &= ~(1 << asked.run)
+            self._states.end_request(1 << request.run)
 
     def views(self, now: float) -> Iterator[InFlight]:
-        """The live ones, the oldest first, for people."""
-        for asked in self.by_number.values():
-            if asked.live:
-                yield InFlight(asked.run, now - asked.started, asked.peer.node)
+        """The live requests, the oldest first, for people."""
+        for one in self.by_number.values():
+            if one.live:
+                yield InFlight(one.run, now - one.started, one.peer.node)
 
-    def check(self, peers: Mapping[int, Peer]) -> None:
+    def check(self, peers: Mapping[NodeId, Peer]) -> None:
         """Assert the invariants."""
-        live = [a for a in self.by_number.values() if a.live]
-        assert sum(a.since < math.inf and not a.probe for a in live) == self.flowing
-        assert sum(a.probe for a in live) == self.probes
-        assert sum(self._run_bytes[a.run] for a in live) == self.live_bytes
-        assert bitset.of(a.run for a in live if not a.probe) == self._mine.asked
-        for asked in live:
-            assert peers.get(asked.peer.node) is asked.peer
+        live = [one for one in self.by_number.values() if one.live]
+        assert sum(not one.waits and not one.probe for one in live) == self.flowing
+        assert sum(one.probe for one in live) == self.probes
+        assert sum(self._run_bytes[one.run] for one in live) == self.live_bytes
+        assert bitset.of(one.run for one in live if not one.probe) == self._states.requested
+        for one in live:
+            assert peers.get(one.peer.node) is one.peer
         for peer in peers.values():
-            assert peer.asked == sum(a.peer is peer for a in live)
-            behind = sum(a.peer is peer and a.since == math.inf for a in live)
-            assert behind <= min(1, peer.asked - 1) or not peer.asked
+            assert peer.in_flight == sum(one.peer is peer for one in live)
+            waiting = sum(one.peer is peer and one.waits for one in live)
+            assert waiting <= min(1, peer.in_flight - 1) or not peer.in_flight

@@ -1,4 +1,4 @@
-"""Which neighbour to ask next, and for which run. Pure functions of their arguments."""
+"""Which neighbour to ask next, and for which run (rarest first in a window: Cohen 2003)."""
 
 import math
 from collections.abc import Iterable
@@ -6,65 +6,80 @@ from random import Random
 from typing import NamedTuple
 
 from p2pcache.core import bitset
-from p2pcache.core.peers.peer_book import Peer
+from p2pcache.core.download.settings import TIE_LIMIT
+from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.racks.bridges import EVERYWHERE, Reach
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.ids import RunIndex, RunSet
 
-_TIE_LIMIT = 64  # dice over at most so many equally rare runs: keeps a pick O(1)
 
-
-class Choice(NamedTuple):
+class PeerChoice(NamedTuple):
     """The outcome of a look at all neighbours."""
 
-    peer: Peer | None  # whom to ask
-    retry_at: float  # earliest end of a rest of a neighbour that has something; inf if none
+    peer: Peer | None  # to ask; None: nobody can be asked now
+    retry_at: float  # when the first neighbour that has something ends its rest; inf: none rests
 
 
-def choose_run(mine: RunBook, offered: int, rarity: Rarity, window: int, dice: Random) -> int:
-    """The run to take from a neighbour that offers these (bits), or -1 if none is wanted.
+def choose_run(
+    states: RunStates, offered: RunSet, rarity: Rarity, window: RunSet, dice: Random
+) -> RunIndex:
+    """The run to ask a neighbour for; -1: none.
 
-    What a loader waits for first, in order; then the rarest in the in-order window, then the rarest
-    beyond it: the window is a preference, a link is never left idle for it.
+    1. urgent runs, the lowest first;
+    2. the rarest run in the window;
+    3. the rarest run beyond it. The window is a preference: a link is never left idle for it.
+
+    Args:
+        states: of our runs.
+        offered: runs that the neighbour may be asked for.
+        rarity: holders of each run.
+        window: preferred runs.
+        dice: breaks ties.
     """
-    wanted = offered & mine.free
+    wanted = offered & states.free
     if not wanted:
         return -1
-    if wanted & mine.demanded:
-        return bitset.first(wanted & mine.demanded)
+    if wanted & states.urgent:
+        return bitset.first(wanted & states.urgent)
     return any_of(rarity.rarest(wanted & window or wanted), dice)
 
 
-def any_of(runs: int, dice: Random) -> int:
+def any_of(runs: RunSet, dice: Random) -> RunIndex:
     """One of the lowest few of these runs, by dice."""
-    skip = int(dice.random() * min(runs.bit_count(), _TIE_LIMIT))
+    skip = int(dice.random() * min(runs.bit_count(), TIE_LIMIT))
     for _ in range(skip):
         runs &= runs - 1
     return bitset.first(runs)
 
 
 def choose_peer(
-    peers: Iterable[Peer], wanted: int, now: float, per_peer: int, dice: Random,
+    peers: Iterable[Peer], wanted: RunSet, now: float, per_peer: int, dice: Random,
     reach: Reach = EVERYWHERE,
-) -> Choice:  # fmt: skip
-    """The neighbour to ask next: fewest outstanding, then least loaded, then dice.
+) -> PeerChoice:  # fmt: skip
+    """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
+
+    A slow neighbour is asked for what no other one has, one run at a time. A neighbour that doesn't deliver is asked
+    for one run at a time whenever its rest is over.
 
     Args:
-        peers: all neighbours.
-        wanted: bits of the runs to ask for, not empty.
+        peers: all neighbours that may be asked.
+        wanted: runs to ask for, not empty.
         now: seconds.
-        per_peer: how many requests one neighbour may owe us, beyond those that the way to it holds.
+        per_peer: requests in flight to one neighbour, beside those that its link holds.
         dice: breaks ties.
-        reach: what may be asked for at a neighbour's distance.
+        reach: runs that may be asked for, by distance.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
-    best_asked = best_load = ties = 0
+    best_in_flight = best_load = ties = 0
     retry_at = math.inf
-    good = -1  # runs that a quick neighbour has too; computed only if a slow one comes up
+    quick = -1  # runs of neighbours that aren't slow; computed only for a slow one
     for peer in peers:
-        asked = peer.asked  # first, as it costs least: this loop is a tenth of a storm's work
-        if asked >= per_peer and asked >= per_peer + peer.ahead:
+        in_flight = (
+            peer.in_flight
+        )  # the cheapest test first: this loop is a tenth of a storm's work
+        if in_flight >= per_peer and in_flight >= per_peer + peer.extra_requests:
             continue
         rest_until = peer.rest_until
         if rest_until > now:
@@ -75,28 +90,36 @@ def choose_peer(
         if not offered:
             continue
         if peer.slow:
-            # passed over unless nobody else has it, and then never more than one at a time; who doesn't deliver is
-            # tried again whenever its rest is over
-            if good < 0:
-                good = _quick_holders(peers, reach)
-            if asked or (peer.delivers and not offered & ~good):
+            if quick < 0:
+                quick = _quick_runs(peers, reach)
+            if in_flight or (peer.delivers and not offered & ~quick):
                 continue
-        if best is None or asked < best_asked or (asked == best_asked and peer.load < best_load):
-            best, best_asked, best_load, ties = peer, asked, peer.load, 1
-        elif asked == best_asked and peer.load == best_load:
+        if (
+            best is None
+            or in_flight < best_in_flight
+            or (in_flight == best_in_flight and peer.load < best_load)
+        ):
+            best, best_in_flight, best_load, ties = peer, in_flight, peer.load, 1
+        elif in_flight == best_in_flight and peer.load == best_load:
             ties += 1
             if dice.random() * ties < 1:
                 best = peer
-    return Choice(best, retry_at)
+    return PeerChoice(best, retry_at)
 
 
-def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> int:
-    """What to take from this neighbour: all that is in reach, or of a slow one what nobody else has."""
+def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> RunSet:
+    """Runs that this neighbour may be asked for: all in reach; of a slow one those that no quick neighbour has.
+
+    Args:
+        peer: that is to be asked.
+        peers: all neighbours.
+        reach: runs that may be asked for, by distance.
+    """
     offered = peer.have & reach[peer.distance]
-    return offered & ~_quick_holders(peers, reach) if peer.slow and peer.delivers else offered
+    return offered & ~_quick_runs(peers, reach) if peer.slow and peer.delivers else offered
 
 
-def _quick_holders(peers: Iterable[Peer], reach: Reach) -> int:
+def _quick_runs(peers: Iterable[Peer], reach: Reach) -> RunSet:
     union = 0
     for peer in peers:
         if not peer.slow:

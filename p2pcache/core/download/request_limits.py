@@ -1,84 +1,87 @@
-"""How much a node asks of its neighbours at once. Pure."""
+"""How many requests flow at once."""
 
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.peers.peer_book import Peer, PeerBook
+from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunBook
-
-_FEW_PEERS = 3  # with fewer neighbours each may owe us more
-_NEAR_PLACES = 3  # requests to near neighbours that go out whatever is asked beyond a boundary
+from p2pcache.core.swarm.run_states import RunStates
 
 
-class Allowance:
-    """Limits, as of the last look at the neighbours."""
+class RequestLimits:
+    """Limits, as of the last `measure`."""
 
     def __init__(
-        self, requests: Requests, mine: RunBook, book: PeerBook, settings: SwarmSettings
+        self, requests: Requests, states: RunStates, book: PeerBook, settings: SwarmSettings
     ) -> None:
+        """The usual limits, until the first `measure`."""
         self._requests = requests
-        self._mine = mine
+        self._states = states
         self._book = book
         self._settings = settings
         self.halted = False  # our own disk failed: nothing more is asked for
-        self._ahead = 0  # runs that the ways to all neighbours hold
-        self._more = 0  # requests beyond the usual ones
+        self._link_requests = 0  # more, for the links to all neighbours
+        self._catch_up = 0  # more, because we are behind
 
-    def review(self) -> None:
-        """See how far behind the neighbours we are."""
-        self._more = self._book.lag_requests(self._mine.missing)
-        self.measured()
+    def measure(self) -> None:
+        """See how far behind the neighbours we are, and what the links hold."""
+        self._catch_up = self._book.catch_up_requests(self._states.missing)
+        self.on_link_measured()
 
-    def measured(self) -> None:
-        """A way between a neighbour and us holds another number of runs."""
-        self._ahead = sum(p.ahead for p in self._book.peers.values())
+    def on_link_measured(self) -> None:
+        """The link to a neighbour holds another number of runs than before."""
+        self._link_requests = sum(p.extra_requests for p in self._book.peers.values())
 
-    def may_ask(self, *, far: bool) -> bool:
-        """Whether one run more may be asked for: also of neighbours beyond a boundary, or of near ones only.
+    def may_ask(self, *, across: bool) -> bool:
+        """Whether one run more may be asked for.
 
-        Behind a thin uplink what is asked for beyond it takes long and would hold all places, while the rack has
-        much for us (decision 0034).
+        Behind a thin uplink a request across a boundary takes long. Such requests would hold all places while the rack
+        has much for us, so a few places are for the rack only (docs/lab/0034).
+
+        Args:
+            across: whether it may be asked for across a boundary; false: within the rack only.
         """
-        requests = self._requests
         if self.full:
             return False
-        if requests.flowing < self._settings.outstanding + self._more + self._ahead:
+        most = self._settings.outstanding + self._catch_up + self._link_requests
+        if self._requests.flowing < most:
             return True
-        if far or not self._book.bounded:
+        if across or not self._book.has_boundaries:
             return False
-        near = (a for a in requests.by_number.values() if a.live and not a.peer.distance)
-        return sum(1 for _ in near) < _NEAR_PLACES
+        live = (one for one in self._requests.by_number.values() if one.live)
+        return sum(1 for one in live if not one.peer.distance) < NEAR_PLACES
 
     @property
     def full(self) -> bool:
-        """Nothing more may be asked for, of whomever."""
+        """Whether nothing more may be asked of anybody: enough bytes are in flight, or the disk failed."""
         return self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes
 
-    def brings_first(self, peer: Peer) -> bool:
-        """Whether what has to come first can come from this neighbour, or nothing has to."""
-        free = self._mine.free
-        demanded = free & self._mine.demanded & self._book.rarity.held
-        if demanded:
-            return bool(peer.have >> bitset.first(demanded) & 1)
-        return not free & self._book.duty
+    def suits(self, peer: Peer) -> bool:
+        """Whether this neighbour has the run that must come first, or no run must."""
+        free = self._states.free
+        urgent = free & self._states.urgent & self._book.rarity.held
+        if urgent:
+            return bool(peer.have >> bitset.first(urgent) & 1)
+        return not free & self._book.to_bridge
 
     @property
-    def shut_out(self) -> bool:
-        """Whether others have our places: much is in reach, and less than half of what we may ask for at once is asked.
+    def starved(self) -> bool:
+        """Whether others have our places: much is in reach, and less than half of the usual requests flow.
 
-        Who is served stays where it is, so whoever lost its places would find none for long (decision 0025).
+        Served nodes keep their slots, so a node that lost its places would find none for long (docs/lab/0025).
         """
-        at_once = self._settings.outstanding
-        if 2 * self._requests.flowing >= at_once:
+        usual = self._settings.outstanding
+        if 2 * self._requests.flowing >= usual:
             return False
-        return (self._mine.free & self._book.rarity.held).bit_count() >= 2 * at_once
+        return (self._states.free & self._book.rarity.held).bit_count() >= 2 * usual
 
     @property
     def per_peer(self) -> int:
-        """Requests that one neighbour may owe us, beside the next one and what a long way holds.
+        """Requests in flight to one neighbour, beside one that waits and those that its link holds.
 
-        Neighbours that have nothing for us at this moment count: they soon will, and while several requests wait
-        at one of them the others stand idle.
+        Neighbours count that have nothing for us at this moment: they soon will, and while several requests wait at
+        one neighbour the others stand idle.
         """
-        few = len(self._book.peers) < _FEW_PEERS
+        few = len(self._book.peers) < FEW_PEERS
         return self._settings.outstanding_few_peers if few else 1

@@ -1,74 +1,93 @@
-"""What a node tells its tracker of runs that don't come: nobody has them, or who has them doesn't deliver. Pure."""
+"""What a node tells its tracker of needed runs that don't come: no neighbour has them, or none delivers them."""
+
+from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.download.delivery import Deliveries
+from p2pcache.core.download.settings import STUCK_AT_ONCE
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Command, Stuck
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.ids import NodeId, RunSet
 
-_STUCK_AT_ONCE = 64  # runs in one Stuck notice: what a tracker can look into at once
+
+class StuckReport(NamedTuple):
+    """The outcome of one review."""
+
+    waited: RunSet  # runs of the window that have lacked a holder for a whole interval
+    stuck: RunSet  # those of them to tell the tracker of
+    lacking: RunSet  # all free runs that lack a holder now
 
 
 class StuckWatch:
-    """Runs that are wanted and that no neighbour has had for a whole interval."""
+    """Needed runs that no neighbour has had for a whole interval."""
 
     def __init__(
-        self, mine: RunBook, book: PeerBook, deliveries: Deliveries, settings: SwarmSettings, now: float
+        self, states: RunStates, book: PeerBook, deliveries: Deliveries, settings: SwarmSettings,
+        now: float,
     ) -> None:  # fmt: skip
-        self._mine = mine
+        """The first review is due one interval from now."""
+        self._states = states
         self._book = book
         self._deliveries = deliveries
         self._settings = settings
-        self._suspects = 0  # window runs without a holder at the last look
-        self._reached = 0  # all runs that anybody had then are below
-        self.look_at = now + settings.stuck_after_s
+        self._suspects: RunSet = 0  # runs of the window that lacked a holder at the last review
+        self._reached = 0  # all runs that anybody had then are below this index
+        self.deadline = now + settings.stuck_after_s
 
-    def restart(self, now: float) -> None:
-        """The tracker is there: what lacked a holder before says nothing now."""
+    def on_tracker_up(self, now: float) -> None:
+        """The tracker is back: runs that lacked a holder before then may be granted now."""
         self._suspects = 0
-        self.look_at = now + self._settings.stuck_after_s
+        self.deadline = now + self._settings.stuck_after_s
 
-    def doubted(self, node: int, now: float) -> None:
-        """A neighbour doesn't deliver: what it has was waited for long enough."""
+    def on_doubted(self, node: NodeId, now: float) -> None:
+        """A neighbour doesn't deliver: its runs have been waited for long enough."""
         peer = self._book.peers.get(node)
         if peer is not None:
-            self._suspects |= peer.have & self._mine.needed
-            self.look_at = now
+            self._suspects |= peer.have & self._states.needed
+            self.deadline = now
 
-    def look(self, progress_at: float, now: float) -> tuple[int, int, int]:
-        """Those of the window that lack a holder for long, those of them to tell of, and all that lack one (bits).
+    def find_stuck(self, progress_at: float, now: float) -> StuckReport:
+        """Find the stuck runs.
 
         Args:
-            progress_at: when something that we want came in or into reach last.
+            progress_at: when a needed run last came, or came into reach.
             now: seconds.
         """
-        interval = self._settings.stuck_after_s
-        self.look_at = now + interval
-        mine, held = self._mine, self._book.rarity.held
-        lacks = mine.free & ~mine.leased & ~held
-        orphans = lacks & mine.window(self._settings.window_runs)
+        interval_s = self._settings.stuck_after_s
+        self.deadline = now + interval_s
+        states, held = self._states, self._book.rarity.held
+        lacking = states.free & ~states.leased & ~held
+        orphans = lacking & states.window(self._settings.window_runs)
         waited = stuck = self._suspects & orphans
-        if now < progress_at + interval:
-            # Leases go out in order: runs above all that anybody had then weren't read yet, and may be under way.
+        if now < progress_at + interval_s:
+            # Leases are granted in order: a run above all that anybody had then may be under way.
             stuck &= bitset.full(self._reached)
         self._suspects = orphans
-        self._reached = (held & mine.wanted).bit_length()
-        return waited, stuck, lacks
+        self._reached = (held & states.wanted).bit_length()
+        return StuckReport(waited, stuck, lacking)
 
-    def tell(self, stuck: int, lacks: int, out: list[Command]) -> None:
-        """Tell the tracker, also who has these runs and gives us nothing."""
-        peers, runs = self._book.peers, bitset.lowest(stuck, _STUCK_AT_ONCE)
-        vain = sorted(
-            node for node in self._deliveries.in_vain if node in peers and peers[node].have & stuck
+    def report(self, found: StuckReport, out: list[Command]) -> None:
+        """Tell the tracker of stuck runs, and of neighbours that claim to have them.
+
+        Args:
+            found: the outcome of `find_stuck`.
+            out: commands are added here.
+        """
+        peers, runs = self._book.peers, bitset.lowest(found.stuck, STUCK_AT_ONCE)
+        failing = sorted(
+            node
+            for node in self._deliveries.in_vain
+            if node in peers and peers[node].have & found.stuck
         )
         self.blame_again(out)
-        out.append(Stuck(runs, lacks, tuple(vain)))
+        out.append(Stuck(runs, found.lacking, tuple(failing)))
 
     def blame_again(self, out: list[Command]) -> None:
-        """Tell a tracker that may not know who sent us wrong bytes.
+        """Tell the tracker again which nodes sent us wrong bytes.
 
-        One that restarted, or that a liar came back to, believes what the liar says it has, and would send us there
-        for ever.
+        A tracker that restarted, or to which such a node came back, would believe what that node claims to have and
+        would name it to us for ever.
         """
-        out += [Blame(node, run) for node, run in self._book.barred.items()]
+        out += [Blame(node, run) for node, run in self._book.banned.items()]

@@ -10,7 +10,7 @@ from p2pcache.core.origin.isolation import Isolation
 from p2pcache.core.origin.read_concurrency import Depth
 from p2pcache.core.origin.without_tracker import MIN_SHARE, Trackerless
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.swarm_pace import Tempo
+from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import (
     ALL,
@@ -24,9 +24,9 @@ from p2pcache.core.swarm.commands import (
     OriginCorrupt,
 )  # fmt: skip
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
-from p2pcache.core.swarm.story import WORDS, Diary
+from p2pcache.core.swarm.story import WORDS, Story
 from p2pcache.errors import LocalProtocolError
 
 # A storm's first agent is alone for an instant: with its full credit it would take all leases and then be the only
@@ -45,7 +45,7 @@ class Reading:
     run: int
     started: float
     live: bool = True  # False: cancelled, only its end is awaited
-    twin: bool = False  # a neighbour was asked for the run as well, because this takes long
+    duplicated: bool = False  # a neighbour was asked for the run as well, because this takes long
 
 
 class OriginSide:
@@ -57,15 +57,15 @@ class OriginSide:
     """
 
     def __init__(
-        self, node: int, mine: RunBook, book: PeerBook,
-        settings: SwarmSettings, dice: Random, diary: Diary, tempo: Tempo, *, tracker: bool, now: float,
+        self, node: int, mine: RunStates, book: PeerBook,
+        settings: SwarmSettings, dice: Random, story: Story, tempo: SwarmPace, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         usual = settings.origin_fetches
         self._depth = Depth(usual, usual + settings.origin_ahead)
         self._mine = mine
         self._book = book
         self._settings = settings
-        self._diary = diary
+        self._story = story
         self._by_itself = Trackerless(
             node, mine, book, settings, dice, tempo, tracker=tracker, now=now
         )
@@ -132,7 +132,7 @@ class OriginSide:
     def look_around(self, now: float, out: list[Command]) -> None:
         """There is no neighbour, and nothing to read: is there anybody whom we reach?"""
         members = self.owners.told_of
-        self._isolation.no_good(self._book.barred)
+        self._isolation.no_good(self._book.banned)
         if not self._isolation.found(members, now):
             out += [Dial(node) for node in self._isolation.whom_to_dial(members, now)]
         elif not self.is_cut_off:
@@ -195,7 +195,7 @@ class OriginSide:
         if reading is None:
             raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
         bit = 1 << reading.run
-        self._diary.note(now, reading.run, f"origin: {WORDS[outcome]}")
+        self._story.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
             self._by_itself.read(now - reading.started)
             if self._by_itself.governs:
@@ -206,7 +206,7 @@ class OriginSide:
             self._mismatched(reading.run, out)
         if not reading.live:
             return reading.run
-        self._mine.fetching &= ~bit
+        self._mine.end_fetch(bit)
         leased = self._mine.leased & bit
         self._mine.leased &= ~bit
         if outcome is Outcome.CANCELLED:
@@ -254,7 +254,7 @@ class OriginSide:
     @property
     def listens(self) -> bool:
         """Whether what a neighbour has can change what `act` does."""
-        return not self._by_itself.up or bool(self.waiting) or bool(self._mine.demanded)
+        return not self._by_itself.up or bool(self.waiting) or bool(self._mine.urgent)
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start what may be read, and tell the tracker what there is to tell."""
@@ -265,10 +265,10 @@ class OriginSide:
         if self._by_itself.governs and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
         mine, report = self._mine, self._report
-        if self._by_itself.up and mine.demanded:
+        if self._by_itself.up and mine.urgent:
             self._tell_demand(now)
         # Every have-delta of every neighbour comes by here: no objects are made just to compare.
-        if report.done or report.returned or report.demanded or report.failed or report.mismatched:
+        if report.done or report.returned or report.urgent or report.failed or report.mismatched:
             self._report = LeaseReport()
             if self._by_itself.up:
                 out.append(report)
@@ -283,7 +283,7 @@ class OriginSide:
         wake = math.inf
         if self.waiting and len(self.readings) < self._depth.most:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
-        if self._by_itself.up and self._mine.demanded and self._untold:
+        if self._by_itself.up and self._mine.urgent and self._untold:
             wake = min(wake, self._demand_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
             wake = min(wake, self._by_itself.due_at())
@@ -316,7 +316,7 @@ class OriginSide:
     @property
     def _untold(self) -> int:
         """Demanded runs that no neighbour has and that the tracker hasn't heard of."""
-        demanded = self._mine.demanded & ~self._demand_told
+        demanded = self._mine.urgent & ~self._demand_told
         return demanded & ~self._book.rarity.held if demanded else 0
 
     def _tell_demand(self, now: float) -> None:
@@ -325,12 +325,12 @@ class OriginSide:
             self._demand_at = now
             fresh = bitset.lowest(untold, _DEMANDED_AT_ONCE)
             self._demand_told |= fresh
-            self._report.demanded |= fresh
+            self._report.urgent |= fresh
 
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
         # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
-        elsewhere = self._book.good_holders()
+        elsewhere = self._book.fit_runs()
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(bitset.of(self.waiting)):
             if len(self.readings) >= self._depth.most:
@@ -353,9 +353,9 @@ class OriginSide:
         number = self._next_fetch
         self._next_fetch += 1
         self.readings[number] = Reading(run, now)
-        self._mine.fetching |= 1 << run
-        self._diary.counters.fetches += 1
-        self._diary.note(now, run, "origin: reading")
+        self._mine.fetch(1 << run)
+        self._story.counters.fetches += 1
+        self._story.note(now, run, "origin: reading")
         out.append(Fetch(number, run))
 
     def _cancel(self, runs: int, out: list[Command]) -> None:
@@ -365,12 +365,12 @@ class OriginSide:
             if reading.live and runs >> reading.run & 1:
                 reading.live = False
                 out.append(CancelFetch(number))
-        self._mine.fetching &= ~runs
+        self._mine.end_fetch(runs)
         self._mine.leased &= ~runs
 
     def _mismatched(self, run: int, out: list[Command]) -> None:
         self._report.mismatched |= 1 << run
-        self._diary.counters.mismatched += 1
+        self._story.counters.mismatched += 1
         count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
         if (
             count == _CORRUPT_AFTER and self._by_itself.governs

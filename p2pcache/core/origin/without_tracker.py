@@ -6,9 +6,9 @@ from random import Random
 from p2pcache.core import backoff, bitset
 from p2pcache.core.origin.owners import LEASED, LEAST_AHEAD, LOOK_AHEAD, Owners, Plan, patience
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.swarm_pace import Tempo
+from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunBook
+from p2pcache.core.swarm.run_states import RunStates
 
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
 # Leases go out in file order: what lies so far above all that we know of when the tracker dies was leased to nobody.
@@ -39,8 +39,8 @@ class Trackerless:
     """
 
     def __init__(
-        self, node: int, mine: RunBook, book: PeerBook, settings: SwarmSettings, dice: Random,
-        tempo: Tempo, *, tracker: bool, now: float,
+        self, node: int, mine: RunStates, book: PeerBook, settings: SwarmSettings, dice: Random,
+        tempo: SwarmPace, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         self._mine = mine
         self._book = book
@@ -75,7 +75,7 @@ class Trackerless:
         self.up = False
         self._down_since = self._look_at = now
         self._met, self._was_over = True, False
-        self._tempo.lost()
+        self._tempo.on_tracker_lost()
         self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
@@ -85,7 +85,7 @@ class Trackerless:
         self._leased = min(LEASED, mine.missing.bit_count())
         self._granted_s = self._took_s
         # Little's law: as many reads as were under way, over all nodes. Somewhat more than usual is chance.
-        under_way = self._took_s / self._tempo.least_s if self._tempo.least_s else 0.0
+        under_way = self._took_s / self._tempo.least_mean_s if self._tempo.least_mean_s else 0.0
         ahead = int(_AHEAD_TIMES * under_way) if under_way >= _FAR * LEASED else LOOK_AHEAD
         self._ahead = min(_MOST_AHEAD, ahead)
 
@@ -159,7 +159,7 @@ class Trackerless:
             self._looked, self._look_at = now, math.inf
             mine = self._mine
             own = mine.needed & ~(mine.fetching | mine.leased | rotten)
-            first = bitset.lowest(own, _MOST_AHEAD) | own & mine.demanded
+            first = bitset.lowest(own, _MOST_AHEAD) | own & mine.urgent
             return Plan(list(mine.in_order(first)), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it will have refused those of others: they aren't idle.
@@ -192,8 +192,8 @@ class Trackerless:
             return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
         # Our neighbours have told us what came of it.
         patience_s = self._patience_s(self._leased, self._down_since)
-        if self._tempo.least_s:
-            reads_s = max(self._granted_s, LEASED * self._tempo.least_s)
+        if self._tempo.least_mean_s:
+            reads_s = max(self._granted_s, LEASED * self._tempo.least_mean_s)
             patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_TIMES * reads_s))
         return self._down_since + patience_s
 
@@ -205,13 +205,13 @@ class Trackerless:
     def _patience_s(self, reads: int, now: float) -> float:
         if self.owners.share <= 1:
             return self._settings.owner_patience_s  # whoever reads it, nothing of that can reach us
-        tempo_s = self._tempo.least_s if self.reads else self._tempo.at_least_s(now)
-        return patience(self._settings, reads, tempo_s)
+        pace_s = self._tempo.least_mean_s if self.reads else self._tempo.estimated_s(now)
+        return patience(self._settings, reads, pace_s)
 
     def _nearest(self, rotten: int, now: float) -> int:
         """The runs (bits) that an owner should read next."""
         mine = self._mine
-        busy = mine.asked | mine.fetching | mine.leased | rotten
+        busy = mine.requested | mine.fetching | mine.leased | rotten
         orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
         if not self._is_over(now):
             # Another owner may have heard of a few runs more and leaves alone what is free for us:
@@ -220,4 +220,4 @@ class Trackerless:
             ahead = orphans & self._unleased << _SPREAD or orphans
         disputed = orphans & ~ahead
         places = max(LEAST_AHEAD, self._ahead - disputed.bit_count())
-        return disputed | bitset.lowest(ahead, places) | orphans & mine.demanded
+        return disputed | bitset.lowest(ahead, places) | orphans & mine.urgent

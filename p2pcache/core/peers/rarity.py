@@ -1,22 +1,24 @@
-"""How many neighbours hold each run, as bit-sliced counters.
+"""How many neighbours hold each run, as bit-sliced counters (O'Neil and Quass 1997).
 
-Bit r of plane i is bit i of run r's count, so that adding a neighbour's whole have-set is a
-handful of big-int operations however many runs there are, and the rarest of a set of candidates
-falls out of one pass over the planes. (A list of counts would cost a Python step per run: a
-neighbour that joins with 35,000 runs would hold the loop for milliseconds.)
+Bit r of plane i is bit i of run r's count. To add a neighbour with all its runs is a handful of operations on large
+integers, however many runs there are, and one pass over the planes finds the rarest of some runs. A list of counts
+would cost a Python step for each run: a neighbour with 35,000 runs would hold the loop for milliseconds.
 """
+
+from p2pcache.ids import RunIndex, RunSet
 
 
 class Rarity:
-    """Counts of holders per run; sets of runs are bits of an int."""
+    """Holders of each run, for rarest first (Cohen 2003)."""
 
     __slots__ = ("planes",)
 
     def __init__(self) -> None:
-        self.planes: list[int] = []  # least significant first; the last one may be 0
+        """No run has a holder."""
+        self.planes: list[RunSet] = []  # least significant first; the last one may be 0
 
-    def add(self, runs: int) -> None:
-        """One more holder of each of these runs."""
+    def add_holder(self, runs: RunSet) -> None:
+        """Each of these runs has one more holder."""
         i = 0
         while runs:
             if i == len(self.planes):
@@ -26,8 +28,8 @@ class Rarity:
             runs &= plane  # the carry
             i += 1
 
-    def remove(self, runs: int) -> None:
-        """One holder less of each of these runs; each must have one."""
+    def remove_holder(self, runs: RunSet) -> None:
+        """Each of these runs has one holder less; it must have one."""
         i = 0
         while runs:
             plane = self.planes[i]
@@ -35,7 +37,7 @@ class Rarity:
             runs &= ~plane  # the borrow
             i += 1
 
-    def rarest(self, runs: int) -> int:
+    def rarest(self, runs: RunSet) -> RunSet:
         """Those of `runs` that have the fewest holders."""
         for plane in reversed(self.planes):
             fewer = runs & ~plane
@@ -43,12 +45,12 @@ class Rarity:
                 runs = fewer
         return runs
 
-    def at_least(self, count: int) -> int:
-        """Runs that have so many holders (one or more)."""
+    def at_least(self, count: int) -> RunSet:
+        """Runs that have `count` holders or more; `count` is 1 at least."""
         planes = self.planes
         if count >> len(planes):
             return 0
-        more, equal = 0, self.held  # in the planes that were looked at, the highest first
+        more, equal = 0, self.held  # by the planes so far, the most significant first
         for i in reversed(range(len(planes))):
             if count >> i & 1:
                 equal &= planes[i]
@@ -58,13 +60,13 @@ class Rarity:
         return more | equal
 
     @property
-    def held(self) -> int:
-        """Runs that have a holder at all."""
+    def held(self) -> RunSet:
+        """Runs that have a holder."""
         union = 0
         for plane in self.planes:
             union |= plane
         return union
 
-    def count(self, run: int) -> int:
+    def count(self, run: RunIndex) -> int:
         """Holders of one run."""
         return sum((plane >> run & 1) << i for i, plane in enumerate(self.planes))

@@ -1,8 +1,8 @@
-"""A scheduler's life as lines: what it was made of, then each event, so that it can be lived again.
+"""The events of a scheduler as lines, so that the same scheduler can be run again.
 
-One JSON document a line: first a `Head`, then for each event `[seconds, name, fields, commands]`, where
-`commands` is a checksum of what the scheduler answered. Same events and same seed give the same
-commands, so a recording from the field replays exactly, and says where it doesn't.
+Each line is a JSON document: first a `Head`, then for each event `[seconds, name, fields, commands]`. `commands` is a
+checksum of the scheduler's answer. The same events and the same seed give the same commands, so a recording from the
+field replays exactly, or the checksum shows where it doesn't.
 """
 
 import dataclasses
@@ -19,24 +19,24 @@ from p2pcache.core.swarm import events as e
 from p2pcache.errors import UsageError
 
 VERSION = 2
-_EXACT = (
-    1 << 53
-)  # larger numbers are text in hex: sets of runs are bits of an int, JSON's are doubles
+# Larger numbers are written as hex: a run set has a bit for each run, and JSON has doubles.
+_EXACT = 1 << 53
+_OLD_NAMES: dict[type[Any], str] = {e.Urgent: "Demanded"}  # in the recordings of all releases
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
+    _OLD_NAMES.get(kind, kind.__name__): kind
     for kind in (
         e.PeerJoined, e.PeerLeft, e.PeerHas, e.RequestEnded, e.FetchEnded, e.RunsProved, e.RunsLost,
         e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.DialFailed,
-        e.Demanded, e.Wanted, e.Tick,
+        e.Urgent, e.Wanted, e.Tick,
     )
 }  # fmt: skip
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a scheduler was made of."""
+    """The arguments that a scheduler was made with, and where."""
 
     version: int  # of the recording
-    release: str  # of p2pcache: another one may well decide otherwise
+    release: str  # of p2pcache: another one may decide otherwise
     digest: str  # of the model
     node: str  # hex
     run_bytes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, int | float]
     seed: int
     tracker: bool
-    now: float  # of the clock of all times here
+    now: float  # seconds, of the clock of all times in the recording
 
     def scheduler(self) -> Scheduler:
         """The scheduler as it was at the start.
@@ -55,7 +55,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return Scheduler(
                 node=int(self.node, 16), run_bytes=self.run_bytes, have=int(self.have, 16),
-                settings=SwarmSettings(**self.settings),  # type: ignore[arg-type] # as they were told
+                settings=SwarmSettings(**self.settings),  # type: ignore[arg-type] # as recorded
                 seed=self.seed, tracker=self.tracker, now=self.now,
             )  # fmt: skip
         except (TypeError, ValueError) as error:
@@ -73,18 +73,25 @@ class Step(NamedTuple):
 
 
 def head_line(head: Head) -> bytes:
-    """The first line."""
+    """Encode the first line."""
     return msgspec.json.encode(head) + b"\n"
 
 
 def step_line(now: float, event: e.Event, commands: Sequence[c.Command]) -> bytes:
-    """One more line: an event, and what the scheduler answered."""
-    step = (now, type(event).__name__, [_told(v) for v in _values(event)], checksum(commands))
+    """Encode the line of one event.
+
+    Args:
+        now: seconds.
+        event: that the scheduler handled.
+        commands: its answer.
+    """
+    name = _OLD_NAMES.get(type(event), type(event).__name__)
+    step = (now, name, [_encoded(v) for v in _values(event)], checksum(commands))
     return msgspec.json.encode(step) + b"\n"
 
 
 def read_head(line: bytes) -> Head:
-    """The first line, decoded.
+    """Decode the first line.
 
     Raises:
         UsageError: it isn't one.
@@ -99,7 +106,7 @@ def read_head(line: bytes) -> Head:
 
 
 def read_step(line: bytes) -> Step:
-    """Another line, decoded.
+    """Decode the line of one event.
 
     Raises:
         UsageError: it isn't one.
@@ -108,14 +115,14 @@ def read_step(line: bytes) -> Step:
         now, name, values, commands = msgspec.json.decode(
             line, type=tuple[float, str, list[Any], int]
         )
-        return Step(now, _KINDS[name](*(_read(value) for value in values)), commands)
+        return Step(now, _KINDS[name](*(_decoded(value) for value in values)), commands)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"not a line of a recording: {error!r}") from None
 
 
 def checksum(commands: Iterable[c.Command]) -> int:
-    """Of what was answered; 0 for nothing. Not against forgers: it finds the first difference."""
-    said = [(type(command).__name__, *map(_told, _values(command))) for command in commands]
+    """A checksum of a scheduler's answer; 0 for none. It finds differences, not forgeries."""
+    said = [(type(command).__name__, *map(_encoded, _values(command))) for command in commands]
     return zlib.crc32(msgspec.json.encode(said)) if said else 0
 
 
@@ -123,17 +130,17 @@ def _values(one: Any) -> list[Any]:
     return [getattr(one, field.name) for field in dataclasses.fields(one)]
 
 
-def _told(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_told(part) for part in value]
+        return [_encoded(part) for part in value]
     if isinstance(value, e.Outcome | e.Source):
         return {type(value).__name__: value.name}
     return hex(value) if isinstance(value, int) and abs(value) >= _EXACT else value
 
 
-def _read(value: Any) -> Any:
+def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_read(part) for part in value)
+        return tuple(_decoded(part) for part in value)
     if isinstance(value, dict):
         ((kind, name),) = value.items()
         return {"Outcome": e.Outcome, "Source": e.Source}[kind][name]

@@ -1,7 +1,7 @@
-"""One model's swarm on one node: which neighbour is asked for which run, and when.
+"""The decider of one model's swarm on one node.
 
-Pure: time and dice are arguments, every event comes through `handle`, every wish goes out as a
-command. The same object runs in the agent and in the simulator.
+Every event comes in through `handle`, with the time, and everything that is to be done goes out as a command. The
+agent and the simulator run this same code.
 """
 
 import math
@@ -10,66 +10,68 @@ from random import Random
 from typing import Any
 
 from p2pcache.core import bitset
-from p2pcache.core.download.requester import PeerSide
+from p2pcache.core.download.requester import Requester
 from p2pcache.core.download.stuck_watch import StuckWatch
 from p2pcache.core.origin.origin_reader import OriginSide
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
-from p2pcache.core.scheduler.have_batch import News
+from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import events, snapshot
 from p2pcache.core.swarm.commands import Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.swarm.events import Event, Outcome, Source
-from p2pcache.core.swarm.run_states import RunBook
-from p2pcache.core.swarm.story import LINES, Counters, Diary
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm.story import LINES, Counters, Story
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class Scheduler:
-    """Decides for one model on one node.
+    """Hands each event to the part that it concerns, then lets each part act.
 
-    Invariants (`check`): what `RunBook`, `PeerBook`, `PeerSide` and `OriginSide` state.
+    `Requester` asks neighbours, `OriginSide` reads the origin, `HaveBatch` tells neighbours what is here, and
+    `StuckWatch` tells the tracker what doesn't come. They share the `RunStates` and the `PeerBook`.
+
+    Invariants (`check`): those of its parts.
     """
 
     def __init__(
-        self, *, node: int, run_bytes: Sequence[int], have: int, settings: SwarmSettings,
+        self, *, node: NodeId, run_bytes: Sequence[int], have: RunSet, settings: SwarmSettings,
         seed: int, tracker: bool, now: float, story_lines: int = LINES,
     ) -> None:  # fmt: skip
-        """Start from what is had already.
+        """Start with the runs that are here already.
 
         Args:
             node: our id.
             run_bytes: length of each run in bytes.
-            have: bits of the runs that are proved. If that is all of them, `complete` is true
-                from the start and no `Finished` is said.
-            settings: knobs.
-            seed: of the dice; same events and same seed give the same commands.
-            tracker: whether one is configured at all. Without one we are the whole swarm
-                (until `Members` says otherwise) and read the origin at once; with one, nothing
-                is read before it has granted it or is gone, and then only if
-                `Members` were told: a dead tracker must not become an origin storm.
+            have: proved runs. If that is all, `complete` is true from the start and no `Finished` is said.
+            settings: of the swarm.
+            seed: of the dice. The same events and the same seed give the same commands.
+            tracker: whether one is configured. Without one we are the whole swarm until `Members` says otherwise, and
+                read the origin at once. With one, nothing is read until the tracker grants it. If the tracker is lost,
+                we read only if `Members` came before: a dead tracker must not start a storm on the origin.
             now: seconds, of the clock that `handle` is called with.
-            story_lines: of `story` that are kept, over all runs.
+            story_lines: entries of the story that are kept, over all runs.
         """
         dice = Random(seed)
         self._run_bytes = run_bytes
         self._settings = settings
         self._node = node
-        self._diary = diary = Diary(story_lines)
-        self._mine = mine = RunBook(len(run_bytes), have)
+        self._story = story = Story(story_lines)
+        self._states = states = RunStates(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
-        self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
+        self._requester = Requester(run_bytes, states, book, settings, dice, story, now)
         self._origin = OriginSide(
-            node, mine, book, settings, dice, diary, self._peers.tempo, tracker=tracker, now=now
+            node, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
-        self._news = News(settings)
-        self._progress_at = now  # when something wanted last came in or into reach
-        self._stuck = StuckWatch(mine, book, self._peers.deliveries, settings, now)
-        self._wish_open = False  # a `Wanted` that is still to be answered
+        self._have_batch = HaveBatch(settings)
+        self._progress_at = now  # when a needed run last came, or came into reach
+        self._stuck = StuckWatch(states, book, self._requester.deliveries, settings, now)
+        self._wanted_open = False  # the last `Wanted` isn't answered yet
         self._out: list[Command] = []
-        self._doors: dict[type[Any], Callable[[Any, float], None]] = {
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             events.PeerJoined: self._on_peer_joined,
             events.PeerLeft: self._on_peer_left,
             events.PeerHas: self._on_peer_has,
@@ -83,165 +85,169 @@ class Scheduler:
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
-            events.Demanded: self._on_demanded,
+            events.Urgent: self._on_urgent,
             events.Wanted: self._on_wanted,
-            events.Tick: lambda *_: None,  # deadlines are looked at after every event
+            events.Tick: lambda *_: None,  # each part looks at its deadline after every event
         }
 
-    # -- the door ---------------------------------------------------------------------------
+    # -- events in, commands out --------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in what happened; returns what to do about it.
+        """An event happened; returns what is to be done.
+
+        Args:
+            event: that happened.
+            now: seconds; it never goes back.
 
         Raises:
-            LocalProtocolError: an end of a request or fetch that isn't in flight.
+            LocalProtocolError: a request or fetch ended that isn't in flight.
         """
         out: list[Command] = []
         self._out = out
-        self._doors[type(event)](event, now)
-        peers = self._peers
-        if now >= peers.look_at:
-            peers.deliveries.look(now, self._progress_at)
-            peers.act(now, out)
-            if peers.idle:
-                peers.duplicate(self._origin.readings.values(), now, out)
-        if peers.deliveries.news:
-            self._heed_deliveries(now)
-        # Nine events of ten are a neighbour's news, which mean nothing to a node that has no lease to wait for.
+        self._handlers[type(event)](event, now)
+        requester = self._requester
+        if now >= requester.deadline:
+            requester.deliveries.doubt_refusers(now, self._progress_at)
+            requester.act(self._origin.readings.values(), now, out)
+        if requester.deliveries.changed:
+            self._on_deliveries_changed(now)
+        # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.listens:
             self._origin.act(now, now - self._progress_at, out)
-        self._news.tell(now, out)
-        if self._tracker_up and now >= self._stuck.look_at:
-            self._watch(now)
+        self._have_batch.announce(now, out)
+        if self._tracker_up and now >= self._stuck.deadline:
+            self._report_stuck(now)
         return out
 
     def next_wakeup(self) -> float | None:
-        """When to send a `Tick`, if nothing happens before; None: only events matter."""
-        wake = self._peers.look_at
+        """When to send a `Tick` if nothing happens before then; None: never."""
+        wake = self._requester.deadline
         origin_at = self._origin.next_wakeup()
         if origin_at < wake:
             wake = origin_at
-        tell_at = self._news.next_at()
-        if tell_at < wake:
-            wake = tell_at
-        if self._tracker_up and self._stuck.look_at < wake and self._mine.needed:
-            wake = self._stuck.look_at
+        batch_at = self._have_batch.next_wakeup()
+        if batch_at < wake:
+            wake = batch_at
+        if self._tracker_up and self._stuck.deadline < wake and self._states.needed:
+            wake = self._stuck.deadline
         return None if wake == math.inf else wake
 
     @property
-    def have(self) -> int:
-        """Bits of the proved runs."""
-        return self._mine.have
+    def have(self) -> RunSet:
+        """Proved runs."""
+        return self._states.have
 
     @property
     def complete(self) -> bool:
         """Whether every run is proved."""
-        return not self._mine.missing
+        return not self._states.missing
 
     @property
-    def origin_runs(self) -> int:
-        """Runs (bits) that we may read or are reading from the origin: the leases of an announce."""
-        return self._mine.leased | self._mine.fetching
+    def origin_runs(self) -> RunSet:
+        """Runs that we may read or are reading from the origin: the leases of an announce."""
+        return self._states.leased | self._states.fetching
 
     @property
-    def wanted(self) -> int:
-        """Bits of the runs that are to be got (or were): an announce says it."""
-        return self._mine.wanted
+    def wanted(self) -> RunSet:
+        """Wanted runs, here or not, as an announce says them."""
+        return self._states.wanted
 
     @property
     def credit(self) -> int:
-        """Leases that we can work on at once, as an announce says it; 0: we want none."""
+        """Leases that we can work on at once, as an announce says; 0: we want none."""
         return self._origin.credit
 
     @property
     def cut_off(self) -> bool:
-        """Whether no other node can be reached, so that all that is missing is read from the origin."""
-        return bool(self._mine.needed) and self._origin.is_cut_off
+        """Whether no other node can be reached, so that this node reads all that it needs from the origin."""
+        return bool(self._states.needed) and self._origin.is_cut_off
 
     @property
-    def tempo_s(self) -> float:
+    def pace_s(self) -> float:
         """Seconds from one new run to the next in this swarm; 0: not known."""
-        return self._peers.tempo.seconds
+        return self._requester.pace.median_s
 
     @property
     def counters(self) -> Counters:
-        """Bytes by source and what else is counted."""
-        return self._diary.counters
+        """Bytes by source, and counts of requests and their ends."""
+        return self._story.counters
 
-    def story(self, run: int) -> list[str]:
-        """What happened to a run lately, oldest first: why isn't it here, who sent it?"""
-        return self._diary.story(run)
+    def story(self, run: RunIndex) -> list[str]:
+        """What happened to a run lately, the oldest first: why isn't it here, and which node sent it?"""
+        return self._story.story(run)
 
     def waits_for(self, now: float) -> str:
-        """What holds us up at this moment, a key of `view.WAITS`; empty: nothing is missing."""
-        mine = self._mine
+        """What we wait for at this moment, a key of `snapshot.WAITS`; empty: nothing is needed."""
+        states = self._states
         return snapshot.waits_for(
-            needed=mine.needed, held=self._book.rarity.held, asked=mine.asked,
-            fetching=mine.fetching, tracker_up=self._tracker_up, alone=self._origin.alone(now),
+            needed=states.needed, held=self._book.rarity.held, requested=states.requested,
+            fetching=states.fetching, tracker_up=self._tracker_up, alone=self._origin.alone(now),
         )  # fmt: skip
 
     def view(self, now: float) -> snapshot.SwarmView:
-        """Everything at this moment, for people; O(neighbours + what is in flight)."""
-        mine, held = self._mine, self._book.rarity.held
+        """Everything at this moment, for people; O(neighbours + requests in flight)."""
+        states, held = self._states, self._book.rarity.held
         return snapshot.SwarmView(
-            mine.needed, mine.needed & held, self.waits_for(now),
-            tuple(self._book.views(mine.needed, now)), tuple(self._peers.views(now)),
+            states.needed, states.needed & held, self.waits_for(now),
+            tuple(self._book.views(states.needed, now)), tuple(self._requester.views(now)),
             tuple(self._origin.views(now)),
             tuple((run, now - since) for run, since in self._origin.waiting.items()),
             self._tracker_up, self._origin.alone(now),
         )  # fmt: skip
 
     def check(self) -> None:
-        """Assert the invariants; O(neighbours + what is in flight)."""
-        self._mine.check()
+        """Assert the invariants; O(neighbours + requests in flight)."""
+        self._states.check()
         self._book.check()
-        self._peers.check()
+        self._requester.check()
         self._origin.check()
 
     # -- neighbours -------------------------------------------------------------------------
 
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
-        peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
+        peer = self._book.on_connected(event.peer, event.have & self._states.full, now, event.rtt_s)
         self._origin.joined(event.peer)
         if peer is not None:
-            self._peers.deliveries.joined(peer)
-        if peer is not None and peer.have & self._mine.needed and peer.delivers:
+            self._requester.deliveries.on_connected(peer)
+        if peer is not None and peer.have & self._states.needed and peer.delivers:
             self._progress_at = now
-            self._peers.look_at = now
+            self._requester.deadline = now
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
         if self._drop(event.peer, now):
             self._origin.left(event.peer, now)
 
     def _drop(self, node: int, now: float) -> bool:
-        peer = self._book.leave(node)
+        peer = self._book.on_disconnected(node)
         if peer is not None:
-            self._peers.abandon(peer, now)
+            self._requester.on_peer_gone(peer, now)
         return peer is not None
 
     def _on_peer_has(self, event: events.PeerHas, now: float) -> None:
         peer = self._book.peers.get(event.peer)
         if peer is None:
-            return  # barred, or the news overtook the end of its connection
+            return  # it is banned, or the batch overtook the end of its connection
         peer.load = event.load
         if not event.runs:
-            self._peers.has_room(peer, now)
+            self._requester.on_recall(peer, now)
             return
         held = self._book.rarity.held
-        news = self._book.gained(peer, event.runs & self._mine.full) & self._mine.missing
-        if news and not peer.delivers:
-            self._peers.look_at = now
-        elif news:
+        runs = self._book.on_have(peer, event.runs & self._states.full) & self._states.missing
+        if runs and not peer.delivers:
+            self._requester.deadline = now
+        elif runs:
             if not self._tracker_up:
-                if fresh := news & ~held:
+                if fresh := runs & ~held:
                     self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
                 self._origin.look_soon()
-            self._progress_at = now if news & self._mine.needed else self._progress_at
-            self._peers.offer(peer, news, now, self._out)
+            self._progress_at = now if runs & self._states.needed else self._progress_at
+            self._requester.on_have(peer, runs, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
-        run = self._peers.ended(event.request, event.outcome, now, self._out, event.waited_s)
+        run = self._requester.on_request_ended(
+            event.request, event.outcome, now, self._out, event.waited_s
+        )
         for command in self._out:
             if isinstance(command, Blame):
                 self._origin.barred(command.peer, now)
@@ -249,64 +255,64 @@ class Scheduler:
 
     # -- runs -------------------------------------------------------------------------------
 
-    def _settle(self, run: int, outcome: Outcome, source: Source, now: float) -> None:
+    def _settle(self, run: RunIndex, outcome: Outcome, source: Source, now: float) -> None:
         if outcome is Outcome.DONE:
             self._proved(1 << run, source, now)
         elif outcome is Outcome.FAILED:
-            self._peers.halt()
+            self._requester.halt()
             self._origin.halt(self._out)
 
-    def _proved(self, runs: int, source: Source, now: float) -> None:
-        fresh = runs & self._mine.missing
-        self._diary.counters.took(source, self._bytes(fresh), self._bytes(runs & ~fresh))
+    def _proved(self, runs: RunSet, source: Source, now: float) -> None:
+        fresh = runs & self._states.missing
+        self._story.counters.on_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.proved(fresh, self._out)
-        self._peers.proved(fresh, now, self._out)
-        self._mine.prove(fresh)
-        self._news.add(fresh)
+        self._requester.on_proved(fresh, now, self._out)
+        self._states.set_proved(fresh)
+        self._have_batch.on_proved(fresh)
         self._progress_at = now
-        if self._mine.needed:
-            self._peers.look_at = now
-        if not self._mine.missing:
+        if self._states.needed:
+            self._requester.deadline = now
+        if not self._states.missing:
             self._out.append(Finished())
-        self._answer_wish()
+        self._answer_wanted()
 
-    def _bytes(self, runs: int) -> int:
+    def _bytes(self, runs: RunSet) -> int:
         return sum(self._run_bytes[run] for run in bitset.members(runs))
 
-    def _answer_wish(self) -> None:
-        if self._wish_open and not self._mine.needed:
-            self._wish_open = False
+    def _answer_wanted(self) -> None:
+        if self._wanted_open and not self._states.needed:
+            self._wanted_open = False
             self._out.append(WantedDone())
 
     def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
-        self._proved(event.runs & self._mine.full, event.source, now)
+        self._proved(event.runs & self._states.full, event.source, now)
 
     def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
-        self._needs(self._lose, event.runs, now)
+        self._change_needs(self._lose, event.runs, now)
 
-    def _lose(self, runs: int) -> None:
-        self._news.lose(self._mine.lose(runs))
+    def _lose(self, runs: RunSet) -> None:
+        self._have_batch.on_lost(self._states.set_lost(runs))
 
-    def _on_demanded(self, event: events.Demanded, now: float) -> None:
-        self._needs(self._mine.demand, event.runs, now)
+    def _on_urgent(self, event: events.Urgent, now: float) -> None:
+        self._change_needs(self._states.make_urgent, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
-        self._needs(self._mine.want, event.runs, now)
-        self._wish_open = True
-        self._progress_at = now  # what nobody brought so far wasn't waited for
+        self._change_needs(self._states.want_only, event.runs, now)
+        self._wanted_open = True
+        self._progress_at = now  # from now on we wait for these runs
         self._origin.unwanted()
-        self._answer_wish()
+        self._answer_wanted()
 
-    def _needs(self, change: Callable[[int], None], runs: int, now: float) -> None:
-        """What we need becomes something else: if that was nothing, who was out of reach before says nothing now."""
-        idle = not self._mine.needed
+    def _change_needs(self, change: Callable[[RunSet], None], runs: RunSet, now: float) -> None:
+        """Change which runs are needed. If none was before, earlier dial failures don't count towards isolation."""
+        idle = not self._states.needed
         change(runs)
         if idle:
             self._origin.perhaps_alone(now)
         self._origin.look_again(now)
-        self._peers.look_at = now
+        self._requester.deadline = now
 
     # -- tracker and origin -----------------------------------------------------------------
 
@@ -314,23 +320,23 @@ class Scheduler:
         run = self._origin.ended(event.fetch, event.outcome, now, self._out)
         self._settle(run, event.outcome, Source.ORIGIN, now)
         self._origin.look_again(now)
-        self._peers.look_at = now
+        self._requester.deadline = now
 
     def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
         self._origin.granted(event.runs, now)
 
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
         self._origin.revoked(event.runs, self._out)
-        self._peers.look_at = now
+        self._requester.deadline = now
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
             self._stuck.blame_again(self._out)
-            if self._mine.needed:
-                self._peers.look_at = now
+            if self._states.needed:
+                self._requester.deadline = now
         self._epoch = event.epoch
-        self._stuck.restart(now)
+        self._stuck.on_tracker_up(now)
         self._origin.tracker_up()
 
     def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
@@ -340,39 +346,39 @@ class Scheduler:
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.told(event.nodes)
         self._origin.look_again(now)
-        self._book.placed(event.nodes, event.rack, event.site)
-        if self._book.bounded and self._mine.needed:
-            self._peers.look_at = now  # what we may ask for, and of whom, is another matter now
+        self._book.on_members(event.nodes, event.rack, event.site)
+        if self._book.has_boundaries and self._states.needed:
+            self._requester.deadline = now  # what may be asked of which neighbour has changed
             beyond = (
                 (event.rack, event.racks),
                 (event.rack, (event.site,)),
                 (event.site, event.sites),
             )
             near = {one for group, others in beyond for one in links(self._node, group, others)}
-            known = self._book.peers.keys() | self._book.barred.keys()
+            known = self._book.peers.keys() | self._book.banned.keys()
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
         self._origin.dial_failed(event.peer, now)
 
-    def _heed_deliveries(self, now: float) -> None:
-        """Some neighbours deliver no more, or again: others may have to read what they have."""
-        deliveries, gave = self._peers.deliveries, self._peers.deliveries.believed
+    def _on_deliveries_changed(self, now: float) -> None:
+        """Some neighbours are doubted, or believed again: others may have to read what those have."""
+        deliveries = self._requester.deliveries
         for node in deliveries.doubted:
             self._origin.owners.failed(node)
-            self._stuck.doubted(node, now)
-        for node in gave:
+            self._stuck.on_doubted(node, now)
+        for node in deliveries.believed:
             self._origin.owners.joined(node)
-        if gave and self._tracker_up:
-            self._out.append(Stuck(0, gives=tuple(gave)))
+        if deliveries.believed and self._tracker_up:
+            self._out.append(Stuck(0, recovered=tuple(deliveries.believed)))
         deliveries.doubted, deliveries.believed = [], []
         self._origin.look_again(now)
 
-    def _watch(self, now: float) -> None:
-        """Tell the tracker about window runs that no neighbour has had for a whole interval."""
-        waited, stuck, lacks = self._stuck.look(self._progress_at, now)
-        if not self._book.peers and not self.origin_runs and waited:
+    def _report_stuck(self, now: float) -> None:
+        """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
+        found = self._stuck.find_stuck(self._progress_at, now)
+        if not self._book.peers and not self.origin_runs and found.waited:
             self._origin.look_around(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
-        if stuck:
-            self._stuck.tell(stuck, lacks, self._out)
+        if found.stuck:
+            self._stuck.report(found, self._out)

@@ -1,122 +1,123 @@
-"""Everything the scheduler can ask for, one class each.
+"""Everything that a scheduler can ask for, one class each.
 
-`Request` and `Fetch` end in exactly one `RequestEnded` / `FetchEnded`; `Dial` ends in
-`PeerJoined` or `DialFailed`. The rest are notices: performed or lost with their connection,
-nothing waits for them.
+A `Request` ends in exactly one `RequestEnded`, a `Fetch` in one `FetchEnded`, and a `Dial` in `PeerJoined` or
+`DialFailed`. All others are notices: nothing waits for them, and a broken connection may lose them.
 """
 
 from dataclasses import dataclass
 
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
-ALL = -1  # every run, as bits
+ALL: RunSet = -1  # every run of whatever model
 
 
 @dataclass(slots=True)
 class Request:
     """Ask a neighbour for a run."""
 
-    request: int
-    peer: int
-    run: int
-    turn: Turn = Turn.USUAL  # when the neighbour should serve it
+    request: int  # its number
+    peer: NodeId
+    run: RunIndex
+    priority: Priority = Priority.USUAL  # in the neighbour's upload queue
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Take a request back; it still ends (CANCELLED, or DONE if it was faster)."""
+    """Take a request back. It still ends: CANCELLED, or DONE if the run came first."""
 
     request: int
 
 
 @dataclass(slots=True)
 class Fetch:
-    """Read a run from the origin. Only ever for a leased run, or one that we own without a tracker."""
+    """Read a run from the origin. We have a lease for it, or own it without a tracker."""
 
-    fetch: int
-    run: int
+    fetch: int  # its number
+    run: RunIndex
 
 
 @dataclass(slots=True)
 class CancelFetch:
-    """Take an origin read back; it still ends."""
+    """Take a read of the origin back. It still ends."""
 
     fetch: int
 
 
 @dataclass(slots=True)
 class Announce:
-    """Tell every neighbour of this swarm that we have these runs (a batch), and our load."""
+    """Send every neighbour a have batch: these runs, and our load."""
 
-    runs: int  # bits
+    runs: RunSet
 
 
 @dataclass(slots=True)
 class Dial:
-    """Connect to a member that isn't among the given neighbours (the owner of a wanted run)."""
+    """Connect to a member that the tracker didn't name as a neighbour, such as the owner of a wanted run."""
 
-    peer: int
+    peer: NodeId
 
 
 @dataclass(slots=True)
 class Blame:
-    """A peer sent bytes that don't match: drop it and tell the tracker."""
+    """A peer sent bytes that don't match the manifest: drop it and tell the tracker."""
 
-    peer: int
-    run: int
+    peer: NodeId
+    run: RunIndex
 
 
 @dataclass(slots=True)
 class LeaseReport:
-    """Tell the tracker what became of leases (bits each)."""
+    """Tell the tracker what became of leases."""
 
-    done: int = 0
-    failed: int = 0  # couldn't be read: grant it to somebody else
-    mismatched: int = 0  # the origin's bytes are wrong
-    returned: int = 0  # not needed any more, never read
-    demanded: int = 0  # no lease of ours: a loader waits for them, let somebody read them first
+    done: RunSet = 0
+    failed: RunSet = 0  # couldn't be read: somebody else should get the lease
+    mismatched: RunSet = 0  # the origin's bytes are wrong
+    returned: RunSet = 0  # not read, and not needed any more
+    urgent: RunSet = 0  # not leased to us, and a loader waits for them: grant them first
 
 
 @dataclass(slots=True)
 class LeaseCredit:
-    """How many leases at once we can work on. The tracker grants up to that, as it sees fit."""
+    """Tell the tracker how many leases we can work on at once. It grants that many at most."""
 
     credit: int
-    wanted: int = ALL  # bits: leases of other runs are of no use to us
+    wanted: RunSet = ALL  # leases of other runs are of no use to us
 
 
 @dataclass(slots=True)
 class Stuck:
-    """No neighbour that delivers has had these runs (bits) for long: does any live node, or may somebody read them?"""
+    """Tell the tracker of runs that no delivering neighbour has had for long.
 
-    runs: int
-    lacks: int = 0  # all that no neighbour has now, these included
-    vain: tuple[
-        int, ...
-    ] = ()  # neighbours that say they have some of these runs and deliver nothing
-    gives: tuple[int, ...] = ()  # ... that were named before, and deliver now
+    It introduces a holder, or lets somebody read them.
+    """
+
+    runs: RunSet
+    lacking: RunSet = 0  # all that no neighbour has now, `runs` included
+    failing: tuple[NodeId, ...] = ()  # neighbours that claim some of `runs` and deliver nothing
+    recovered: tuple[NodeId, ...] = ()  # were told as failing before, and deliver now
 
 
 @dataclass(slots=True)
 class CutOff:
-    """No other node of the swarm can be reached: from now on we read what we lack without leases, too."""
+    """Tell people that no other node of the swarm can be reached: from now on we also read without leases."""
 
 
 @dataclass(slots=True)
 class OriginCorrupt:
-    """Our own reads of this run from the origin mismatched twice (only said of what is read without leases)."""
+    """Two of our reads of this run mismatched, without leases: the origin's bytes are wrong."""
 
-    run: int
+    run: RunIndex
 
 
 @dataclass(slots=True)
 class Finished:
-    """Every run is proved. Said once; the scheduler goes on to answer for what it seeds."""
+    """Every run is proved. This is said once; the scheduler goes on while the node seeds."""
 
 
 @dataclass(slots=True)
 class WantedDone:
-    """Every run of the last `Wanted` (and what was demanded since) is proved."""
+    """Every run of the last `Wanted`, and every urgent run since, is proved."""
 
 
 Command = (

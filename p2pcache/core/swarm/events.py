@@ -1,25 +1,26 @@
 """Everything that can happen to a model's swarm on one node, one class each.
 
-Plain slotted classes: frozen dataclasses cost four times as much to create (1.02 against
-0.26 us), and a storm makes millions of them. Sets of runs are bits of an int.
+Plain slotted classes: a frozen dataclass costs four times as much to create, and a storm makes millions of events.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 
+from p2pcache.ids import NodeId, RunSet
+
 
 class Outcome(IntEnum):
-    """How a `Request` or a `Fetch` ended. Every command of these two kinds ends exactly once."""
+    """How a `Request` or a `Fetch` ended. Each of these commands ends exactly once."""
 
     DONE = 0  # every chunk of the run is proved
     BUSY = 1  # the peer has no free upload slot: ask again later
-    REFUSED = 2  # the peer doesn't have it (any more), or lets us have nothing
-    MISMATCH = 3  # bytes came that don't match the manifest: blame
-    STALLED = 4  # no bytes for too long
+    REFUSED = 2  # the peer doesn't have the run any more, or we may not have it
+    MISMATCH = 3  # the bytes don't match the manifest: the peer is blamed
+    STALLED = 4  # no bytes came for too long
     LOST = 5  # the connection broke
     CANCELLED = 6  # we cancelled it
-    FAILED = 7  # our own side failed (disk): the download can't go on this way
-    UNAVAILABLE = 8  # the origin doesn't answer; retries are used up
+    FAILED = 7  # our own disk failed: the download can't go on
+    UNAVAILABLE = 8  # the origin doesn't answer, after all retries
 
 
 class Source(IntEnum):
@@ -32,30 +33,30 @@ class Source(IntEnum):
 
 @dataclass(slots=True)
 class PeerJoined:
-    """A neighbour accepted our JOIN: we can request from it."""
+    """A neighbour accepted our JOIN: we can ask it for runs."""
 
-    peer: int
-    have: int  # bits over runs
-    rtt_s: float = 0.0  # the least that a round trip to it takes; 0: not known
+    peer: NodeId
+    have: RunSet
+    rtt_s: float = 0.0  # the shortest round trip to it so far; 0: not known
 
 
 @dataclass(slots=True)
 class PeerLeft:
-    """The connection on which we request from this neighbour is gone."""
+    """The connection on which we asked this neighbour for runs is gone."""
 
-    peer: int
+    peer: NodeId
 
 
 @dataclass(slots=True)
 class PeerHas:
-    """A batched have-delta, with the peer's load (peers that it serves, or that wait there).
+    """A neighbour's have batch: it has these runs, too.
 
-    Without runs: it told us BUSY and has room again.
+    A batch without runs is a recall: the neighbour told us BUSY before and has room now.
     """
 
-    peer: int
-    runs: int  # bits
-    load: int
+    peer: NodeId
+    runs: RunSet
+    load: int  # peers that it serves or lets wait
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class RequestEnded:
 
     request: int
     outcome: Outcome
-    waited_s: float = 0.0  # for the answer: the first byte of it, or BUSY; 0: not known
+    waited_s: float = 0.0  # until BUSY or the first byte came; 0: not known
 
 
 @dataclass(slots=True)
@@ -77,80 +78,80 @@ class FetchEnded:
 
 @dataclass(slots=True)
 class RunsProved:
-    """Runs that became `have` without a command of ours (local copies, a push into this cache)."""
+    """Runs were proved without a command of ours: copied within this cache, or pushed into it."""
 
-    runs: int  # bits
+    runs: RunSet
     source: Source
 
 
 @dataclass(slots=True)
 class RunsLost:
-    """Runs that are `have` no longer: the bytes on disk failed a check."""
+    """Runs are missing again: their bytes on disk failed a check."""
 
-    runs: int  # bits
+    runs: RunSet
 
 
 @dataclass(slots=True)
 class LeaseGranted:
-    """The tracker lets us read these runs from the origin (bits)."""
+    """The tracker lets us read these runs from the origin."""
 
-    runs: int
+    runs: RunSet
     epoch: int
 
 
 @dataclass(slots=True)
 class LeaseRevoked:
-    """The tracker takes leases back: enough peers have the runs by now."""
+    """The tracker takes leases back: enough members have the runs by now."""
 
-    runs: int
+    runs: RunSet
 
 
 @dataclass(slots=True)
 class TrackerUp:
-    """The member connection to the tracker stands."""
+    """We are connected to the tracker, as a member."""
 
     epoch: int
 
 
 @dataclass(slots=True)
 class TrackerDown:
-    """The member connection to the tracker is gone."""
+    """The connection to the tracker is gone."""
 
 
 @dataclass(slots=True)
 class Members:
-    """The swarm's full member list as the tracker last told it, ourselves included (node ids)."""
+    """All members of the swarm as the tracker last told them, ourselves included."""
 
-    nodes: tuple[int, ...]
-    rack: tuple[int, ...] = ()  # who of them shares our rack, ourselves included; nobody: not known
-    site: tuple[int, ...] = ()  # and our site
-    racks: tuple[tuple[int, ...], ...] = ()  # the other racks of our site
-    sites: tuple[tuple[int, ...], ...] = ()  # the other sites
+    nodes: tuple[NodeId, ...]
+    rack: tuple[NodeId, ...] = ()  # members in our rack, ourselves included; empty: not known
+    site: tuple[NodeId, ...] = ()  # members in our site, ourselves included; empty: not known
+    racks: tuple[tuple[NodeId, ...], ...] = ()  # the other racks of our site
+    sites: tuple[tuple[NodeId, ...], ...] = ()  # the other sites
 
 
 @dataclass(slots=True)
 class DialFailed:
-    """The one bad end of a `Dial` command (the good one is `PeerJoined`)."""
+    """A `Dial` command failed; one that succeeds ends in `PeerJoined`."""
 
-    peer: int
+    peer: NodeId
 
 
 @dataclass(slots=True)
-class Demanded:
-    """A loader waits for these runs: take them first, the lowest before the others."""
+class Urgent:
+    """A loader waits for these runs: get them first, the lowest run before the others."""
 
-    runs: int  # bits
+    runs: RunSet
 
 
 @dataclass(slots=True)
 class Wanted:
-    """Get only these runs (what is demanded later comes on top), until told otherwise.
+    """From now on only these runs are wanted, and those that become urgent later.
 
-    Answered by exactly one `WantedDone`, unless another `Wanted` comes first. What is had beyond
-    them is served all the same.
+    It is answered by exactly one `WantedDone`, unless another `Wanted` comes first. Other runs that are here are
+    served all the same.
     """
 
-    runs: int  # bits
+    runs: RunSet
 
 
 @dataclass(slots=True)
@@ -160,6 +161,6 @@ class Tick:
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Demanded
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Urgent
     | Wanted | Tick
 )  # fmt: skip

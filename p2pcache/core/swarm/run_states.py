@@ -1,83 +1,185 @@
-"""Where each run of one model stands on this node: missing, asked for, being read, or had."""
+"""The state of each run of one model on this node.
+
+A run is in one state. What happens to it moves it to another one:
+
+| event         | missing   | requested | fetching | racing   | proved  |
+|---------------|-----------|-----------|----------|----------|---------|
+| request       | requested | requested | racing   | racing   |         |
+| request ended |           | missing   |          | fetching |         |
+| fetch         | fetching  | racing    |          |          |         |
+| fetch ended   |           |           | missing  | requested|         |
+| set proved    | proved    | proved    | proved   | proved   | proved  |
+| set lost      |           |           |          |          | missing |
+
+An empty cell is a bug of the caller. Three flags stand beside the state: *wanted*, *leased* and *urgent*. A proved run
+is neither leased nor urgent.
+"""
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from p2pcache.core import bitset
+from p2pcache.ids import RunIndex, RunSet
 
 
-class RunBook:
-    """Sets of runs as bits.
+class RunState(StrEnum):
+    """Where a run stands."""
 
-    Invariants (`check`): every set lies inside `full`; nothing that is had is asked for, being
-    fetched or leased; what is demanded is wanted.
+    MISSING = "missing"  # not here, and nothing is under way
+    REQUESTED = "requested"  # of a neighbour, or of two
+    FETCHING = "fetching"  # being read from the origin
+    RACING = "racing"  # requested and fetching: the first to end wins
+    PROVED = "proved"  # every chunk has the digest of the manifest
+
+
+class RunEvent(StrEnum):
+    """What moves a run to another state; each one is a method of `RunStates`."""
+
+    REQUEST = "request"
+    END_REQUEST = "end_request"  # the last one for this run
+    FETCH = "fetch"
+    END_FETCH = "end_fetch"
+    PROVE = "set_proved"
+    LOSE = "set_lost"
+
+
+TRANSITIONS: dict[RunEvent, dict[RunState, RunState]] = {
+    RunEvent.REQUEST: {
+        RunState.MISSING: RunState.REQUESTED,
+        RunState.REQUESTED: RunState.REQUESTED,
+        RunState.FETCHING: RunState.RACING,
+        RunState.RACING: RunState.RACING,
+    },
+    RunEvent.END_REQUEST: {
+        RunState.REQUESTED: RunState.MISSING,
+        RunState.RACING: RunState.FETCHING,
+    },
+    RunEvent.FETCH: {
+        RunState.MISSING: RunState.FETCHING,
+        RunState.REQUESTED: RunState.RACING,
+    },
+    RunEvent.END_FETCH: {
+        RunState.FETCHING: RunState.MISSING,
+        RunState.RACING: RunState.REQUESTED,
+    },
+    RunEvent.PROVE: dict.fromkeys(RunState, RunState.PROVED),
+    RunEvent.LOSE: {RunState.PROVED: RunState.MISSING},
+}
+
+
+class RunStates:
+    """One run set for each state and each flag, so that a decision about all runs is a few operations on integers.
+
+    `missing` is all that isn't proved. A run of it that is neither in `requested` nor in `fetching` is in the state
+    MISSING; one that is in both is RACING.
+
+    Invariants (`check`): `have` and `missing` are a partition of `full`; what is requested, fetching, leased or urgent
+    is missing; what is urgent is wanted.
     """
 
-    __slots__ = ("asked", "demanded", "fetching", "full", "have", "leased", "missing", "wanted")
+    __slots__ = ("fetching", "full", "have", "leased", "missing", "requested", "urgent", "wanted")
 
-    def __init__(self, count: int, have: int) -> None:
-        self.full = bitset.full(count)
-        self.have = have & self.full  # proved
-        self.missing = self.full & ~self.have
-        self.asked = 0  # requested from a neighbour, answer outstanding
-        self.fetching = 0  # being read from the origin
-        self.leased = 0  # the tracker lets us read them; being fetched or waiting for it
-        self.demanded = 0  # a loader waits for them
-        self.wanted = self.full  # what is to be got; the rest is served if it is had, no more
+    def __init__(self, count: int, have: RunSet) -> None:
+        """Everything is wanted, and nothing is under way.
+
+        Args:
+            count: runs of the model.
+            have: those that are proved.
+        """
+        self.full: RunSet = bitset.full(count)
+        self.have: RunSet = have & self.full
+        self.missing: RunSet = self.full & ~self.have
+        self.requested: RunSet = 0
+        self.fetching: RunSet = 0
+        self.leased: RunSet = 0  # the tracker lets us read them
+        self.urgent: RunSet = 0  # a loader waits for them
+        self.wanted: RunSet = self.full  # to be got; the others are served if they are here
+
+    def state(self, run: RunIndex) -> RunState:
+        """The state of one run, for people and tests."""
+        if self.have >> run & 1:
+            return RunState.PROVED
+        requested, fetching = self.requested >> run & 1, self.fetching >> run & 1
+        if requested and fetching:
+            return RunState.RACING
+        if requested:
+            return RunState.REQUESTED
+        return RunState.FETCHING if fetching else RunState.MISSING
 
     @property
-    def needed(self) -> int:
-        """Runs still to be got."""
+    def needed(self) -> RunSet:
+        """Runs that are still to be got: wanted and missing."""
         return self.missing & self.wanted
 
     @property
-    def free(self) -> int:
-        """Needed runs that nobody was asked for (a lease that waits doesn't forbid to ask)."""
-        return self.missing & self.wanted & ~(self.asked | self.fetching)
+    def free(self) -> RunSet:
+        """Needed runs with nothing under way. A leased one among them may be asked for."""
+        return self.missing & self.wanted & ~(self.requested | self.fetching)
 
-    def window(self, length: int) -> int:
+    def window(self, length: int) -> RunSet:
         """The `length` runs from the first needed one on."""
         gap = bitset.first(self.missing & self.wanted)
         return 0 if gap < 0 else bitset.full(length) << gap
 
-    def in_order(self, runs: int) -> Iterator[int]:
-        """These runs as they should come: what a loader waits for first, then the others."""
-        yield from bitset.members(runs & self.demanded)
-        yield from bitset.members(runs & ~self.demanded)
+    def in_order(self, runs: RunSet) -> Iterator[RunIndex]:
+        """These runs in the order in which they should come: urgent ones, then the others."""
+        yield from bitset.members(runs & self.urgent)
+        yield from bitset.members(runs & ~self.urgent)
 
-    def demand(self, runs: int) -> None:
-        """A loader waits for these runs."""
-        runs &= self.missing
-        self.demanded |= runs
-        self.wanted |= runs
+    # -- events: see `TRANSITIONS` ------------------------------------------------------------
 
-    def want(self, runs: int) -> None:
-        """Only these runs are to be got from now on."""
-        self.wanted = runs & self.full
-        self.demanded &= self.wanted
+    def request(self, runs: RunSet) -> None:
+        """A neighbour is asked for these missing runs."""
+        self.requested |= runs
 
-    def prove(self, runs: int) -> int:
-        """Mark runs as had; returns those that were missing."""
+    def end_request(self, runs: RunSet) -> None:
+        """No neighbour is asked for these runs any more."""
+        self.requested &= ~runs
+
+    def fetch(self, runs: RunSet) -> None:
+        """The origin is asked for these missing runs."""
+        self.fetching |= runs
+
+    def end_fetch(self, runs: RunSet) -> None:
+        """These runs aren't read from the origin any more."""
+        self.fetching &= ~runs
+
+    def set_proved(self, runs: RunSet) -> RunSet:
+        """Runs are here and proved; returns those that were missing. Whatever was under way for them is over."""
         fresh = runs & self.missing
         self.have |= fresh
         self.missing &= ~fresh
-        self.asked &= ~fresh
+        self.requested &= ~fresh
         self.fetching &= ~fresh
         self.leased &= ~fresh
-        self.demanded &= ~fresh
+        self.urgent &= ~fresh
         return fresh
 
-    def lose(self, runs: int) -> int:
-        """Mark runs as missing again; returns those that were had."""
-        gone = runs & self.have
-        self.have &= ~gone
-        self.missing |= gone
-        return gone
+    def set_lost(self, runs: RunSet) -> RunSet:
+        """The bytes of these runs are gone or wrong; returns those that were here."""
+        lost = runs & self.have
+        self.have &= ~lost
+        self.missing |= lost
+        return lost
+
+    # -- flags --------------------------------------------------------------------------------
+
+    def make_urgent(self, runs: RunSet) -> None:
+        """A loader waits for these runs. They are wanted from now on."""
+        runs &= self.missing
+        self.urgent |= runs
+        self.wanted |= runs
+
+    def want_only(self, runs: RunSet) -> None:
+        """From now on only these runs are wanted; no other run is urgent any more."""
+        self.wanted = runs & self.full
+        self.urgent &= self.wanted
 
     def check(self) -> None:
         """Assert the invariants."""
         assert self.have | self.missing == self.full
         assert not self.have & self.missing
-        busy = self.asked | self.fetching | self.leased | self.demanded
-        assert not busy & self.have, "a run that is had is still being got"
-        assert not (busy | self.wanted) & ~self.full
-        assert not self.demanded & ~self.wanted
+        busy = self.requested | self.fetching | self.leased | self.urgent
+        assert not busy & ~self.missing, "a proved run is still being got"
+        assert not self.wanted & ~self.full
+        assert not self.urgent & ~self.wanted

@@ -1,8 +1,9 @@
-"""What a scheduler is at, for people: a snapshot that changes nothing."""
+"""What a scheduler is doing at one moment, for people. Taking a snapshot changes nothing."""
 
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 WAITS = {
     "peers": "bytes are on their way from peers",
@@ -12,60 +13,64 @@ WAITS = {
     "tracker": "the tracker is gone: nobody reads yet what it may have leased to somebody",
     "owner": "no tracker: another node owns what is missing and is to read it",
 }
-"""What a pull can wait for. With several at once the one named first here is told."""
+"""What a pull can wait for. If several apply, the first one is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
     """One neighbour."""
 
-    node: int
-    useful: int  # runs that it has and we miss
-    asked: int  # requests that it owes us
+    node: NodeId
+    useful: int  # needed runs that it has
+    asked: int  # requests in flight to it
     load: int  # its uploads, as it last said
-    rate: float | None  # bytes per second to us; None: too early to say
-    slow: bool  # passed over
-    rests_s: float  # it was busy or stalled: not asked for so long
-    delivers: bool = (
-        True  # False: it sent nothing of what it says that it has, and counts for nothing
-    )
+    rate: float | None  # bytes per second to us; None: not known yet
+    slow: bool  # passed over while another neighbour has the run
+    rests_s: float  # until it is asked again, after BUSY or a stall; 0: it may be asked
+    delivers: bool = True  # False: it delivers nothing, and what it claims to have doesn't count
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Something that was begun and hasn't ended."""
+    """A request or a read that hasn't ended."""
 
-    run: int
-    seconds: float
-    node: int | None = None  # of the peer that was asked; None: read from the origin
+    run: RunIndex
+    seconds: float  # since it began
+    node: NodeId | None = None  # the neighbour that was asked; None: read from the origin
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmView:
-    """Everything at one moment. Runs are bits.
+    """Everything at one moment.
 
     Attributes:
-        needed: wanted and missing.
-        held: of them, what some neighbour has.
-        waits_for: a key of `WAITS`; empty: nothing is missing.
-        requests: of peers, the oldest first.
-        reads: of the origin.
-        leases: leased runs that aren't being read yet, and for how long.
+        needed: runs that are wanted and missing.
+        held: needed runs that some neighbour has.
+        waits_for: a key of `WAITS`; empty: nothing is needed.
+        peers: the neighbours.
+        requests: to neighbours, the oldest first.
+        reads: of the origin, the oldest first.
+        leases: leased runs that aren't being read yet, and for how many seconds each.
+        tracker_up: whether the tracker is connected.
+        alone: whether this node decides by itself what to read.
     """
 
-    needed: int
-    held: int
+    needed: RunSet
+    held: RunSet
     waits_for: str
     peers: tuple[PeerView, ...]
     requests: tuple[InFlight, ...]
     reads: tuple[InFlight, ...]
     leases: tuple[tuple[int, float], ...]
     tracker_up: bool
-    alone: bool  # it decides by itself what to read: the tracker is gone for long enough, or all others out of reach
+    alone: bool
 
-    def stuck(self, limit: int) -> list[int]:
-        """The runs that hold the pull up most: the first gap, what is in flight for longest, the next gaps."""
-        # Leases go out in order: that nobody has a run far behind the first gap says nothing.
+    def stuck(self, limit: int) -> list[RunIndex]:
+        """The runs that delay the pull most, `limit` at most.
+
+        The first needed run comes first, then what is in flight the longest, then the next needed runs. A run far
+        behind the first gap delays nothing yet, since leases are granted in order.
+        """
         gaps = list(bitset.members(bitset.lowest(self.needed, limit)))
         flying = sorted((*self.requests, *self.reads), key=lambda one: -one.seconds)
         runs = [*gaps[:1], *(one.run for one in flying), *gaps]
@@ -73,12 +78,21 @@ class SwarmView:
 
 
 def waits_for(
-    *, needed: int, held: int, asked: int, fetching: int, tracker_up: bool, alone: bool
-) -> str:
-    """What a pull waits for, a key of `WAITS`; empty: nothing is missing. Runs are bits."""
+    *, needed: RunSet, held: RunSet, requested: RunSet, fetching: RunSet, tracker_up: bool, alone: bool
+) -> str:  # fmt: skip
+    """What a pull waits for: a key of `WAITS`; empty: nothing is needed.
+
+    Args:
+        needed: runs that are wanted and missing.
+        held: runs that some neighbour has.
+        requested: runs that a neighbour was asked for.
+        fetching: runs that are being read from the origin.
+        tracker_up: whether the tracker is connected.
+        alone: whether this node decides by itself what to read.
+    """
     if not needed:
         return ""
-    if asked:
+    if requested:
         return "peers"
     if fetching:
         return "origin"

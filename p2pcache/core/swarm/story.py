@@ -1,22 +1,22 @@
 """What a scheduler remembers of its own doings: counters, and a bounded log that answers "why?"."""
 
-from collections import deque
 from dataclasses import dataclass
 
+from p2pcache.core.run_log import RunLog
 from p2pcache.core.swarm.events import Outcome, Source
 
 LINES = 4096  # over all runs of a model; about half a megabyte
-WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story says them often
+WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story repeats them
 
 
 @dataclass(slots=True)
 class Counters:
     """What a swarm did on this node since the scheduler was made."""
 
-    bytes_peers: int = 0  # proved and new
+    bytes_peers: int = 0  # proved, and missing until then
     bytes_origin: int = 0
     bytes_local: int = 0
-    bytes_twice: int = 0  # proved, but already had by then
+    bytes_twice: int = 0  # proved though they were here already
     requests: int = 0
     duplicates: int = 0
     fetches: int = 0
@@ -25,8 +25,14 @@ class Counters:
     stalled: int = 0
     mismatched: int = 0
 
-    def took(self, source: Source, fresh: int, again: int) -> None:
-        """So many bytes were proved, new ones and such that we had by then."""
+    def on_proved(self, source: Source, fresh: int, again: int) -> None:
+        """Runs were proved.
+
+        Args:
+            source: of their bytes.
+            fresh: bytes that were missing until then.
+            again: bytes that were here already.
+        """
         if source is Source.LOCAL:
             self.bytes_local += fresh
             return
@@ -37,28 +43,16 @@ class Counters:
         self.bytes_twice += again
 
 
-class Diary:
-    """Counters and the log of one swarm."""
+class Story(RunLog):
+    """The log of one swarm's runs on this node, and its counters."""
 
-    __slots__ = ("_lines", "counters")
+    __slots__ = ("counters",)
 
-    def __init__(self, lines: int = LINES) -> None:
+    def __init__(self, length: int = LINES) -> None:
         """Nothing happened yet.
 
         Args:
-            lines: of the log that are kept.
+            length: entries of the log that are kept.
         """
+        super().__init__(length)
         self.counters = Counters()
-        self._lines: deque[tuple[float, int, str, int]] = deque(maxlen=lines)
-
-    def note(self, now: float, run: int, word: str, node: int = -1) -> None:
-        """Something happened to a run; `node` is who was involved."""
-        self._lines.append((now, run, word, node))
-
-    def story(self, run: int) -> list[str]:
-        """The log's lines about a run, oldest first."""
-        return [
-            f"{at:.3f} {word}" + (f" {node:016x}" if node >= 0 else "")
-            for at, number, word, node in self._lines
-            if number == run
-        ]

@@ -16,7 +16,7 @@ from p2pcache.core import bitset
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.ports import SwarmPort
@@ -68,7 +68,7 @@ class Requesting(Session, Protocol):
     def leave(self, digest: str) -> None:
         """Leave a model; its requests end CANCELLED."""
 
-    def request(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
+    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
         """Request spans of chunks, one after the other; False: the model isn't joined here."""
         ...
 

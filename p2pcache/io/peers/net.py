@@ -15,7 +15,7 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 from p2pcache.io.peers.hub import Hub
@@ -102,7 +102,7 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._turns: dict[str, Turn] = {}  # of models whose requests let others go first
+        self._turns: dict[str, Priority] = {}  # of models whose requests let others go first
         self._started: _Parts | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -184,15 +184,20 @@ class PeerNet:
             session = hub.requesting[node] = ClientSession(hub, node, address)
         session.join(digest, port)
 
-    def put_behind(self, digest: str, turn: Turn) -> None:
+    def put_behind(self, digest: str, turn: Priority) -> None:
         """Give all requests for a model this priority (USUAL: the one that `request` says)."""
-        if turn is Turn.USUAL:
+        if turn is Priority.USUAL:
             self._turns.pop(digest, None)
         else:
             self._turns[digest] = turn
 
     def request(
-        self, digest: str, request: int, node: NodeId, run: RunIndex, turn: Turn = Turn.USUAL
+        self,
+        digest: str,
+        request: int,
+        node: NodeId,
+        run: RunIndex,
+        turn: Priority = Priority.USUAL,
     ) -> None:
         """Request the missing chunks of a run from a joined node; ends in one `request_ended`.
 

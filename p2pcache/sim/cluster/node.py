@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.scheduler import tracker_reports
+from p2pcache.core.scheduler import reports
 from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.core.swarm import commands, events
@@ -257,7 +257,7 @@ class SimNode:
             return
         self._asked[command.request] = (server, command.run, self.world.now)
         self.cluster.send(
-            self, server, server.serving.serve, self, command.request, command.run, command.turn
+            self, server, server.serving.serve, self, command.request, command.run, command.priority
         )
 
     def _on_cancel(self, command: commands.Cancel) -> None:
@@ -301,7 +301,7 @@ class SimNode:
         return m.SwarmState(
             self.cluster.digest, count, have, complete=scheduler.complete,
             credit=scheduler.credit, leases=leases, known=self.members.listed if announcing else (),
-            wanted=tracker_reports.wish(scheduler.wanted, count),
+            wanted=reports.wish(scheduler.wanted, count),
         )  # fmt: skip
 
     def tell_state(self) -> None:
@@ -350,7 +350,7 @@ class SimNode:
     def _on_report(self, command: commands.Command) -> None:
         self.cluster.stuck += isinstance(command, commands.Stuck)
         count = len(self.run_bytes)
-        said = tracker_reports.to_tracker(command, self.cluster.digest, self.link.epoch, count)
+        said = reports.to_tracker(command, self.cluster.digest, self.link.epoch, count)
         if said is not None:
             self.link.tell(said)
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn, UploadQueue
+from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.upload_queue import UploadQueue
 from p2pcache.sim.cluster.network import Flow
 from p2pcache.sim.cluster.node_place import path
 from p2pcache.sim.cluster.node_reads import STALL_S
@@ -42,7 +43,7 @@ class Serving:
         self.askers: dict[int, SimNode] = {}  # who may request from us
         self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
 
-    def serve(self, asker: "SimNode", number: int, run: int, turn: Turn) -> None:
+    def serve(self, asker: "SimNode", number: int, run: int, turn: Priority) -> None:
         """A request came in."""
         node = self._node
         if not node.alive or asker.node not in self.askers:
@@ -57,7 +58,7 @@ class Serving:
         if self.fault:
             node.world.after(STALL_S, asker.gives_up, node, number, self.fault == "dripping")
             return
-        self.queue.look(node.world.now)
+        self.queue.mark_slow_receivers(node.world.now)
         if not self.queue.offer(asker.node, upload, turn):
             node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
         else:
@@ -68,7 +69,7 @@ class Serving:
         """A CANCEL came in: it helps only while the request waits."""
         node = self._node
         upload = self._uploads.get((asker.node, number))
-        if upload is not None and self.queue.cancel(asker.node, upload):
+        if upload is not None and self.queue.cancel_waiting(asker.node, upload):
             del self._uploads[asker.node, number]
             node.cluster.send(node, asker, asker.ended, number, Outcome.CANCELLED)
 
@@ -76,13 +77,13 @@ class Serving:
         """The asker's connection is gone."""
         self.askers.pop(asker.node, None)
         self._node.audience_changed()
-        for upload in self.queue.leave(asker.node):
+        for upload in self.queue.on_peer_gone(asker.node):
             del self._uploads[asker.node, upload.number]
         for key, upload in list(self._uploads.items()):
             if upload.asker is asker:
                 self._stop(upload)
                 del self._uploads[key]
-                self.queue.ended(asker.node, upload)
+                self.queue.on_upload_ended(asker.node, upload)
         self._start()
 
     def stop(self) -> None:
@@ -101,7 +102,7 @@ class Serving:
 
     def _start(self) -> None:
         node = self._node
-        while node.alive and (started := self.queue.start()) is not None:
+        while node.alive and (started := self.queue.start_next()) is not None:
             upload = started[1]
             upload.started = node.world.now
             asker = upload.asker
@@ -112,19 +113,19 @@ class Serving:
             links = path(node.place, node.up, asker.place, asker.down)
             size = node.run_bytes[upload.run]
             upload.flow = node.net.start(links, size, self._sent, upload)
-        self.queue.look(node.world.now)
+        self.queue.mark_slow_receivers(node.world.now)
 
     def _sent(self, upload: Upload) -> None:
         node, asker = self._node, upload.asker
         upload.flow = None
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
-        self.queue.ended(asker.node, upload, took_s, node.scheduler.tempo_s)
-        self.queue.look(node.world.now)
+        self.queue.on_upload_ended(asker.node, upload, took_s, node.scheduler.pace_s)
+        self.queue.mark_slow_receivers(node.world.now)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
-        for refused in self.queue.vacant():
+        for refused in self.queue.recall():
             node.cluster.send(
                 node, refused.asker, refused.asker.told, node.node, 0, self.queue.load
             )

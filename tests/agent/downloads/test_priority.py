@@ -10,7 +10,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.download import Download
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 RATE = 12_000_000  # bytes per second of the origin
@@ -46,7 +46,7 @@ async def test_the_background_waits_while_another_pull_progresses(
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         (behind,) = await running(app, 1)
-        assert app.net._turns[behind.swarm.digest] is Turn.BACKGROUND
+        assert app.net._turns[behind.swarm.digest] is Priority.BACKGROUND
         now = asyncio.gather(finished(app, "now", ended))
         await running(app, 2)
         async with asyncio.timeout(30):
@@ -94,6 +94,6 @@ async def test_a_stuck_pull_holds_no_other_pull_back(
         stuck = both[1]
         order = app.api._pulls._order
         order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
-        assert not order._earlier_one_progresses(Turn.BACKGROUND)
+        assert not order._earlier_one_progresses(Priority.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)

@@ -12,7 +12,7 @@ import pytest
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.jobs import warms
 from p2pcache.core.protocol.tokens import Scope
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import Ref
 from p2pcache.io.notes.pending_warms import PendingWarms
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
@@ -76,7 +76,7 @@ async def test_a_warm_yields_to_pulls_and_the_background_yields_to_a_warm(
             "team/m:v1": "warm", "team/one:v1": "pull", "team/two:v1": "pull",
             "team/least:v1": "background",
         }  # fmt: skip
-        assert app.net._turns[mine.swarm.digest] is Turn.WARM
+        assert app.net._turns[mine.swarm.digest] is Priority.WARM
         reads.let_go.set()
         await asyncio.gather(pulls, least)
     assert set(ended[:2]) == {"one", "two"}

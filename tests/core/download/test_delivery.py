@@ -1,4 +1,4 @@
-"""A neighbour that delivers nothing holds nothing, until it delivers."""
+"""What a doubted neighbour has does not count until it delivers."""
 
 from p2pcache.core.swarm.commands import Fetch, Request, Stuck
 from p2pcache.core.swarm.events import (
@@ -17,7 +17,7 @@ HUNG, GOOD = 2, 3
 
 
 def stalled(desk: Desk) -> list[Stuck]:
-    """The hung one is asked, and the data plane gives up; what the tracker is told."""
+    """Requests to the hung neighbour stall; returns what the tracker is told."""
     asked = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
     desk.sleep(10.0)
     for request in asked:
@@ -25,19 +25,19 @@ def stalled(desk: Desk) -> list[Stuck]:
     return of(Stuck, desk.out)
 
 
-def test_who_stalls_is_named_at_once_and_what_it_has_lacks_a_holder() -> None:
+def test_a_stalled_neighbour_is_reported_at_once_and_its_runs_lack_a_holder() -> None:
     desk = Desk()
     desk.up()
     (told, *_) = stalled(desk)
-    assert told.vain == (HUNG,)
-    assert told.lacks == desk.full
+    assert told.failing == (HUNG,)
+    assert told.lacking == desk.full
     assert desk.s.waits_for(desk.now) == "lease"
     assert not desk.s.view(desk.now).peers[0].delivers
     (fetch,) = of(Fetch, desk.do(LeaseGranted(1, 5)))
-    assert fetch.run == 0, "a lease isn't kept back for what the hung one might send"
+    assert fetch.run == 0, "a lease doesn't wait for a run that the hung neighbour claims to have"
 
 
-def test_it_is_asked_for_one_run_now_and_then_and_believed_when_that_comes() -> None:
+def test_a_doubted_neighbour_is_probed_and_believed_when_a_run_comes() -> None:
     desk = Desk()
     desk.up()
     stalled(desk)
@@ -45,12 +45,12 @@ def test_it_is_asked_for_one_run_now_and_then_and_believed_when_that_comes() -> 
     assert probe.peer == HUNG
     desk.out.clear()
     desk.do(RequestEnded(probe.request, Outcome.DONE))
-    assert Stuck(0, gives=(HUNG,)) in desk.out
+    assert Stuck(0, recovered=(HUNG,)) in desk.out
     assert desk.s.view(desk.now).peers[0].delivers
-    assert len({r.run for r in of(Request, desk.out)}) > 1, "as much as before"
+    assert len({r.run for r in of(Request, desk.out)}) > 1, "it is asked for several runs again"
 
 
-def test_what_a_hung_one_was_asked_for_is_asked_of_others() -> None:
+def test_runs_asked_of_a_hung_neighbour_are_asked_of_others() -> None:
     desk = Desk(runs=1)
     desk.up()
     stalled(desk)
@@ -58,7 +58,7 @@ def test_what_a_hung_one_was_asked_for_is_asked_of_others() -> None:
     assert [r.peer for r in of(Request, desk.do(PeerJoined(GOOD, 1)))] == [GOOD]
 
 
-def test_a_new_connection_is_no_reason_to_believe_who_never_sent_anything() -> None:
+def test_a_doubted_neighbour_that_never_sent_a_run_stays_doubted_on_a_new_connection() -> None:
     desk = Desk()
     desk.up()
     stalled(desk)
@@ -67,7 +67,7 @@ def test_a_new_connection_is_no_reason_to_believe_who_never_sent_anything() -> N
     assert not desk.s.view(desk.now).peers[0].delivers
 
 
-def test_who_sent_something_before_is_believed_once_more_on_a_new_connection() -> None:
+def test_a_neighbour_that_sent_a_run_before_is_believed_once_more_on_a_new_connection() -> None:
     desk = Desk()
     desk.up()
     first, second, *_ = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
@@ -90,7 +90,7 @@ def test_connections_that_end_whenever_something_is_asked_count_like_a_stall() -
 
 
 def refused_for(desk: Desk, seconds: float, moving: bool) -> bool:
-    """Every request to one neighbour is refused for so long; whether it is still believed."""
+    """One neighbour refuses every request for `seconds`; returns whether it is still believed."""
     desk.up()
     desk.do(PeerJoined(GOOD, 0))
     desk.do(PeerJoined(HUNG, desk.full))
@@ -108,12 +108,12 @@ def refused_for(desk: Desk, seconds: float, moving: bool) -> bool:
     return next(p.delivers for p in desk.s.view(desk.now).peers if p.node == HUNG)
 
 
-def test_who_refuses_everything_while_nothing_moves_is_believed_no_more() -> None:
+def test_a_neighbour_that_refuses_everything_while_nothing_moves_is_doubted() -> None:
     assert refused_for(Desk(), SETTINGS.owner_patience_s, moving=False)
     assert not refused_for(Desk(), 2 * SETTINGS.owner_patience_s + 2, moving=False)
 
 
-def test_a_crowded_one_is_believed_while_the_swarm_moves() -> None:
+def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
     assert refused_for(Desk(), 3 * SETTINGS.owner_patience_s, moving=True)
 
 
@@ -124,4 +124,4 @@ def test_without_a_tracker_an_owner_that_delivers_nothing_is_passed_over() -> No
     desk.do(TrackerDown())
     stalled(desk)
     desk.sleep(2 * SETTINGS.owner_patience_s)
-    assert of(Fetch, desk.out), "we own everything, and read it"
+    assert of(Fetch, desk.out), "this node owns everything and reads it"

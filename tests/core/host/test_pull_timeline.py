@@ -108,7 +108,7 @@ def test_whatever_comes_the_report_holds_together(steps: list[tuple[float, int]]
     ("state", "word"),
     [
         ({"needed": 0}, ""),
-        ({"asked": 2, "fetching": 4}, "peers"),
+        ({"requested": 2, "fetching": 4}, "peers"),
         ({"fetching": 4}, "origin"),
         ({"held": 1}, "busy"),
         ({"held": 8}, "lease"),
@@ -118,7 +118,7 @@ def test_whatever_comes_the_report_holds_together(steps: list[tuple[float, int]]
 )
 def test_what_a_pull_waits_for(state: dict[str, Any], word: str) -> None:
     usual = {
-        "needed": 7, "held": 0, "asked": 0, "fetching": 0, "tracker_up": True, "alone": False,
+        "needed": 7, "held": 0, "requested": 0, "fetching": 0, "tracker_up": True, "alone": False,
     }  # fmt: skip
     assert waits_for(**(usual | state)) == word
 

@@ -260,7 +260,9 @@ def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack
     desk = Desk(outstanding=7)
     share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
     desk.scheduler._book.peers[2].slow = True
-    desk.scheduler._peers.look_at = 0.0  # it is looked at who is to be asked, and not who is slow
+    desk.scheduler._requester.deadline = (
+        0.0  # it is looked at who is to be asked, and not who is slow
+    )
     desk.do(PeerHas(2, share & FULL & ~bitset.of(desk.asked_of(9)), 0))
     assert len(desk.asked_of(2)) == 1
     assert len(desk.asked_of(9)) == 7

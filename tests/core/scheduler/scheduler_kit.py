@@ -63,12 +63,14 @@ class Desk:
         return out
 
     def meet(self, haves: Mapping[int, int]) -> list[Request]:
-        """Neighbours and what they have (bits), all there before anything is asked of anybody; what is asked then."""
-        self.s._peers._allowance.halted = True  # or the first would be asked for much
+        """Connect neighbours with these runs, then let the scheduler act; returns its requests."""
+        self.s._requester._limits.halted = (
+            True  # or the first one would be asked before the others are there
+        )
         for peer, have in haves.items():
             self.do(PeerJoined(peer, have))
-        self.s._peers._allowance.halted = False
-        self.s._peers.look_at = 0
+        self.s._requester._limits.halted = False
+        self.s._requester.deadline = 0
         return of(Request, self.do(Tick()))
 
     def up(self) -> list[Command]:

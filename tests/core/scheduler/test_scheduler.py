@@ -1,4 +1,4 @@
-"""Laws and behaviour of the one door, with events by hand: peers, and other ends."""
+"""What a scheduler answers to single events: wanted runs, neighbours, the end of requests."""
 
 import pytest
 
@@ -17,7 +17,6 @@ from p2pcache.core.swarm.commands import (
     WantedDone,
 )
 from p2pcache.core.swarm.events import (
-    Demanded,
     FetchEnded,
     LeaseGranted,
     Outcome,
@@ -30,13 +29,14 @@ from p2pcache.core.swarm.events import (
     Source,
     TrackerDown,
     TrackerUp,
+    Urgent,
     Wanted,
 )
 from p2pcache.errors import LocalProtocolError
 from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of
 
 
-def test_asks_a_neighbour_for_the_window_first() -> None:
+def test_a_neighbour_is_asked_for_the_window_first() -> None:
     desk = Desk(runs=4 * SETTINGS.window_runs)
     asked = of(Request, desk.do(PeerJoined(2, desk.full)))
     assert 0 < len(asked) <= SETTINGS.outstanding
@@ -49,43 +49,43 @@ def test_a_window_without_anything_leaves_no_link_idle() -> None:
     assert [r.run for r in asked] == [150]
 
 
-def test_takes_the_rarest_of_the_window() -> None:
+def test_the_rarest_run_of_the_window_is_asked_for() -> None:
     desk = Desk(runs=4)
     first = desk.meet({2: 0b1111, 3: 0b0111, 4: 0b0011})[0]
     assert {2: {3}, 3: {2}, 4: {0, 1}}[first.peer] >= {first.run}
 
 
-def test_demanded_runs_come_first() -> None:
+def test_urgent_runs_come_first() -> None:
     desk = Desk(runs=200)
-    desk.do(Demanded(1 << 120))
+    desk.do(Urgent(1 << 120))
     assert of(Request, desk.do(PeerJoined(2, desk.full)))[0].run == 120
 
 
-def test_demanded_runs_come_in_order_and_from_whoever_has_them() -> None:
+def test_urgent_runs_come_in_order_from_any_neighbour_that_has_them() -> None:
     desk = Desk()
     desk.do(PeerJoined(2, 0))
     desk.do(PeerJoined(3, 1 << 50))
-    desk.do(Demanded(1 << 40 | 1 << 45 | 1 << 60))
-    assert [r.run for r in of(Request, desk.out)] == [50], "no link idles meanwhile"
+    desk.do(Urgent(1 << 40 | 1 << 45 | 1 << 60))
+    assert [r.run for r in of(Request, desk.out)] == [50], "the link doesn't stay idle"
     out = desk.do(PeerHas(2, desk.full, 9))
     assert [r.run for r in of(Request, out)][:3] == [40, 45, 60]
 
 
-def test_demand_that_no_neighbour_can_meet_is_told_to_the_tracker_once() -> None:
+def test_an_urgent_run_that_no_neighbour_has_is_told_to_the_tracker_once() -> None:
     desk = Desk()
     desk.up()
     desk.do(PeerJoined(2, 1 << 7))
-    out = desk.do(Demanded(1 << 7 | 1 << 9 | 1 << 11))
-    assert of(LeaseReport, out) == [LeaseReport(demanded=1 << 9 | 1 << 11)]
-    assert not of(LeaseReport, desk.do(Demanded(1 << 9)))
-    assert not of(LeaseReport, desk.do(Demanded(1 << 13))), "in batches"
-    assert of(LeaseReport, desk.sleep(0.06)) == [LeaseReport(demanded=1 << 13)]
+    out = desk.do(Urgent(1 << 7 | 1 << 9 | 1 << 11))
+    assert of(LeaseReport, out) == [LeaseReport(urgent=1 << 9 | 1 << 11)]
+    assert not of(LeaseReport, desk.do(Urgent(1 << 9)))
+    assert not of(LeaseReport, desk.do(Urgent(1 << 13))), "urgent runs are told in batches"
+    assert of(LeaseReport, desk.sleep(0.06)) == [LeaseReport(urgent=1 << 13)]
     desk.do(TrackerDown())
     again = of(LeaseReport, desk.do(TrackerUp(9)) + desk.sleep(0.06))
-    assert again == [LeaseReport(demanded=1 << 9 | 1 << 11 | 1 << 13)]
+    assert again == [LeaseReport(urgent=1 << 9 | 1 << 11 | 1 << 13)]
 
 
-def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
+def test_only_wanted_runs_are_asked_for_and_leased() -> None:
     desk = Desk()
     desk.up()
     out = desk.do(Wanted(1 << 40 | 1 << 41))
@@ -106,7 +106,7 @@ def test_only_what_is_wanted_is_asked_for_and_leased() -> None:
     assert of(LeaseCredit, out) == [LeaseCredit(3)]
 
 
-def test_a_wish_that_narrows_gives_waiting_leases_back() -> None:
+def test_fewer_wanted_runs_give_waiting_leases_back() -> None:
     desk = Desk()
     desk.up()
     desk.do(PeerJoined(2, 1 << 5))
@@ -114,17 +114,17 @@ def test_a_wish_that_narrows_gives_waiting_leases_back() -> None:
     assert of(LeaseReport, desk.do(Wanted(1 << 6))) == [LeaseReport(returned=1 << 5)]
 
 
-def test_a_wish_for_what_is_here_is_answered_at_once() -> None:
+def test_wanted_runs_that_are_here_are_answered_at_once() -> None:
     desk = Desk(have=0b111)
     assert of(WantedDone, desk.do(Wanted(0b101))) == [WantedDone()]
     assert not of(WantedDone, desk.do(RunsProved(1 << 9, Source.LOCAL)))
 
 
-def test_what_is_demanded_is_wanted_too() -> None:
+def test_urgent_runs_are_wanted_too() -> None:
     desk = Desk()
     desk.do(Wanted(0))
     assert not of(Request, desk.do(PeerJoined(2, desk.full)))
-    assert [r.run for r in of(Request, desk.do(Demanded(1 << 20)))] == [20]
+    assert [r.run for r in of(Request, desk.do(Urgent(1 << 20)))] == [20]
 
 
 def test_done_is_announced_at_once_and_then_in_batches() -> None:
@@ -171,45 +171,6 @@ def test_an_end_of_nothing_is_our_own_bug() -> None:
         desk.s.handle(RequestEnded(asked[0].request, Outcome.DONE), desk.now)
 
 
-def full_room(desk: Desk) -> list[Request]:
-    """Thirty neighbours that have everything; the requests to some of them that fill all the room there is."""
-    asked = desk.meet(dict.fromkeys(range(2, 32), desk.full))
-    assert len(asked) == SETTINGS.outstanding
-    return asked
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.BUSY, Outcome.STALLED])
-def test_who_has_just_sent_is_asked_for_the_next(outcome: Outcome) -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    desk.do(PeerHas(ended.peer, 0, 9))  # everybody else says nothing or that he is idle
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, outcome)))
-    assert (again.peer == ended.peer) == (outcome is Outcome.DONE)
-
-
-def test_what_a_loader_waits_for_is_asked_of_who_has_it_first() -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    late = 1 << 199
-    for peer in desk.s._book.peers.values():
-        desk.s._book.lacks(peer, late)
-    desk.do(PeerJoined(32, late))
-    desk.do(Demanded(late))
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
-    assert (again.peer, again.run) == (32, 199)
-
-
-def test_who_has_just_sent_is_asked_again_though_a_loader_waits_for_what_nobody_has() -> None:
-    desk = Desk(runs=200)
-    ended = full_room(desk)[0]
-    for peer in desk.s._book.peers.values():
-        desk.s._book.lacks(peer, 1 << 199)
-    desk.do(Demanded(1 << 199))
-    desk.do(PeerHas(ended.peer, 0, 9))
-    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
-    assert again.peer == ended.peer
-
-
 def test_busy_peers_rest_and_are_asked_again() -> None:
     desk = Desk(runs=1)
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
@@ -228,31 +189,31 @@ def test_a_refused_run_is_asked_elsewhere_only() -> None:
     assert [r.peer for r in of(Request, desk.do(PeerHas(2, 1, 0)))] == [2]
 
 
-def test_a_liar_is_blamed_and_never_asked_again() -> None:
+def test_a_sender_of_wrong_bytes_is_blamed_and_never_asked_again() -> None:
     desk = Desk()
     first = of(Request, desk.do(PeerJoined(2, desk.full)))
     out = desk.do(RequestEnded(first[0].request, Outcome.MISMATCH))
     assert of(Blame, out) == [Blame(2, first[0].run)]
-    desk.do(RequestEnded(first[1].request, Outcome.MISMATCH))  # said once
+    desk.do(RequestEnded(first[1].request, Outcome.MISMATCH))  # it is blamed once
     assert len(of(Blame, desk.out)) == 1
     desk.do(PeerLeft(2))
     assert of(Request, desk.do(PeerJoined(2, desk.full))) == []
     assert {r.peer for r in of(Request, desk.do(PeerJoined(3, desk.full)))} == {3}
 
 
-def test_a_tracker_that_starts_anew_is_told_of_the_liars() -> None:
+def test_a_new_tracker_is_told_of_banned_nodes() -> None:
     desk = Desk()
     desk.up()
     (first, *_) = of(Request, desk.do(PeerJoined(2, desk.full)))
     said = of(Blame, desk.do(RequestEnded(first.request, Outcome.MISMATCH)))
     desk.do(TrackerDown())
-    assert of(Blame, desk.up()) == [], "the same tracker knows"
+    assert of(Blame, desk.up()) == [], "the same tracker knows it"
     desk.do(TrackerDown())
     assert of(Blame, desk.do(TrackerUp(6))) == said
     desk.do(PeerJoined(3, 1 << 40))
     out = desk.sleep(3 * SETTINGS.stuck_after_s)
     assert of(Stuck, out)
-    assert of(Blame, out)[0] == said[0], "perhaps the liar came after we had told"
+    assert of(Blame, out)[0] == said[0], "that node may have come to the tracker after we blamed it"
 
 
 def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
@@ -262,70 +223,10 @@ def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
     again = of(Request, desk.do(PeerLeft(2)))
     assert {r.run for r in again} <= {r.run for r in lost}
     assert {r.peer for r in again} == {3}
-    for request in lost:  # each still ends once, and late bytes count
+    for request in lost:  # each request still ends once, and late bytes count
         desk.do(RequestEnded(request.request, Outcome.LOST))
     for request in again:
         desk.do(RequestEnded(request.request, Outcome.DONE))
-
-
-def test_late_bytes_of_a_peer_that_left_cancel_the_second_request() -> None:
-    desk = Desk(runs=1)
-    (old,) = of(Request, desk.do(PeerJoined(2, 1)))
-    desk.do(PeerLeft(2))
-    (new,) = of(Request, desk.do(PeerJoined(3, 1)))
-    out = desk.do(RequestEnded(old.request, Outcome.DONE))
-    assert of(Cancel, out) == [Cancel(new.request)]
-    assert desk.s.complete
-    desk.do(RequestEnded(new.request, Outcome.CANCELLED))
-
-
-def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(2, desk.full))
-    open_: list[Request] = list(of(Request, desk.out))
-    while desk.s.have.bit_count() < 39:  # peer 2 serves all but the last one
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    (last,) = open_
-    desk.do(PeerJoined(3, desk.full))
-    (twin,) = of(Request, desk.sleep(10))
-    assert (twin.run, twin.peer) == (last.run, 3)
-    out = desk.do(RequestEnded(twin.request, Outcome.DONE))
-    assert of(Cancel, out) == [Cancel(last.request)]
-    assert desk.s.counters.duplicates == 1
-    desk.do(RequestEnded(last.request, Outcome.DONE))  # the cancel came too late
-    assert desk.s.counters.bytes_twice == MB
-
-
-def test_a_second_holder_that_comes_late_is_asked_at_once() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(3, 0))
-    desk.do(PeerJoined(2, desk.full))
-    open_ = of(Request, desk.out)
-    while desk.s.have.bit_count() < 39:
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    assert of(Request, desk.sleep(10)) == [], "nobody else has it"
-    (twin,) = of(Request, desk.do(PeerHas(3, desk.full, 0)))
-    assert (twin.run, twin.peer) == (open_[0].run, 3)
-
-
-def test_a_request_made_on_a_hint_gets_a_twin_too() -> None:
-    desk = Desk(runs=40)
-    desk.do(PeerJoined(2, desk.full >> 1))
-    desk.do(PeerJoined(3, 0))
-    open_ = of(Request, desk.out)
-    while open_:
-        one = open_.pop(0)
-        desk.now += 0.1
-        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
-    (last,) = of(Request, desk.do(PeerHas(2, desk.full, 0)))
-    desk.now += 0.1
-    assert of(Request, desk.do(PeerHas(3, desk.full, 0))) == []
-    (twin,) = of(Request, desk.sleep(5))
-    assert (twin.run, twin.peer) == (last.run, 3)
 
 
 def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:
@@ -348,7 +249,7 @@ def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:
     assert any(r.run == 399 for _, r in open_) or desk.s.have >> 399
 
 
-# -- other ends -------------------------------------------------------------------------------
+# -- local events -----------------------------------------------------------------------------
 
 
 def test_proved_elsewhere_takes_requests_and_reads_back() -> None:

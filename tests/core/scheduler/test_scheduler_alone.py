@@ -1,4 +1,4 @@
-"""Life without a tracker: who owns a run reads it, and the others wait."""
+"""Without a tracker the owner of a run reads it, and the others wait."""
 
 import itertools
 
@@ -62,11 +62,11 @@ def test_a_tracker_that_never_came_leaves_the_owners_of_the_last_known_list() ->
         for fetch in of(Fetch, desk.out):
             desk.out.remove(fetch)
             desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
-    assert desk.s.complete, "nobody else can be reached: alone is better than not at all"
+    assert desk.s.complete, "no other node can be reached, so this one reads alone"
 
 
 def of_three(runs: int) -> Desk:
-    """One of three nodes that are connected, and nothing was read yet."""
+    """A node that is connected to two others; nothing was read yet."""
     desk = Desk(runs=runs)
     desk.do(Members((1, 2, 3)))
     desk.up()
@@ -76,17 +76,19 @@ def of_three(runs: int) -> Desk:
 
 
 def lose_tracker(runs: int, held: int) -> Desk:
-    """One of three nodes has heard of the first `held` runs when the tracker dies."""
+    """A node that is connected to two others and loses its tracker when the first `held` runs are at a neighbour."""
     desk = of_three(runs)
     desk.do(PeerHas(2, bitset.full(held), 0))
     desk.do(TrackerDown())
     return desk
 
 
-def test_a_lost_tracker_makes_the_owner_read_soon_what_cannot_be_leased() -> None:
+def test_without_the_tracker_an_owner_soon_reads_runs_that_cannot_be_leased() -> None:
     desk = lose_tracker(runs=200, held=10)
     beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
-    assert of(Fetch, desk.sleep(0.4)) == [], "a connection that broke is made again meanwhile"
+    assert of(Fetch, desk.sleep(0.4)) == [], (
+        "the connection to the tracker may come back within this time"
+    )
     fetches = of(Fetch, desk.sleep(0.4))
     assert fetches
     early = read_all(desk, fetches)
@@ -105,7 +107,7 @@ def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
     assert read == owner.keys() - theirs - {stuck}
 
 
-def test_a_lost_tracker_makes_the_owner_read_the_rest_when_nobody_came_to_have_it() -> None:
+def test_without_the_tracker_an_owner_reads_the_rest_when_nobody_came_to_have_it() -> None:
     desk = lose_tracker(runs=40, held=0)
     mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
     assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
@@ -166,8 +168,8 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
     assert {f.run for f in late} <= theirs
 
 
-def test_while_our_own_reads_do_not_end_nobody_is_called_idle() -> None:
-    """Storage was silent for 15 s: each of 8 nodes passed over all others and read everything, 6 copies."""
+def test_no_owner_is_idle_while_our_own_reads_do_not_end() -> None:
+    """While storage is silent, nobody may pass over all other owners and read everything."""
     desk = lose_tracker(runs=40, held=0)
     mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
     fetches = of(Fetch, desk.sleep(10 * SETTINGS.owner_patience_s))
@@ -192,7 +194,7 @@ def test_a_corrupt_origin_is_found_out_without_a_tracker() -> None:
     for _ in range(2):
         desk.do(FetchEnded(fetches.pop().fetch, Outcome.MISMATCH))
         fetches += of(Fetch, desk.sleep(120))
-    assert fetches == [], "bounded reads"
+    assert fetches == [], "a node reads a run of a corrupt origin twice at most"
     assert of(OriginCorrupt, desk.out) == [OriginCorrupt(0)]
 
 
@@ -216,11 +218,11 @@ def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
     assert len(fetches) > 4
     for fetch in fetches:
         desk.do(FetchEnded(fetch.fetch, outcome))
-    assert of(Fetch, desk.sleep(2)), "eight reads in parallel must not rest eight doublings"
+    assert of(Fetch, desk.sleep(2)), "eight parallel reads that fail count as one failure"
 
 
-def test_who_reaches_nobody_does_not_wait_for_what_the_lost_tracker_had_granted() -> None:
-    """A node whose network is cut before anything came knew no tempo, and waited for 48 s."""
+def test_a_cut_off_node_does_not_wait_for_leases_of_the_lost_tracker() -> None:
+    """A node whose network is cut before anything came knows no pace, and must not wait for long."""
     desk = Desk(runs=40)
     desk.do(Members((1, 2, 3)))
     desk.up()
@@ -233,7 +235,7 @@ def test_who_reaches_nobody_does_not_wait_for_what_the_lost_tracker_had_granted(
 
 
 def refused(desk: Desk) -> None:
-    """Storage refuses whatever is read, for half a minute."""
+    """Let storage refuse every read for half a minute."""
     end = desk.now + 30
     pause_s = SETTINGS.owner_patience_s
     while desk.now < end:
@@ -243,7 +245,7 @@ def refused(desk: Desk) -> None:
 
 
 def test_owners_are_not_idle_because_storage_was_away() -> None:
-    """Or each reads everything when it is back: 1.6 copies where one was asked."""
+    """If owners counted as idle, each node would read everything once storage is back."""
     desk = of_three(runs=40)
     for run in range(10):
         desk.sleep(0.1)
@@ -261,12 +263,12 @@ def test_a_neighbour_that_read_something_says_that_storage_is_back() -> None:
     desk = lose_tracker(runs=40, held=0)
     refused(desk)
     theirs = next(run for run in range(40) if order(run, (1, 2, 3))[0] == 2)
-    assert of(Fetch, desk.sleep(1)) == [], "it rests, longer each time"
+    assert of(Fetch, desk.sleep(1)) == [], "the pause doubles with each failure"
     assert of(Fetch, desk.do(PeerHas(2, 1 << theirs, 0)))
 
 
-def test_what_a_lost_tracker_had_granted_can_be_no_more_than_what_is_missing() -> None:
-    """Of seven slow runs two were to go, and they were waited for as if sixteen were being read: 157 s."""
+def test_leases_of_a_lost_tracker_are_no_more_than_the_missing_runs() -> None:
+    """The wait follows the runs that are missing, not the usual number of leases."""
     desk = of_three(runs=7)
     for run in range(5):
         desk.now += 4.0
@@ -277,8 +279,8 @@ def test_what_a_lost_tracker_had_granted_can_be_no_more_than_what_is_missing() -
     assert of(Fetch, desk.sleep(12))
 
 
-def test_what_a_lost_tracker_had_granted_is_not_waited_for_again() -> None:
-    """Three nodes lost it before the pace was known: the first reads, after 8 s, gave one, and one waited 95 s more."""
+def test_leases_of_a_lost_tracker_are_waited_for_once() -> None:
+    """A pace that becomes known during the wait must not lengthen it."""
     desk = Desk(runs=30)
     desk.do(Members((1, 2)))
     desk.up()

@@ -1,4 +1,4 @@
-"""What a node does with leases, and says of what it can't get."""
+"""What a node does with leases."""
 
 import pytest
 
@@ -9,25 +9,16 @@ from p2pcache.core.swarm.commands import (
     LeaseCredit,
     LeaseReport,
     Request,
-    Stuck,
 )
 from p2pcache.core.swarm.events import (
     FetchEnded,
     LeaseGranted,
     LeaseRevoked,
     Outcome,
-    PeerHas,
     PeerJoined,
     RequestEnded,
-    Wanted,
 )
 from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of
-
-
-def bring(desk: Desk, run: int) -> None:
-    """Node 2 has a run now, and it comes from there."""
-    (asked,) = of(Request, desk.do(PeerHas(2, 1 << run, 0)))
-    desk.do(RequestEnded(asked.request, Outcome.DONE))
 
 
 def test_a_granted_lease_is_read_at_once_and_reported_at_once() -> None:
@@ -80,7 +71,7 @@ def test_a_read_that_fails_is_told(outcome: Outcome, report: LeaseReport) -> Non
     assert of(Fetch, desk.sleep(60)) == [], "only the tracker may grant it again"
 
 
-def test_a_lease_for_what_we_have_is_reported_done() -> None:
+def test_a_lease_for_a_proved_run_is_reported_done() -> None:
     desk = Desk(have=1)
     desk.up()
     assert desk.do(LeaseGranted(1, 5)) == [LeaseReport(done=1)]
@@ -91,7 +82,7 @@ def test_a_leased_run_that_a_neighbour_has_is_taken_from_there() -> None:
     desk.up()
     (asked,) = of(Request, desk.do(PeerJoined(2, 1)))
     assert of(Fetch, desk.do(LeaseGranted(1, 5))) == []
-    assert desk.s.origin_runs == 1, "the lease is kept, so that nobody else reads it"
+    assert desk.s.origin_runs == 1, "the lease is kept, so nobody else reads the run"
     out = desk.do(RequestEnded(asked.request, Outcome.DONE))
     assert of(LeaseReport, out) == [LeaseReport(done=1)]
 
@@ -129,58 +120,3 @@ def test_a_broken_disk_stops_everything_and_gives_leases_back() -> None:
     for number in range(1, most + 1):
         desk.do(FetchEnded(number, Outcome.CANCELLED))
     assert of(Fetch, desk.sleep(60)) == []
-
-
-def test_runs_that_nobody_has_are_reported_stuck() -> None:
-    desk = Desk(runs=8)
-    desk.up()
-    desk.do(PeerJoined(2, 0b11110110))
-    for r in of(Request, desk.out):
-        desk.do(RequestEnded(r.request, Outcome.DONE))
-    out = desk.sleep(3 * SETTINGS.stuck_after_s)
-    assert of(Stuck, out)[0] == Stuck(0b1001, lacks=0b1001)
-
-
-def test_what_the_origin_has_not_given_yet_is_not_stuck_while_others_come() -> None:
-    desk = Desk(runs=64)
-    desk.up()
-    desk.do(PeerJoined(2, 0))
-    for run in range(10):
-        bring(desk, run)
-        desk.sleep(2)
-    assert of(Stuck, desk.out) == []
-
-
-def test_what_is_read_out_of_order_just_now_is_not_stuck() -> None:
-    """Or every node of a storm says so every four seconds, and reads are taken from whoever is at it."""
-    desk = Desk(runs=200)
-    desk.up()
-    desk.do(PeerJoined(2, 0))
-    for run in range(0, 200, 2):
-        for one in (run + 1, run):
-            bring(desk, one)
-            desk.sleep(0.13)
-    assert of(Stuck, desk.out) == []
-
-
-def test_what_others_went_past_a_whole_interval_ago_is_stuck_though_more_comes() -> None:
-    desk = Desk(runs=64)
-    desk.up()
-    desk.do(PeerJoined(2, 0))
-    for run in (0, 1, 3, 4, 5, 6, 7, 8):
-        bring(desk, run)
-        desk.sleep(2)
-    assert {c.runs for c in of(Stuck, desk.out)} == {1 << 2}
-
-
-def test_what_comes_of_another_part_says_nothing_of_ours() -> None:
-    """A slow rank's runs of its own part came one after the other, and nothing of ours was stuck for 16 s."""
-    desk = Desk(runs=64)
-    desk.up()
-    ours = 1 << 40 | 1 << 41
-    desk.do(Wanted(ours))
-    desk.do(PeerJoined(2, 0))
-    for run in range(10):
-        desk.do(PeerHas(2, 1 << run, 0))
-        desk.sleep(1)
-    assert {c.runs for c in of(Stuck, desk.out)} == {ours}

@@ -1,4 +1,4 @@
-"""Laws of the scheduler under any sequence of events."""
+"""Invariants of the scheduler under any sequence of events."""
 
 import os
 import subprocess
@@ -14,7 +14,6 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Cancel, CancelFetch, Command, Dial, Fetch, Request
 from p2pcache.core.swarm.events import (
-    Demanded,
     DialFailed,
     Event,
     FetchEnded,
@@ -32,6 +31,7 @@ from p2pcache.core.swarm.events import (
     Tick,
     TrackerDown,
     TrackerUp,
+    Urgent,
     Wanted,
 )
 
@@ -49,7 +49,7 @@ def make(seed: int = 1) -> Scheduler:
 
 
 class Machine(RuleBasedStateMachine):
-    """Events in any order; the world's side keeps what it needs to judge the commands."""
+    """Sends events in any order, and keeps what is needed to judge the commands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
                 assert peer not in self.dials
                 self.dials.add(peer)
             case Blame(peer, _):
-                assert peer in self.s._book.barred
+                assert peer in self.s._book.banned
                 self.blamed.add(peer)
             case _:
                 pass
@@ -126,8 +126,8 @@ class Machine(RuleBasedStateMachine):
     def request_ends(self, pick: int, outcome: Outcome) -> None:
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
-        # what a connection refused that is gone says nothing about the next one
-        if outcome is Outcome.REFUSED and self.s._peers._requests.by_number[number].live:
+        # a refusal on a lost connection doesn't count for the next one
+        if outcome is Outcome.REFUSED and self.s._requester._requests.by_number[number].live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:
@@ -160,8 +160,8 @@ class Machine(RuleBasedStateMachine):
         self.do(RunsLost(runs))
 
     @rule(runs=bits)
-    def demanded(self, runs: int) -> None:
-        self.do(Demanded(runs))
+    def urgent(self, runs: int) -> None:
+        self.do(Urgent(runs))
 
     @rule(runs=bits)
     def wanted(self, runs: int) -> None:
@@ -196,23 +196,19 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_link_is_left_idle(self) -> None:
-        """With room for requests, no quick neighbour has something that nobody was asked for."""
-        peers = self.s._peers
-        if not peers.idle:
+        """While the limits allow a request, no quick neighbour has a free run."""
+        limits = self.s._requester._limits
+        if not limits.may_ask(across=True):
             return
         for peer in self.s._book.peers.values():
-            if (
-                peer.rest_until <= self.now
-                and peer.asked < peers._allowance.per_peer
-                and not peer.slow
-            ):
-                assert not peer.have & self.s._mine.free
+            if peer.rest_until <= self.now and peer.in_flight < limits.per_peer and not peer.slow:
+                assert not peer.have & self.s._states.free
 
     def teardown(self) -> None:
-        """Replay says the same, and with honest peers everything ends well."""
+        """A replay gives the same commands, and with honest peers every run is proved."""
         again = make()
         assert [again.handle(e, at) for e, at in self.events] == self.said
-        self.do(Wanted((1 << RUNS) - 1))  # what was wanted last may have been less
+        self.do(Wanted((1 << RUNS) - 1))  # fewer runs may have been wanted last
         self.blamed.discard(99)
         self.has[99] = (1 << RUNS) - 1
         self.do(PeerJoined(99, self.has[99]))
@@ -230,7 +226,7 @@ class Machine(RuleBasedStateMachine):
             if not self.requests and not self.fetches and wake is not None:
                 self.now = max(self.now, wake)
                 self.do(Tick())
-        assert self.s.complete, self.s.story(bitset.first(self.s._mine.missing))
+        assert self.s.complete, self.s.story(bitset.first(self.s._states.missing))
 
 
 Machine.TestCase.settings = settings(
@@ -243,7 +239,7 @@ TestLaws = Machine.TestCase
 
 
 def walk(seed: int) -> str:
-    """A seeded walk in a small world of honest and busy peers; all commands as text."""
+    """A seeded walk among honest and busy peers; returns all commands as text."""
     dice = Random(seed)
     scheduler = make(seed)
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""The upload queue: admission, order, fairness; and a state machine against its invariants."""
+"""Admission, order and fairness of uploads, and the invariants under random events."""
 
 import pytest
 from hypothesis import settings
@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.upload.upload_queue import Turn, UploadQueue
+from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.upload_queue import UploadQueue
 from p2pcache.errors import LocalProtocolError
 from tests.core.upload.uploads_kit import opened
 
@@ -23,37 +24,37 @@ def queue_of(*requests: tuple[int, int]) -> UploadQueue[int]:
 def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
     queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13))
     assert not queue.offer(1, 14)
-    assert queue.start() == (1, 10)
-    assert queue.start() is None
-    queue.ended(1, 10)
-    assert queue.start() == (1, 11)
-    assert queue.load == 1, "peers"
+    assert queue.start_next() == (1, 10)
+    assert queue.start_next() is None
+    queue.on_upload_ended(1, 10)
+    assert queue.start_next() == (1, 11)
+    assert queue.load == 1, "the load counts peers"
 
 
 def test_slots_go_round_the_peers() -> None:
     queue = queue_of((1, 10), (1, 11), (2, 20), (3, 30))
-    assert [queue.start(), queue.start(), queue.start()] == [(1, 10), (2, 20), None]
-    queue.ended(1, 10)
-    assert queue.start() == (3, 30)
-    queue.ended(2, 20)
-    assert queue.start() == (1, 11)
+    assert [queue.start_next(), queue.start_next(), queue.start_next()] == [(1, 10), (2, 20), None]
+    queue.on_upload_ended(1, 10)
+    assert queue.start_next() == (3, 30)
+    queue.on_upload_ended(2, 20)
+    assert queue.start_next() == (1, 11)
 
 
 def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
     queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13), (2, 20), (3, 30), (4, 40), (5, 50))
     assert not queue.offer(6, 60)
-    assert queue.start() == (1, 10)
-    queue.ended(1, 10)
+    assert queue.start_next() == (1, 10)
+    queue.on_upload_ended(1, 10)
     assert not queue.offer(1, 14)  # its share is 3 with other peers present
-    assert queue.start() == (2, 20)
-    queue.ended(2, 20)
+    assert queue.start_next() == (2, 20)
+    queue.on_upload_ended(2, 20)
     assert queue.offer(6, 60)
     queue.check()
 
 
-def test_who_is_served_may_have_its_next_request_wait_here_when_all_places_are_taken() -> None:
+def test_a_served_peer_may_have_its_next_request_wait_when_all_places_are_taken() -> None:
     queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
-    assert [queue.start(), queue.start()] == [(1, 10), (2, 20)]
+    assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
     assert not queue.offer(6, 60)
     assert queue.offer(1, 11)
     assert queue.offer(1, 12), "it may have seen the end of its upload before we did"
@@ -62,110 +63,118 @@ def test_who_is_served_may_have_its_next_request_wait_here_when_all_places_are_t
     queue.check()
 
 
-def test_the_next_request_of_what_warms_a_cache_keeps_no_place_from_a_pull() -> None:
+def test_a_warm_request_keeps_no_place_from_a_pull() -> None:
     queue = queue_of()
-    assert queue.offer(1, 10, Turn.WARM)
-    assert queue.offer(2, 20, Turn.WARM)
-    assert [queue.start(), queue.start()] == [(1, 10), (2, 20)]
-    assert not queue.offer(3, 30, Turn.WARM)
-    assert not queue.offer(1, 11, Turn.WARM)
-    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), "as if nobody were here"
-    queue.ended(1, 10)
-    assert queue.start() == (4, 4)
+    assert queue.offer(1, 10, Priority.WARM)
+    assert queue.offer(2, 20, Priority.WARM)
+    assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
+    assert not queue.offer(3, 30, Priority.WARM)
+    assert not queue.offer(1, 11, Priority.WARM)
+    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), (
+        "warm requests take no place from pulls"
+    )
+    queue.on_upload_ended(1, 10)
+    assert queue.start_next() == (4, 4)
     queue.check()
 
 
-def test_who_asks_across_a_boundary_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
+def test_an_urgent_request_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
     queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
     assert not queue.offer(6, 60)
-    assert queue.offer(6, 60, Turn.URGENT)
-    assert queue.offer(7, 70, Turn.URGENT)
-    assert [queue.start(), queue.start()] == [(6, 60), (7, 70)]
-    queue.ended(6, 60)
-    assert queue.start() == (1, 10)
+    assert queue.offer(6, 60, Priority.URGENT)
+    assert queue.offer(7, 70, Priority.URGENT)
+    assert [queue.start_next(), queue.start_next()] == [(6, 60), (7, 70)]
+    queue.on_upload_ended(6, 60)
+    assert queue.start_next() == (1, 10)
     queue.check()
 
 
-def test_places_for_requests_across_a_boundary_end_too() -> None:
+def test_places_for_urgent_requests_end_too() -> None:
     queue = queue_of()
-    admitted = sum(queue.offer(peer, peer, Turn.URGENT) for peer in range(100))
+    admitted = sum(queue.offer(peer, peer, Priority.URGENT) for peer in range(100))
     assert SETTINGS.slots + SETTINGS.queue < admitted <= 3 * (SETTINGS.slots + SETTINGS.queue)
 
 
 def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue = opened(3, 2)
-    queue.limit(1)
-    assert queue.offer(1, 10, Turn.BACKGROUND)
-    assert not queue.offer(2, 20, Turn.BACKGROUND), "the places to wait are for others"
-    queue.limit(3)
-    assert queue.offer(2, 20, Turn.BACKGROUND)
+    queue.limit_slots(1)
+    assert queue.offer(1, 10, Priority.BACKGROUND)
+    assert not queue.offer(2, 20, Priority.BACKGROUND), "only pulls may wait"
+    queue.limit_slots(3)
+    assert queue.offer(2, 20, Priority.BACKGROUND)
     assert queue.offer(2, 21)
     assert queue.offer(3, 30)
-    assert [queue.start(), queue.start(), queue.start()] == [(2, 21), (3, 30), (1, 10)]
-    queue.ended(2, 21)
-    assert queue.start() == (2, 20)
+    assert [queue.start_next(), queue.start_next(), queue.start_next()] == [
+        (2, 21),
+        (3, 30),
+        (1, 10),
+    ]
+    queue.on_upload_ended(2, 21)
+    assert queue.start_next() == (2, 20)
     queue.check()
 
 
-def test_what_warms_a_cache_waits_behind_pulls_and_before_the_background() -> None:
+def test_a_warm_request_waits_behind_pulls_and_before_the_background() -> None:
     queue = opened(4, 4)
-    for peer, turn in enumerate((Turn.BACKGROUND, Turn.WARM, Turn.USUAL, Turn.URGENT)):
-        assert queue.offer(peer, peer, turn)
-    assert queue.offer(9, 9, Turn.WARM), "it comes before the background"
-    assert not queue.offer(10, 10, Turn.WARM), "the places to wait are for others"
-    assert [queue.start(), queue.start()] == [(3, 3), (2, 2)]
-    assert {queue.start(), queue.start()} == {(1, 1), (9, 9)}
+    for peer, priority in enumerate(
+        (Priority.BACKGROUND, Priority.WARM, Priority.USUAL, Priority.URGENT)
+    ):
+        assert queue.offer(peer, peer, priority)
+    assert queue.offer(9, 9, Priority.WARM), "it comes before the background"
+    assert not queue.offer(10, 10, Priority.WARM), "only pulls may wait"
+    assert [queue.start_next(), queue.start_next()] == [(3, 3), (2, 2)]
+    assert {queue.start_next(), queue.start_next()} == {(1, 1), (9, 9)}
     queue.check()
 
 
-def test_fewer_slots_let_what_is_active_go_on() -> None:
+def test_active_uploads_go_on_when_slots_become_fewer() -> None:
     queue = opened(4, 4)
     for peer in range(4):
         assert queue.offer(peer, peer)
-        assert queue.start() is not None
-    queue.limit(1)
+        assert queue.start_next() is not None
+    queue.limit_slots(1)
     assert queue.offer(9, 9)
-    assert not queue.offer(10, 10), "one slot and its queue are taken"
+    assert not queue.offer(10, 10), "the slot and the two places behind it are taken"
     for peer in range(3):
-        queue.ended(peer, peer)
-        assert queue.start() is None
-    queue.ended(3, 3)
-    assert queue.start() == (9, 9)
-    queue.limit(100)
+        queue.on_upload_ended(peer, peer)
+        assert queue.start_next() is None
+    queue.on_upload_ended(3, 3)
+    assert queue.start_next() == (9, 9)
+    queue.limit_slots(100)
     queue.check()
 
 
-def test_cancel_takes_out_what_waits_only() -> None:
+def test_only_a_waiting_request_can_be_cancelled() -> None:
     queue = queue_of((1, 10), (1, 11))
-    assert queue.start() == (1, 10)
-    assert not queue.cancel(1, 10)
-    assert queue.cancel(1, 11)
-    assert not queue.cancel(1, 11)
-    queue.ended(1, 10)
+    assert queue.start_next() == (1, 10)
+    assert not queue.cancel_waiting(1, 10)
+    assert queue.cancel_waiting(1, 11)
+    assert not queue.cancel_waiting(1, 11)
+    queue.on_upload_ended(1, 10)
     assert queue.load == 0
-    assert queue.start() is None
+    assert queue.start_next() is None
 
 
-def test_leave_returns_what_waited() -> None:
+def test_the_waiting_requests_of_a_peer_that_is_gone_are_returned() -> None:
     queue = queue_of((1, 10), (1, 11), (2, 20))
-    assert queue.start() == (1, 10)
-    assert queue.leave(1) == [11]
-    assert queue.leave(1) == []
-    queue.ended(1, 10)
-    assert queue.start() == (2, 20)
+    assert queue.start_next() == (1, 10)
+    assert queue.on_peer_gone(1) == [11]
+    assert queue.on_peer_gone(1) == []
+    queue.on_upload_ended(1, 10)
+    assert queue.start_next() == (2, 20)
 
 
 def test_closed_admits_nothing_but_serves_the_rest() -> None:
     queue = queue_of((1, 10))
     queue.close()
     assert not queue.offer(2, 20)
-    assert queue.start() == (1, 10)
+    assert queue.start_next() == (1, 10)
 
 
-def test_an_unknown_end_is_our_bug() -> None:
+def test_the_end_of_an_unknown_upload_is_our_bug() -> None:
     queue = queue_of((1, 10))
     with pytest.raises(LocalProtocolError):
-        queue.ended(1, 10)
+        queue.on_upload_ended(1, 10)
 
 
 class Machine(RuleBasedStateMachine):
@@ -179,17 +188,17 @@ class Machine(RuleBasedStateMachine):
         self.count = 0
         self.now = 0.0
 
-    @rule(peer=st.integers(0, 4), turn=st.sampled_from(Turn))
-    def offer(self, peer: int, turn: Turn) -> None:
+    @rule(peer=st.integers(0, 4), priority=st.sampled_from(Priority))
+    def offer(self, peer: int, priority: Priority) -> None:
         self.count += 1
-        if self.queue.offer(peer, self.count, turn):
+        if self.queue.offer(peer, self.count, priority):
             self.waiting.add((peer, self.count))
         else:
             assert self.waiting or self.active  # an idle node never says BUSY
 
     @rule()
     def start(self) -> None:
-        begun = self.queue.start()
+        begun = self.queue.start_next()
         if begun is None:
             idle = {p for p, _ in self.waiting} - {p for p, _ in self.active}
             assert not idle or len(self.active) >= SETTINGS.slots  # work-conserving
@@ -202,23 +211,23 @@ class Machine(RuleBasedStateMachine):
         if self.active:
             one = data.draw(st.sampled_from(sorted(self.active)))
             self.active.remove(one)
-            self.queue.ended(*one, data.draw(st.sampled_from([None, 0.1, 10.0])))
+            self.queue.on_upload_ended(*one, data.draw(st.sampled_from([None, 0.1, 10.0])))
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         if self.waiting:
             one = data.draw(st.sampled_from(sorted(self.waiting)))
             self.waiting.remove(one)
-            assert self.queue.cancel(*one)
+            assert self.queue.cancel_waiting(*one)
 
     @rule(seconds=st.floats(0.0, 10.0))
     def look(self, seconds: float) -> None:
         self.now += seconds
-        self.queue.look(self.now)
+        self.queue.mark_slow_receivers(self.now)
 
     @rule(peer=st.integers(0, 4))
     def leave(self, peer: int) -> None:
-        gone = {(peer, item) for item in self.queue.leave(peer)}
+        gone = {(peer, item) for item in self.queue.on_peer_gone(peer)}
         assert gone == {one for one in self.waiting if one[0] == peer}
         self.waiting -= gone
 
@@ -233,40 +242,13 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
-def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() -> None:
-    queue: UploadQueue[int] = UploadQueue(
-        UploadSettings(slots=12, queue=4, pace=3.0, few_askers_places=0)
-    )
-
-    def active_after(took_s: float, tempo_s: float) -> int:
-        for peer in range(100, 116):
-            queue.offer(peer, 1)
-        active = list[int]()
-        while (begun := queue.start()) is not None:
-            active.append(begun[0])
-        for peer in active:
-            queue.ended(peer, 1, took_s, tempo_s)
-        for peer in range(100, 116):
-            queue.leave(peer)
-        queue.check()
-        return len(active)
-
-    assert [active_after(1.0, 0.1) for _ in range(4)] == [2, 4, 8, 12]
-    assert active_after(3.0, 0.1) == 12, "neither quick nor slow: as it is"
-    assert active_after(30.0, 1.0) == 12, "it takes long, but so does everything in that swarm"
-    assert active_after(20.0, 0.1) == 12
-    assert active_after(20.0, 0.1) == 2
-    assert active_after(20.0, 0.0) == 2
-    assert active_after(20.0, 0.0) == 4, "what isn't known to be slow isn't"
-
-
-def test_many_that_ask_in_turn_are_not_few() -> None:
-    """Each is served before the next one asks: at any moment only one of them waits."""
+def test_three_peers_that_ask_one_after_the_other_are_not_few_askers() -> None:
+    """Each peer is served before the next one asks, so only one of them is here at any moment."""
     queue: UploadQueue[int] = UploadQueue(UploadSettings())
     for peer in (1, 2, 3):
         assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
-        queue.ended(peer, peer)
+        assert queue.start_next() == (peer, peer)
+        queue.on_upload_ended(peer, peer)
     admitted = sum(queue.offer(1, 100 + number) for number in range(20))
     assert 0 < admitted < UploadSettings().few_askers_places / 4
 
@@ -274,67 +256,19 @@ def test_many_that_ask_in_turn_are_not_few() -> None:
 def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
     places = UploadSettings().few_askers_places
     queue = opened(7, places=places)
-    for number in range(64):  # ... and only these two have asked lately
+    for number in range(64):  # only these two have asked lately
         peer = 1 + number % 2
         assert queue.offer(peer, -number)
-        assert queue.start() == (peer, -number)
-        queue.ended(peer, -number, 1.0)
+        assert queue.start_next() == (peer, -number)
+        queue.on_upload_ended(peer, -number, 1.0)
     assert all(queue.offer(1, number) for number in range(places // 2))
     assert all(queue.offer(2, places + number) for number in range(places // 2))
     queue.check()
     assert not queue.offer(1, 999)
-    assert [queue.start(), queue.start()] == [(1, 0), (2, places)]
+    assert [queue.start_next(), queue.start_next()] == [(1, 0), (2, places)]
     assert queue.offer(3, 1000)
-    assert queue.start() == (3, 1000), "it has a slot of its own"
+    assert queue.start_next() == (3, 1000), "it has a slot of its own"
     queue.check()
-    queue.leave(2)
-    queue.limit(1)  # we are to give way: no long queues then
+    queue.on_peer_gone(2)
+    queue.limit_slots(1)  # this node is to serve less, so its queue is short
     assert not queue.offer(4, 1001)
-
-
-def test_a_slow_peer_takes_no_slot_from_the_others() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
-
-    def served(peer: int, took_s: float) -> None:
-        assert queue.offer(peer, 1)
-        assert queue.start() == (peer, 1)
-        queue.ended(peer, 1, took_s)
-        queue.check()
-
-    for peer in (1, 2) * 5:
-        served(peer, 1.0)
-    served(3, 10.0)
-    for peer in (3, 1, 2):
-        assert queue.offer(peer, 10)
-        assert queue.start() == (peer, 10), "two and the slow one"
-    assert not queue.offer(4, 10)
-    queue.check()
-    queue.ended(3, 10, 1.0)  # it has recovered
-    assert not queue.offer(3, 11)
-    queue.ended(1, 10, 1.0)
-    assert queue.offer(3, 11)
-    queue.check()
-
-
-def test_slow_peers_are_so_beside_others_and_no_more_than_there_are_slots() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
-    for peer in range(10):
-        assert queue.offer(peer, 1)
-        queue.start()
-        queue.ended(peer, 1, 10.0)
-    assert not queue._slow, "all take as long"
-    for _ in range(20):
-        assert queue.offer(1, 1)
-        queue.start()
-        queue.ended(1, 1, 1.0)
-    for peer in range(10, 15):
-        assert queue.offer(peer, 1)
-        assert queue.start() == (peer, 1)
-        queue.ended(peer, 1, 10.0)
-    assert queue._slow == {10, 11}
-    assert queue.offer(10, 2)
-    assert queue.start() == (10, 2)
-    queue.ended(10, 2, 10.0)
-    assert queue._slow == {10, 11}, "as slow as before"
-    queue.leave(10)
-    assert queue._slow == {11}

@@ -10,13 +10,13 @@ def opened(slots: int, queue: int = 0, places: int = 0) -> UploadQueue[int]:
     queued: UploadQueue[int] = UploadQueue(few)
     for peer in range(1000, 1000 + slots):
         assert queued.offer(peer, peer)
-        assert queued.start() == (peer, peer)
-        queued.ended(peer, peer, 1.0)
+        assert queued.start_next() == (peer, peer)
+        queued.on_upload_ended(peer, peer, 1.0)
     return queued
 
 
 def served(queue: UploadQueue[int], *peers: int) -> None:
-    """Each of these has a slot now, for the request that has its number."""
+    """Give each of these peers a slot, for a request with the peer's number."""
     for peer in peers:
         assert queue.offer(peer, peer)
-        assert queue.start() == (peer, peer)
+        assert queue.start_next() == (peer, peer)

@@ -9,7 +9,7 @@ import pytest
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from tests.io.peers.kit import Model, Node, Port, make_model, node
 
 RATE = 20_000_000  # bytes per second
@@ -118,7 +118,7 @@ async def test_background_requests_wait_for_others() -> None:
         await asyncio.sleep(0)
         pull.net.request(digest, 1, server.number, 0)
         pull.net.request(digest, 2, server.number, 1)
-        warm.net.put_behind(digest, Turn.BACKGROUND)
+        warm.net.put_behind(digest, Priority.BACKGROUND)
         warm.net.request(digest, 2, server.number, 1)
         assert await ports[1].end(1) is Outcome.DONE
         assert await ports[1].end(2) is Outcome.DONE
@@ -141,7 +141,7 @@ async def test_a_request_for_a_rack_goes_before_earlier_ones() -> None:
         for run in range(3):
             near.net.request(digest, run, server.number, run)
         await asyncio.sleep(0)
-        bridge.net.request(digest, 1, server.number, 3, Turn.URGENT)
+        bridge.net.request(digest, 1, server.number, 3, Priority.URGENT)
         assert await ports[1].end(1) is Outcome.DONE
         assert len(ports[0].ends) <= 2
         assert await ports[0].end(2) is Outcome.DONE

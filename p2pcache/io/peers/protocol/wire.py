@@ -12,7 +12,7 @@ import msgspec
 from p2pcache.core import bitset
 from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, KiB
 from p2pcache.core.format.manifest import MAX_CHUNKS
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import DIGEST_BYTES, RunSet
 
@@ -24,8 +24,8 @@ _WARM = (
     4  # flag bit 2, beside FLAG: a warm, before other background requests; older releases ignore it
 )
 _TURN_FLAGS = {
-    Turn.URGENT: _URGENT, Turn.USUAL: 0,
-    Turn.WARM: FLAG | _WARM, Turn.BACKGROUND: FLAG,
+    Priority.URGENT: _URGENT, Priority.USUAL: 0,
+    Priority.WARM: FLAG | _WARM, Priority.BACKGROUND: FLAG,
 }  # fmt: skip
 MAX_STREAM = 0xFFFF
 MAX_REASON_BYTES = 200
@@ -217,7 +217,9 @@ def parse_have(frame: Frame, run_count: int) -> RunSet:
     return int.from_bytes(bitmap, "little")
 
 
-def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.USUAL) -> bytes:
+def request(
+    stream: int, number: int, first: int, count: int, turn: Priority = Priority.USUAL
+) -> bytes:
     """A REQUEST for `count` chunks from `first`."""
     payload = _COUNT.pack(count)
     return pack(
@@ -225,11 +227,11 @@ def request(stream: int, number: int, first: int, count: int, turn: Turn = Turn.
     )
 
 
-def turn_of(frame: Frame) -> Turn:
+def turn_of(frame: Frame) -> Priority:
     """The priority of a REQUEST."""
     if frame.flags & FLAG:
-        return Turn.WARM if frame.flags & _WARM else Turn.BACKGROUND
-    return Turn.URGENT if frame.flags & _URGENT else Turn.USUAL
+        return Priority.WARM if frame.flags & _WARM else Priority.BACKGROUND
+    return Priority.URGENT if frame.flags & _URGENT else Priority.USUAL
 
 
 def parse_request(frame: Frame, chunk_count: int) -> range:

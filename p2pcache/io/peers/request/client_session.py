@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Hello, Welcome, confirm, hello
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import P2PCacheError, RemoteProtocolError
 from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.hub import Hub
@@ -100,7 +100,7 @@ class ClientSession:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def request(self, digest: str, request: int, spans: deque[range], turn: Turn) -> bool:
+    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._requests is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, RemoteProtocolError
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
@@ -28,7 +28,7 @@ class PeerRequest:
     stream: int
     port: SwarmPort
     spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    turn: Turn  # its priority at the server
+    turn: Priority  # its priority at the server
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
@@ -55,7 +55,7 @@ class Requests:
         self._next_number = 0
 
     def start(
-        self, stream: int, port: SwarmPort, request: int, spans: deque[range], turn: Turn
+        self, stream: int, port: SwarmPort, request: int, spans: deque[range], turn: Priority
     ) -> None:
         """Request spans of chunks, one after the other; BUSY if too many requests are under way.
 

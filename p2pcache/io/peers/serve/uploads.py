@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.upload.upload_queue import Turn, UploadQueue
+from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.upload_queue import UploadQueue
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.disk.region_hash import OF_DISKS
 from p2pcache.io.peers.protocol.limits import TokenBucket
@@ -96,13 +97,13 @@ class Uploads:
 
     def limit(self, slots: int) -> None:
         """Limit the uploads at once to `slots`, and to the settings."""
-        self._queue.limit(slots)
+        self._queue.limit_slots(slots)
         self._start()
         self._offer_room()
 
-    def offer(self, upload: Upload, turn: Turn = Turn.USUAL) -> bool:
+    def offer(self, upload: Upload, turn: Priority = Priority.USUAL) -> bool:
         """Admit a request to the queue; False: answer BUSY. See `UploadQueue.offer`."""
-        self._queue.look(time.monotonic())
+        self._queue.mark_slow_receivers(time.monotonic())
         if not self._queue.offer(upload.connection.serial, upload, turn):
             return False
         self.idle.clear()
@@ -112,12 +113,12 @@ class Uploads:
     def cancel(self, upload: Upload) -> None:
         """Stop an upload at the next frame boundary; it still ends."""
         upload.cancelled = True
-        if self._queue.cancel(upload.connection.serial, upload):
+        if self._queue.cancel_waiting(upload.connection.serial, upload):
             self._over(upload, "cancelled")
 
     def on_connection_closed(self, connection: Connection) -> None:
         """End the waiting uploads of a connection. Its active ones end by themselves."""
-        for upload in self._queue.leave(connection.serial):
+        for upload in self._queue.on_peer_gone(connection.serial):
             self._over(upload, "the connection is gone")
 
     def close(self) -> None:
@@ -129,18 +130,18 @@ class Uploads:
         self._workers.stop()
 
     def _start(self) -> None:
-        while (begun := self._queue.start()) is not None:
+        while (begun := self._queue.start_next()) is not None:
             upload = begun[1]
             upload.connection.uploading = True
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
-        self._queue.look(time.monotonic())
+        self._queue.mark_slow_receivers(time.monotonic())
 
     def _on_ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
         pace_s = upload.pace_s()
-        self._queue.ended(connection.serial, upload, None if left else took_s, pace_s)
-        self._queue.look(time.monotonic())
+        self._queue.on_upload_ended(connection.serial, upload, None if left else took_s, pace_s)
+        self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # frames that were queued while the thread held the write side
@@ -148,7 +149,7 @@ class Uploads:
         self._offer_room()
 
     def _offer_room(self) -> None:
-        for refused in self._queue.vacant():
+        for refused in self._queue.recall():
             refused.on_room(refused)
 
     def _over(self, upload: Upload, left: str) -> None:

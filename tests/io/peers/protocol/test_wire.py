@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.protocol.handshake import Challenge, Hello, Welcome
-from p2pcache.core.upload.upload_queue import Turn
+from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.wire import Frame, Kind
@@ -49,8 +49,8 @@ def test_join_round_trip(count: int, address: str, wants: bool, data: st.DataObj
     assert wire.parse_joined(unpack(wire.joined(5, count, 1, None)), count) is None
 
 
-@given(first=st.integers(0, 99), count=st.integers(1, 100), turn=st.sampled_from(Turn))
-def test_request_round_trip(first: int, count: int, turn: Turn) -> None:
+@given(first=st.integers(0, 99), count=st.integers(1, 100), turn=st.sampled_from(Priority))
+def test_request_round_trip(first: int, count: int, turn: Priority) -> None:
     frame = unpack(wire.request(1, 2, first, count, turn))
     assert wire.turn_of(frame) is turn
     assert wire.parse_request(frame, first + count) == range(first, first + count)
@@ -61,14 +61,14 @@ def test_request_round_trip(first: int, count: int, turn: Turn) -> None:
 def test_a_request_to_a_parent_of_the_release_before_is_urgent() -> None:
     """Its bytes, with flag bits 1 and 3: bit 1 alone has a meaning now."""
     frame = unpack(bytes.fromhex("070a010009000000000000000400000004000000"))
-    assert wire.turn_of(frame) is Turn.URGENT
+    assert wire.turn_of(frame) is Priority.URGENT
     assert wire.parse_request(frame, 4) == range(4)
 
 
 def test_an_older_release_serves_a_warm_in_the_background() -> None:
-    for turn in Turn:
+    for turn in Priority:
         known_before = unpack(wire.request(1, 2, 0, 1, turn)).flags & 3
-        assert (known_before == wire.FLAG) == (turn >= Turn.WARM)
+        assert (known_before == wire.FLAG) == (turn >= Priority.WARM)
 
 
 @given(frame=FRAMES, count=st.integers(0, 1000))

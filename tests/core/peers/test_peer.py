@@ -1,4 +1,4 @@
-"""How much is asked for ahead on long and fat ways; the storms of the tuned ones stay as they are."""
+"""How many requests more a long fat link gets."""
 
 import math
 
@@ -7,60 +7,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
-from p2pcache.core.peers.bdp import Way
+from p2pcache.core.peers.peer import BandwidthDelay
 from p2pcache.sim.cluster.cluster import Cluster
 
 KiB = 1024
 MOST = 40
 
 
-def test_it_holds_bandwidth_times_delay() -> None:
-    way = Way(0.1, now=0.0)
+def test_a_link_holds_bandwidth_times_delay() -> None:
+    link = BandwidthDelay(0.1, now=0.0)
     for step in range(1, 201):  # 100 MB/s
-        way.carried(1_000_000, step * 0.01)
-    assert way.measure(1_000_000, MOST)
-    assert way.runs in {9, 10}
-    assert not way.measure(1_000_000, MOST)
+        link.on_bytes(1_000_000, step * 0.01)
+    assert link.measure(1_000_000, MOST)
+    assert link.runs in {9, 10}
+    assert not link.measure(1_000_000, MOST)
 
 
-def test_a_thin_way_holds_no_whole_run() -> None:
-    way = Way(0.04, now=0.0)
+def test_a_thin_link_holds_no_whole_run() -> None:
+    link = BandwidthDelay(0.04, now=0.0)
     for step in range(1, 20):  # 50 Mbit/s
-        way.carried(256 * KiB, step * 0.042)
-    assert not way.measure(256 * KiB, MOST)
-    assert way.runs == 0
+        link.on_bytes(256 * KiB, step * 0.042)
+    assert not link.measure(256 * KiB, MOST)
+    assert link.runs == 0
 
 
 def test_without_a_round_trip_nothing_is_known() -> None:
-    way = Way(0.0, now=0.0)
-    way.carried(1 << 40, 1.0)
-    assert not way.measure(1, MOST)
+    link = BandwidthDelay(0.0, now=0.0)
+    link.on_bytes(1 << 40, 1.0)
+    assert not link.measure(1, MOST)
 
 
-def test_a_pause_says_nothing() -> None:
-    way = Way(0.1, now=0.0)
-    way.carried(10_000_000, 0.1)
-    way.measure(1_000_000, MOST)
-    way.idle_until(100.0)
-    assert way.runs == 10
-    way.carried(10_000_000, 100.1)
-    way.measure(1_000_000, MOST)
-    assert way.runs == 10
+def test_a_pause_leaves_the_product_as_it_was() -> None:
+    link = BandwidthDelay(0.1, now=0.0)
+    link.on_bytes(10_000_000, 0.1)
+    link.measure(1_000_000, MOST)
+    link.on_first_request(100.0)
+    assert link.runs == 10
+    link.on_bytes(10_000_000, 100.1)
+    link.measure(1_000_000, MOST)
+    assert link.runs == 10
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 1 << 30), st.floats(0, 10)), max_size=50),
     st.floats(0, 3), st.one_of(st.just(0.0), st.floats(0.5, 1e9)),
 )  # fmt: skip
-def test_whatever_comes_it_stays_within_its_bound(
+def test_the_product_stays_within_its_bound(
     arrivals: list[tuple[int, float]], rtt_s: float, run_bytes: float
 ) -> None:
-    way, now = Way(rtt_s, now=0.0), 0.0
+    link, now = BandwidthDelay(rtt_s, now=0.0), 0.0
     for nbytes, pause_s in arrivals:
         now += pause_s
-        way.carried(nbytes, now)
-        way.measure(run_bytes, MOST)
-        assert 0 <= way.runs <= MOST
+        link.on_bytes(nbytes, now)
+        link.measure(run_bytes, MOST)
+        assert 0 <= link.runs <= MOST
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_whatever_comes_it_stays_within_its_bound(
     ],
 )
 def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: int) -> None:
-    """One node gets everything from others over a link of this rate and delay: 0.95 of it is used."""
+    """One node pulls from others over a link of this rate and delay and uses at least 0.95 of it."""
     runs = 600
     cluster = Cluster(
         seed=1, run_bytes=[run_bytes] * runs, rate=rate, origin_rate=1.0,
@@ -87,7 +87,7 @@ def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: i
     puller = cluster.add()
     cluster.world.run(began + 60, lambda: not cluster.missing)
     assert puller.finished is not None
-    dialled = 4 * rtt_s  # TCP, handshake and JOIN, and the first answer
+    dialled = 4 * rtt_s  # round trips of TCP, handshake, JOIN and the first answer
     ideal_s = runs * run_bytes / rate
     assert ideal_s / (puller.finished - began - dialled) >= 0.95
     assert puller.scheduler.counters.busy == 0

@@ -1,0 +1,96 @@
+"""The end of a pull: a second request for a run that takes far too long (end game: Cohen 2003)."""
+
+import math
+from collections.abc import Iterable, Iterator
+from random import Random
+
+from p2pcache.core.download import piece_picker
+from p2pcache.core.download.in_flight import PeerRequest, Requests
+from p2pcache.core.download.request_limits import RequestLimits
+from p2pcache.core.download.settings import ANYWHERE, NOT_YET
+from p2pcache.core.origin.origin_reader import Reading
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.timing import RequestTiming
+from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.ids import RunSet
+
+
+class Endgame:
+    """Chooses duplicates: which request or read gets one, and which neighbour is asked.
+
+    A request within the rack may be duplicated within the rack only, until it is late twice over. A run that is late
+    across a boundary is late mostly because of the boundary, and a second request there makes it worse.
+    """
+
+    def __init__(
+        self, requests: Requests, states: RunStates, book: PeerBook, limits: RequestLimits,
+        timing: RequestTiming, settings: SwarmSettings, dice: Random,
+    ) -> None:  # fmt: skip
+        """Nothing is overdue."""
+        self._requests = requests
+        self._states = states
+        self._book = book
+        self._limits = limits
+        self._timing = timing
+        self._settings = settings
+        self._dice = dice
+        self.overdue: RunSet = 0  # runs that deserve a duplicate, but no other neighbour has them
+        self.deadline = math.inf  # of the next duplicate, as of the last `candidates`
+
+    def patience_s(self, peer: Peer | None) -> float:
+        """Seconds that a request may take before it is overdue.
+
+        Args:
+            peer: that was asked; None: the origin.
+        """
+        settings = self._settings
+        usual_s = self._timing.usual_s(across=peer is not None and peer.distance > 0)
+        return max(settings.duplicate_min_s, settings.duplicate_after * usual_s)
+
+    def candidates(
+        self, readings: Iterable[Reading], now: float
+    ) -> Iterator[tuple[PeerRequest | Reading, Peer]]:
+        """Each overdue request or read, and the neighbour to ask for its run; the caller asks before it goes on.
+
+        Args:
+            readings: our reads of the origin.
+            now: seconds.
+        """
+        self.overdue, self.deadline = 0, math.inf
+        times = NOT_YET if self._states.free else 1
+        in_flight: list[PeerRequest | Reading] = [*self._requests.by_number.values()]
+        if self._states.fetching & self._book.rarity.held:
+            in_flight += readings
+        for one in in_flight:
+            if not self._limits.may_ask(across=True):
+                return
+            first = one.peer if isinstance(one, PeerRequest) else None
+            # The run of a probe is free: it is asked of others without a duplicate.
+            if not one.live or one.duplicated or (first and not first.delivers):
+                continue
+            since = one.since if isinstance(one, PeerRequest) else one.started
+            limit_s = times * self.patience_s(first)
+            if now < since + limit_s:
+                self.deadline = min(self.deadline, since + limit_s)
+                continue
+            anywhere_at = since + ANYWHERE * limit_s
+            choice = self._other_peer(one.run, first, now, anywhere=now >= anywhere_at)
+            if choice.peer is not None:
+                yield one, choice.peer
+                continue
+            self.deadline = min(self.deadline, choice.retry_at)
+            if self._book.has_boundaries and now < anywhere_at:
+                self.deadline = min(self.deadline, anywhere_at)
+            self.overdue |= 1 << one.run
+
+    def _other_peer(
+        self, run: int, first: Peer | None, now: float, *, anywhere: bool
+    ) -> piece_picker.PeerChoice:
+        others = [p for p in self._book.peers.values() if p is not first and not p.slow]
+        return piece_picker.choose_peer(
+            others, 1 << run, now, self._limits.per_peer, self._dice,
+            EVERYWHERE if anywhere else WITHIN,
+        )  # fmt: skip

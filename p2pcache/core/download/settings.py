@@ -1,0 +1,37 @@
+"""Thresholds of requests that are the same on every node. `SwarmSettings` has those that can be tuned."""
+
+# -- passes --
+
+LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
+# Between two reviews of rates, pace and limits: they change slowly and cost O(neighbours).
+REVIEW_S = 0.25
+TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
+FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs
+NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
+
+# -- rests --
+
+LOST_PAUSE_S = 1.0  # of a neighbour whose request was LOST: PeerLeft usually follows
+# Factor of a rest after BUSY, or all nodes that were refused would come back together: the least, and what dice add.
+JITTER_LEAST, JITTER_MORE = 0.6, 0.8
+
+# -- endgame --
+
+NOT_YET = 2  # times the patience while free runs remain: they will come into reach soon
+ANYWHERE = 2  # times the limit after which a neighbour beyond a boundary may be asked, too
+
+# -- delivery --
+
+# Usual request times for which a crowded neighbour may refuse all requests: its slots aren't dealt out evenly.
+PATIENT = 8
+# Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
+UNMEASURED = 2
+# Uploads before ours that are believed: at a slow node each may take a whole round of slots.
+MOST_TURNS = 4
+LATELY = 4  # longest rests after a refusal: a neighbour that refused earlier wasn't asked since
+REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
+BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
+
+# -- stuck runs --
+
+STUCK_AT_ONCE = 64  # runs in one Stuck notice: as many as a tracker looks into at once

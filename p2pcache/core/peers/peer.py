@@ -1,0 +1,175 @@
+"""One neighbour: what it has, how quick it is, and how much the link to it holds."""
+
+from p2pcache.core import backoff
+from p2pcache.core.peers.settings import FADE, LEAST_REST_S, STALL_PAUSE_MAX_S, STALL_PAUSE_S
+from p2pcache.ids import NodeId, RunSet
+
+
+class BandwidthDelay:
+    """How many runs are under way between a neighbour and us when its link is full: bandwidth times round trip.
+
+    As many requests more must be in flight, or the neighbour waits for our next one. The product is measured by what
+    came within one round trip. A short or thin link holds less than a run. On a long fat link what came is at first
+    what was asked for, so the number grows with each round trip until the link is full (RFC 7323 calls it a long fat
+    network).
+    """
+
+    __slots__ = ("_bytes", "_came", "_heard_at", "_since", "rtt_s", "runs")
+
+    def __init__(self, rtt_s: float, now: float) -> None:
+        """Nothing has come yet.
+
+        Args:
+            rtt_s: the shortest round trip in seconds; 0: not known, and then the product stays 0.
+            now: seconds.
+        """
+        self.rtt_s = rtt_s
+        self.runs = 0  # whole runs that the link holds
+        self._bytes = 0.0  # bytes that it holds, as measured last
+        self._came = 0  # bytes since `_since`
+        self._since = self._heard_at = now
+
+    def on_first_request(self, now: float) -> None:
+        """A request goes out while none was in flight: the time before it says nothing.
+
+        A pause shorter than a round trip counts. Requests that go out together end together on a long link, and a
+        moment without any is usual there.
+        """
+        if now > self._heard_at + self.rtt_s:
+            self._came = 0
+            self._since = now
+
+    def on_bytes(self, nbytes: int, now: float) -> None:
+        """Bytes came."""
+        self._came += nbytes
+        self._heard_at = now
+        took_s = now - self._since
+        if 0 < self.rtt_s <= took_s:
+            self._bytes = self._came * self.rtt_s / took_s
+            self._came = 0
+            self._since = now
+
+    def measure(self, run_bytes: float, most: int) -> bool:
+        """Set `runs` from what came; returns whether it changed.
+
+        Args:
+            run_bytes: usual length of a run.
+            most: upper bound of `runs`.
+        """
+        before = self.runs
+        self.runs = min(most, int(self._bytes / run_bytes)) if run_bytes else 0
+        return self.runs != before
+
+
+class Peer:
+    """One connected neighbour that we can ask for runs.
+
+    Its rate is proved bytes over the time in which it owed us something. Time in its upload queue counts on purpose: a
+    crowded neighbour is a slow one.
+    """
+
+    __slots__ = ("bdp", "delivers", "distance", "have", "in_flight", "load", "node", "progress_at", "rated_bytes",
+                 "rated_s", "refusals", "refused_at", "refused_since", "rest_until", "slow", "stalls")  # fmt: skip
+
+    def __init__(
+        self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
+    ) -> None:
+        """A neighbour connected.
+
+        Args:
+            node: its id.
+            have: runs that it has, as it says.
+            now: seconds.
+            distance: 0 in our rack, 1 in our site, 2 elsewhere.
+            rtt_s: the shortest round trip; 0: not known.
+        """
+        self.node = node
+        self.distance = distance
+        self.have = have
+        self.load = 0  # peers that it serves or lets wait, as it last said
+        self.in_flight = 0  # our requests to it that haven't ended
+        self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
+        self.progress_at = now  # its last progress, or when it began to owe us something
+        self.rated_bytes = 0.0  # fading sum of proved bytes
+        self.rated_s = 0.0  # fading sum of the seconds for them
+        self.slow = False
+        self.delivers = True  # False: what it claims to have doesn't count until it sends a run
+        self.stalls = 0  # in a row
+        self.refusals = 0  # BUSY in a row
+        self.refused_since = self.refused_at = 0.0  # the first of them, and the last
+        self.bdp = BandwidthDelay(rtt_s, now)
+
+    @property
+    def extra_requests(self) -> int:
+        """Requests beyond the usual ones that keep its link full: what the link holds, and the next one."""
+        return self.bdp.runs + 1 if self.bdp.runs else 0
+
+    def on_request(self, now: float) -> None:
+        """A request goes out to it."""
+        if not self.in_flight:
+            self.progress_at = now
+            self.bdp.on_first_request(now)
+        self.in_flight += 1
+
+    def on_rated_end(self, nbytes: int, now: float) -> None:
+        """A request ended in a way that counts for its rate.
+
+        Args:
+            nbytes: proved bytes; 0: the request stalled or brought wrong bytes.
+            now: seconds.
+        """
+        self.in_flight -= 1
+        self.rated_bytes = self.rated_bytes * FADE + nbytes
+        self.rated_s = self.rated_s * FADE + now - self.progress_at
+        self.progress_at = now
+        self.bdp.on_bytes(nbytes, now)
+        if nbytes:
+            self.stalls = self.refusals = 0
+
+    def on_unrated_end(self, now: float) -> None:
+        """A request ended in a way that says nothing about its rate."""
+        self.in_flight -= 1
+        self.progress_at = now
+
+    def on_busy(self, now: float, pause_s: float, most_s: float) -> None:
+        """It answered BUSY: let it rest, twice as long with each BUSY in a row.
+
+        Args:
+            now: seconds.
+            pause_s: of the first rest.
+            most_s: of the longest rest.
+        """
+        self.rest_until = now + backoff.pause_s(pause_s, most_s, self.refusals)
+        self.refused_at = now
+        self.refused_since = self.refused_since if self.refusals else now
+        self.refusals += 1
+
+    def on_recall(self, now: float) -> bool:
+        """It says that it has room again; returns whether that ends a rest after BUSY."""
+        if not self.refusals or self.stalls:
+            return False
+        self.refused_since = now  # it serves others, so its refusals were no sign of a hang
+        self.rest_until = min(self.rest_until, max(now, self.refused_at + LEAST_REST_S))
+        return True
+
+    def on_stall(self, now: float) -> None:
+        """It owed us bytes and sent none for too long: let it rest, longer with each stall in a row."""
+        if now < self.rest_until and self.stalls:
+            return  # several requests in flight stall in one silence
+        self.rest_until = now + backoff.pause_s(STALL_PAUSE_S, STALL_PAUSE_MAX_S, self.stalls)
+        self.stalls += 1
+
+    def rate(self, now: float, patience_s: float) -> float | None:
+        """Bytes per second, counting the time since its last progress while it owes us something.
+
+        Args:
+            now: seconds.
+            patience_s: seconds without a byte after which the rate is 0 rather than unknown.
+
+        Returns:
+            None while too little is known.
+        """
+        seconds = self.rated_s + (now - self.progress_at if self.in_flight else 0.0)
+        if seconds <= 0 or (not self.rated_bytes and seconds < patience_s):
+            return None
+        return self.rated_bytes / seconds

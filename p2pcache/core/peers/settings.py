@@ -1,0 +1,34 @@
+"""Thresholds for neighbours that are the same on every node. `SwarmSettings` has those that can be tuned."""
+
+# -- one neighbour --
+
+FADE = 0.8  # weight of the past for each ended request: about the last five decide
+# After BUSY, even if a recall comes: bounds questions a second to one neighbour.
+LEAST_REST_S = 0.01
+STALL_PAUSE_S = 1.0  # after a stall, doubled with each one in a row
+STALL_PAUSE_MAX_S = 30.0  # a neighbour that recovers is found again within this time
+
+# -- all neighbours --
+
+RATED_PEERS = 3  # neighbours with a rate below which none is called slow
+# Requests more: enough to catch up, and no burden where a slow link is the reason.
+CATCH_UP_MOST = 2
+OLD_HOLDERS = 0.75  # part of the neighbours that have a run; such a run is old
+# Part of the needed runs in reach that are old if this node is behind: in a gust each node lacks some old runs.
+BEHIND = 0.4
+# Times the usual requests in reach: a node that lacks more came late, or has a slow link.
+FAR_BEHIND = 8
+
+# -- usual times --
+
+DURATIONS = 31  # requests whose median is the usual duration
+ANSWERS = 15  # answers whose median is the usual time until a first byte
+FIRST_REQUESTS = 7  # requests after which the median means something
+BRIDGE_PATIENCE = 4.0  # usual requests: a bridge asks for a run, and then its rack asks it
+BRIDGE_PATIENCE_MAX_S = 10.0  # while no request has ended yet, and on the slowest links
+# New runs, or gusts of them, of which the pace is taken: the last few seconds of a storm.
+STEPS = 15
+KNOWN_STEPS = 4  # below this many the pace is unknown: the first one is what was there when we came
+# Time in which the first few runs may fail to come. Without a bound, a node that pulls a model of three runs would wait
+# for ever to learn a pace.
+FIRST_STEPS_S = 6.0

@@ -1,0 +1,123 @@
+"""Usual times in one swarm: how long requests take, and how quickly new runs appear."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from p2pcache.core.peers.settings import (
+    ANSWERS,
+    BRIDGE_PATIENCE,
+    BRIDGE_PATIENCE_MAX_S,
+    DURATIONS,
+    FIRST_REQUESTS,
+    FIRST_STEPS_S,
+    KNOWN_STEPS,
+    STEPS,
+)
+from p2pcache.core.stats import RollingMedian, median
+
+
+class RequestTiming:
+    """How long requests take, as of the last `take_medians`: within the rack, and across a boundary."""
+
+    def __init__(self) -> None:
+        """Nothing is known: a request takes for ever."""
+        self._near = RollingMedian(DURATIONS)  # seconds, within the rack
+        self._far = RollingMedian(DURATIONS)  # seconds, across a boundary
+        self._answers = RollingMedian(ANSWERS)  # seconds
+        self._near_s = self._far_s = math.inf
+        self.answer_s = 0.0  # from a request to the first byte of its answer; 0: not known
+
+    def on_answer(self, waited_s: float) -> None:
+        """BUSY or the first byte of a run came, this many seconds after the request."""
+        self._answers.add(waited_s)
+
+    def on_run(self, took_s: float, *, across: bool) -> None:
+        """A run came.
+
+        Args:
+            took_s: seconds since its request began to count.
+            across: whether it came across a boundary.
+        """
+        (self._far if across else self._near).add(took_s)
+        if self._near_s == math.inf and len(self._near) == FIRST_REQUESTS:
+            self.take_medians()  # a whole model may be here before they are taken next
+
+    def take_medians(self) -> None:
+        """Take the medians again. If nothing is known of one side, it is taken for as quick as the other."""
+        near_s, far_s = self._near.median, self._far.median
+        self._near_s = near_s or far_s or math.inf
+        self._far_s = far_s or near_s or math.inf
+        self.answer_s = self._answers.median
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of how long requests take."""
+        return self._near_s == math.inf
+
+    def usual_s(self, *, across: bool) -> float:
+        """Seconds that a request takes, within the rack or across a boundary; inf: not known."""
+        return self._far_s if across else self._near_s
+
+    def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
+        """Seconds to wait for a bridge before a look at what it hasn't brought.
+
+        Args:
+            least_s: never less than this.
+            ages_s: of requests in flight across a boundary; they count like ended ones.
+        """
+        usual_s = (
+            median([*ages_s, *self._far.samples]) if ages_s else max(self._near_s, self._far_s)
+        )
+        return min(max(least_s, BRIDGE_PATIENCE * usual_s), BRIDGE_PATIENCE_MAX_S)
+
+
+class SwarmPace:
+    """Seconds from one new run to the next among us and our neighbours: this tells a slow node from a slow swarm."""
+
+    def __init__(self, now: float) -> None:
+        """Nothing has come yet."""
+        self._steps_s = RollingMedian(STEPS)  # seconds for each new run of a gust
+        self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
+        self._count = 0
+        self._at = 0.0
+        self._began = now
+        self.least_mean_s = 0.0  # since the tracker was lost, or ever; 0: not known
+
+    def on_count(self, count: int, now: float) -> None:
+        """See how many runs are here or at a neighbour by now.
+
+        Args:
+            count: of these runs.
+            now: seconds.
+        """
+        if count > self._count:
+            runs = count - self._count
+            if len(self._steps_s):
+                self._gusts.append((now - self._at, runs))
+            self._steps_s.add((now - self._at) / runs)
+            self._at = now
+            # The mean may only fall: without a tracker everybody pauses until an owner reads. If pauses raised the
+            # mean, everybody would wait longer for the next owner.
+            if mean_s := self.mean_s:
+                self.least_mean_s = min(self.least_mean_s or mean_s, mean_s)
+        self._count = count
+
+    def on_tracker_lost(self) -> None:
+        """The mean of this moment is the first one that counts from now on."""
+        self.least_mean_s = self.mean_s
+
+    @property
+    def median_s(self) -> float:
+        """Seconds from one new run to the next, the median; 0: not known."""
+        return self._steps_s.median if len(self._steps_s) >= KNOWN_STEPS else 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """The mean, which gusts don't change but pauses do; 0: not known."""
+        runs = sum(count for _, count in self._gusts)
+        return sum(seconds for seconds, _ in self._gusts) / runs if runs >= KNOWN_STEPS else 0.0
+
+    def estimated_s(self, now: float) -> float:
+        """`least_mean_s`; while it is unknown, the time in which the first few runs haven't come, up to a limit."""
+        return self.least_mean_s or min(FIRST_STEPS_S, now - self._began) / KNOWN_STEPS

@@ -1,0 +1,89 @@
+"""What others are told: neighbours by have batches, the tracker by messages. The agent and the simulator share it."""
+
+import math
+
+from p2pcache.core import bitset
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm import commands
+from p2pcache.ids import RunSet
+
+
+class HaveBatch:
+    """Runs that were proved since the last announcement to the neighbours."""
+
+    def __init__(self, settings: SwarmSettings) -> None:
+        """It is empty."""
+        self._interval_s = settings.have_interval_s
+        self._runs: RunSet = 0
+        self._sent_at = -math.inf
+
+    def on_proved(self, runs: RunSet) -> None:
+        """These runs are proved."""
+        self._runs |= runs
+
+    def on_lost(self, runs: RunSet) -> None:
+        """These runs are missing again."""
+        self._runs &= ~runs
+
+    def announce(self, now: float, out: list[commands.Command]) -> None:
+        """Announce the batch if it is due.
+
+        Args:
+            now: seconds.
+            out: commands are added here.
+        """
+        if self._runs and now >= self._sent_at + self._interval_s:
+            out.append(commands.Announce(self._runs))
+            self._runs, self._sent_at = 0, now
+
+    def next_wakeup(self) -> float:
+        """When the batch is due; inf: it is empty."""
+        return self._sent_at + self._interval_s if self._runs else math.inf
+
+
+def to_tracker(
+    command: commands.Command, digest: str, epoch: int, run_count: int
+) -> m.LeaseReport | m.Stuck | m.Blame | None:
+    """The message to the tracker that a command asks for; None if it asks for none.
+
+    Args:
+        command: of the scheduler.
+        digest: hex, of the model's manifest.
+        epoch: of the tracker that granted the leases.
+        run_count: runs of the model.
+    """
+    match command:
+        case commands.LeaseReport():
+            return m.LeaseReport(
+                digest, epoch,
+                done=tuple(bitset.members(command.done)),
+                failed=tuple(bitset.members(command.failed)),
+                mismatched=tuple(bitset.members(command.mismatched)),
+                returned=tuple(bitset.members(command.returned)),
+                demanded=tuple(bitset.members(command.urgent)),
+            )  # fmt: skip
+        case commands.LeaseCredit(credit, wanted):
+            return m.LeaseReport(digest, epoch, credit=credit, wanted=wish(wanted, run_count))
+        case commands.Stuck(runs, lacking, failing, recovered):
+            stuck = tuple(bitset.members(runs))
+            return m.Stuck(
+                digest, stuck, bitset.to_bytes(lacking, run_count), failing, recovered
+            )  # fmt: skip
+        case commands.Blame(peer, run):
+            return m.Blame(peer, digest, run)
+        case _:
+            return None
+
+
+def wish(wanted: RunSet, run_count: int) -> bytes:
+    """Wanted runs as the tracker is told them; empty bytes stand for all.
+
+    Args:
+        wanted: the runs.
+        run_count: runs of the model.
+    """
+    wanted &= bitset.full(run_count)
+    if wanted == bitset.full(run_count):
+        return b""
+    return bitset.to_bytes(wanted, run_count)

@@ -1,0 +1,74 @@
+"""A second request for a run that takes far too long."""
+
+from p2pcache.core.swarm.commands import (
+    Cancel,
+    Request,
+)
+from p2pcache.core.swarm.events import (
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    PeerLeft,
+    RequestEnded,
+)
+from tests.core.scheduler.scheduler_kit import MB, Desk, of
+
+
+def test_late_bytes_of_a_peer_that_left_cancel_the_second_request() -> None:
+    desk = Desk(runs=1)
+    (old,) = of(Request, desk.do(PeerJoined(2, 1)))
+    desk.do(PeerLeft(2))
+    (new,) = of(Request, desk.do(PeerJoined(3, 1)))
+    out = desk.do(RequestEnded(old.request, Outcome.DONE))
+    assert of(Cancel, out) == [Cancel(new.request)]
+    assert desk.s.complete
+    desk.do(RequestEnded(new.request, Outcome.CANCELLED))
+
+
+def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
+    desk = Desk(runs=40)
+    desk.do(PeerJoined(2, desk.full))
+    open_: list[Request] = list(of(Request, desk.out))
+    while desk.s.have.bit_count() < 39:  # peer 2 sends all runs but the last one
+        one = open_.pop(0)
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
+    (last,) = open_
+    desk.do(PeerJoined(3, desk.full))
+    (twin,) = of(Request, desk.sleep(10))
+    assert (twin.run, twin.peer) == (last.run, 3)
+    out = desk.do(RequestEnded(twin.request, Outcome.DONE))
+    assert of(Cancel, out) == [Cancel(last.request)]
+    assert desk.s.counters.duplicates == 1
+    desk.do(RequestEnded(last.request, Outcome.DONE))  # the cancel came too late
+    assert desk.s.counters.bytes_twice == MB
+
+
+def test_a_second_holder_that_comes_late_is_asked_at_once() -> None:
+    desk = Desk(runs=40)
+    desk.do(PeerJoined(3, 0))
+    desk.do(PeerJoined(2, desk.full))
+    open_ = of(Request, desk.out)
+    while desk.s.have.bit_count() < 39:
+        one = open_.pop(0)
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
+    assert of(Request, desk.sleep(10)) == [], "no other neighbour has it"
+    (twin,) = of(Request, desk.do(PeerHas(3, desk.full, 0)))
+    assert (twin.run, twin.peer) == (open_[0].run, 3)
+
+
+def test_a_request_after_a_have_batch_gets_a_duplicate_too() -> None:
+    desk = Desk(runs=40)
+    desk.do(PeerJoined(2, desk.full >> 1))
+    desk.do(PeerJoined(3, 0))
+    open_ = of(Request, desk.out)
+    while open_:
+        one = open_.pop(0)
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(one.request, Outcome.DONE)))
+    (last,) = of(Request, desk.do(PeerHas(2, desk.full, 0)))
+    desk.now += 0.1
+    assert of(Request, desk.do(PeerHas(3, desk.full, 0))) == []
+    (twin,) = of(Request, desk.sleep(5))
+    assert (twin.run, twin.peer) == (last.run, 3)

@@ -1,0 +1,80 @@
+"""Choices of a run and of a neighbour, against plain models."""
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core import bitset
+from p2pcache.core.download import piece_picker
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.rarity import Rarity
+from p2pcache.core.swarm.run_states import RunStates
+
+RUNS = 40
+bitsets = st.integers(0, (1 << RUNS) - 1)
+
+
+@given(bitsets, bitsets, bitsets, st.integers(0, 1000))
+def test_a_choice_is_wanted_and_offered(have: int, asked: int, offered: int, seed: int) -> None:
+    states = RunStates(RUNS, have)
+    states.requested = asked & states.missing
+    window = states.window(8)
+    run = piece_picker.choose_run(states, offered, Rarity(), window, Random(seed))
+    wanted = offered & states.free
+    if wanted:
+        assert wanted >> run & 1
+        assert window >> run & 1 or not wanted & window
+    else:
+        assert run == -1
+
+
+@given(
+    st.lists(
+        st.tuples(bitsets, st.integers(0, 3), st.integers(0, 8), st.booleans(), st.booleans()),
+        max_size=12,
+    ),
+    bitsets.filter(bool),
+    st.integers(0, 1000),
+)
+def test_a_peer_choice_is_the_least_burdened_that_may_be_asked(
+    rows: list[tuple[int, int, int, bool, bool]], wanted: int, seed: int
+) -> None:
+    peers = []
+    for node, (have, asked, load, rests, slow) in enumerate(rows):
+        peer = Peer(node, have, 0.0)
+        peer.in_flight, peer.load, peer.slow = asked, load, slow
+        peer.rest_until = 20.0 if rests else 0.0
+        peers.append(peer)
+    choice = piece_picker.choose_peer(peers, wanted, 10.0, 2, Random(seed))
+    quick = [p for p in peers if not p.slow]
+    elsewhere = bitset.of(r for p in quick for r in bitset.members(p.have))
+    able = [
+        p
+        for p in peers
+        if p.have & wanted
+        and p.rest_until <= 10.0
+        and p.in_flight < (1 if p.slow else 2)
+        and (not p.slow or p.have & wanted & ~elsewhere)
+    ]
+    if able:
+        best = min((p.in_flight, p.load) for p in able)
+        assert choice.peer in able
+        assert (choice.peer.in_flight, choice.peer.load) == best
+    else:
+        assert choice.peer is None
+
+
+def test_dice_are_fair_over_equal_peers_and_runs() -> None:
+    dice = Random(1)
+    peers = [Peer(n, 1, 0.0) for n in range(4)]
+    chosen: Counter[int] = Counter()
+    for _ in range(4000):
+        peer = piece_picker.choose_peer(peers, 1, 0.0, 2, dice).peer
+        assert peer is not None
+        chosen[peer.node] += 1
+    assert all(900 < chosen[n] < 1100 for n in range(4))
+    runs = Counter(piece_picker.any_of(0b10110001, dice) for _ in range(4000))
+    assert set(runs) == {0, 4, 5, 7}
+    assert all(900 < n < 1100 for n in runs.values())

@@ -1,0 +1,193 @@
+"""Asking ahead, recalls, and urgent requests of a starved node."""
+
+import pytest
+
+from p2pcache.core.swarm.commands import (
+    Request,
+)
+from p2pcache.core.swarm.events import (
+    Outcome,
+    PeerHas,
+    PeerJoined,
+    PeerLeft,
+    RequestEnded,
+    Urgent,
+)
+from p2pcache.core.upload.priority import Priority
+from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
+
+TOOK_S = 1.0  # that each run takes
+TRIP_S = 0.1  # from a request to its first byte
+SENDERS = range(2, 2 + SETTINGS.outstanding)
+
+
+def busy_desk() -> tuple[Desk, dict[int, Request]]:
+    """As many neighbours as are asked at once have sent us a run; returns the request to each now."""
+    desk = Desk(runs=1000)
+    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    desk.now += TOOK_S
+    asked = [again for one in first for again in end(desk, one)]
+    assert sorted(r.peer for r in asked) == list(SENDERS), "one request to each"
+    return desk, {r.peer: r for r in asked}
+
+
+def end(desk: Desk, request: Request, outcome: Outcome = Outcome.DONE) -> list[Request]:
+    return of(Request, desk.do(RequestEnded(request.request, outcome, TRIP_S)))
+
+
+def test_a_sender_is_asked_for_the_next_run_a_question_before_the_last_one_ends() -> None:
+    desk, sent = busy_desk()
+    # The first byte of the next run comes now. From this moment the run takes its usual time.
+    assert of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) == []
+    following = of(Request, desk.sleep(1.1 * TRIP_S))
+    assert sorted(r.peer for r in following) == list(SENDERS)
+    assert of(Request, desk.sleep(0.1 * TRIP_S)) == [], "only one request is sent ahead"
+    assert end(desk, sent[2]) == [], "its next run is asked for already"
+    (second,) = [r for r in following if r.peer == 2]
+    # Its duration counts from the end of the first run.
+    assert [r.peer for r in of(Request, desk.sleep(TOOK_S - 2.3 * TRIP_S)) if r.peer == 2] == []
+    assert [r.peer for r in of(Request, desk.sleep(0.1 * TRIP_S)) if r.peer == 2] == [2]
+    assert end(desk, second) == []
+
+
+def test_a_sender_without_a_place_for_the_next_run_is_asked_when_the_last_one_is_here() -> None:
+    desk, sent = busy_desk()
+    following = of(Request, desk.sleep(TOOK_S - TRIP_S))
+    (refused,) = [r for r in following if r.peer == 2]
+    assert end(desk, refused, Outcome.BUSY) == []
+    assert of(Request, desk.sleep(TRIP_S / 2)) == [], "it isn't asked again while it sends"
+    assert [r.peer for r in end(desk, sent[2])] == [2]
+
+
+def test_a_request_that_waits_for_another_is_not_overdue() -> None:
+    desk, _ = busy_desk()
+    following = of(Request, desk.sleep(TOOK_S - TRIP_S))
+    behind = {r.run for r in following}
+    twins = of(Request, desk.sleep(3 * TOOK_S))
+    assert not behind & {r.run for r in twins}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.CANCELLED])
+def test_a_waiting_request_takes_the_place_of_one_that_ends_badly(outcome: Outcome) -> None:
+    desk, sent = busy_desk()
+    assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
+    assert end(desk, sent[2], outcome) == [], "the limit is reached by the request that waited"
+    assert desk.s._requester._requests.flowing == SETTINGS.outstanding
+    desk.do(PeerLeft(2))
+    assert desk.s._requester._requests.flowing == SETTINGS.outstanding - 1
+
+
+def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
+    desk = Desk(runs=1000)
+    asked = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    assert len(asked) == SETTINGS.outstanding
+    assert of(Request, desk.sleep(0.9)) == []
+
+
+# -- recalls ---------------------------------------------------------------------------------
+
+
+def refused(desk: Desk, outcome: Outcome = Outcome.BUSY) -> None:
+    (asked,) = desk.meet({2: 1})
+    assert of(Request, desk.do(RequestEnded(asked.request, outcome, 0.001))) == []
+
+
+def test_a_neighbour_with_room_again_is_asked_at_once() -> None:
+    desk = Desk(runs=1)
+    refused(desk)
+    desk.now += 0.012
+    assert [r.peer for r in of(Request, desk.do(PeerHas(2, 0, 3)))] == [2]
+
+
+def test_many_recalls_do_not_make_a_question_each_millisecond() -> None:
+    desk = Desk(runs=1)
+    refused(desk)
+    asked = 0
+    for _ in range(100):
+        desk.now += 0.001
+        for request in of(Request, desk.do(PeerHas(2, 0, 7))):
+            asked += 1
+            desk.do(RequestEnded(request.request, Outcome.BUSY, 0.001))
+    assert 8 <= asked <= 11
+
+
+def test_a_recall_does_not_end_the_rest_after_a_stall() -> None:
+    desk = Desk(runs=1)
+    refused(desk, Outcome.STALLED)
+    desk.now += 0.02
+    assert of(Request, desk.do(PeerHas(2, 0, 0))) == []
+
+
+def test_a_recall_without_a_refusal_tells_the_load_only() -> None:
+    desk = Desk(runs=4)
+    desk.meet({2: 1})
+    assert desk.do(PeerHas(2, 0, 3)) == []
+    assert desk.s._book.peers[2].load == 3
+
+
+def test_a_starved_node_asks_urgently() -> None:
+    desk = Desk(runs=1000)
+    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
+    half = SETTINGS.outstanding // 2
+    assert [one.priority is Priority.URGENT for one in first] == [
+        n < half for n in range(SETTINGS.outstanding)
+    ]
+    for one in first[half:]:
+        end(desk, one, Outcome.BUSY)
+    asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    assert len(asked) == SETTINGS.outstanding - half
+    assert not any(one.priority is Priority.URGENT for one in asked), (
+        "it has half of what it may ask for"
+    )
+    for one in (*asked, *first[:half]):
+        end(desk, one, Outcome.BUSY)
+    assert any(
+        one.priority is Priority.URGENT
+        for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
+    )
+
+
+def test_a_node_with_little_in_reach_is_not_starved() -> None:
+    desk = Desk(runs=1000)
+    asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
+    assert asked
+    assert not any(one.priority is Priority.URGENT for one in asked)
+
+
+def full_room(desk: Desk) -> list[Request]:
+    """Connect thirty neighbours that have everything; returns as many requests as the limits allow."""
+    asked = desk.meet(dict.fromkeys(range(2, 32), desk.full))
+    assert len(asked) == SETTINGS.outstanding
+    return asked
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.BUSY, Outcome.STALLED])
+def test_a_neighbour_that_has_just_sent_is_asked_for_the_next_run(outcome: Outcome) -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    desk.do(PeerHas(ended.peer, 0, 9))  # all others are idle, as far as we know
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, outcome)))
+    assert (again.peer == ended.peer) == (outcome is Outcome.DONE)
+
+
+def test_an_urgent_run_is_asked_of_its_holder_before_anybody_stays() -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    late = 1 << 199
+    for peer in desk.s._book.peers.values():
+        desk.s._book.on_refused(peer, late)
+    desk.do(PeerJoined(32, late))
+    desk.do(Urgent(late))
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
+    assert (again.peer, again.run) == (32, 199)
+
+
+def test_a_neighbour_stays_though_an_urgent_run_has_no_holder() -> None:
+    desk = Desk(runs=200)
+    ended = full_room(desk)[0]
+    for peer in desk.s._book.peers.values():
+        desk.s._book.on_refused(peer, 1 << 199)
+    desk.do(Urgent(1 << 199))
+    desk.do(PeerHas(ended.peer, 0, 9))
+    (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
+    assert again.peer == ended.peer

@@ -1,0 +1,37 @@
+"""When have batches are due, and what they hold."""
+
+import math
+
+from p2pcache.core.scheduler.reports import HaveBatch
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.commands import Announce, Command
+
+SETTINGS = SwarmSettings(have_interval_s=0.02)
+
+
+def sent(batch: HaveBatch, now: float) -> list[int]:
+    out: list[Command] = []
+    batch.announce(now, out)
+    return [one.runs for one in out if isinstance(one, Announce)]
+
+
+def test_neighbours_hear_at_once_and_then_in_batches() -> None:
+    batch = HaveBatch(SETTINGS)
+    batch.on_proved(0b1)
+    assert sent(batch, 1.0) == [0b1]
+    batch.on_proved(0b10)
+    batch.on_proved(0b100)
+    assert sent(batch, 1.019) == []
+    assert batch.next_wakeup() == 1.02
+    assert sent(batch, 1.02) == [0b110]
+    assert batch.next_wakeup() == math.inf
+
+
+def test_a_lost_run_is_not_told() -> None:
+    batch = HaveBatch(SETTINGS)
+    batch.on_proved(0b11)
+    batch.on_lost(0b1)
+    assert sent(batch, 1.0) == [0b10]
+    batch.on_proved(0b100)
+    batch.on_lost(0b100)
+    assert batch.next_wakeup() == math.inf

@@ -1,0 +1,99 @@
+"""The state of a run moves as the transition table says."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core import bitset
+from p2pcache.core.swarm import run_states
+from p2pcache.core.swarm.run_states import TRANSITIONS, RunEvent, RunState, RunStates
+
+CHAPTER = Path(__file__).resolve().parents[3] / "docs" / "design" / "06-what-a-node-asks.md"
+RUNS = 8
+ALL = bitset.full(RUNS)
+RUN_SETS = st.integers(0, ALL)
+
+
+def all_states(states: RunStates) -> list[RunState]:
+    return [states.state(run) for run in range(RUNS)]
+
+
+def legal(states: RunStates, event: RunEvent, runs: int) -> int:
+    """Those of these runs to which the event may happen in their state."""
+    moves = TRANSITIONS[event]
+    return bitset.of(run for run in bitset.members(runs) if states.state(run) in moves)
+
+
+@given(st.integers(0, ALL), st.lists(st.tuples(st.sampled_from(RunEvent), RUN_SETS), max_size=40))
+def test_each_event_moves_runs_as_the_table_says(
+    have: int, happened: list[tuple[RunEvent, int]]
+) -> None:
+    states = RunStates(RUNS, have)
+    for event, runs in happened:
+        chosen = legal(states, event, runs)
+        expected = [
+            TRANSITIONS[event][state] if chosen >> run & 1 else state
+            for run, state in enumerate(all_states(states))
+        ]
+        getattr(states, event.value)(chosen)
+        assert all_states(states) == expected
+        states.check()
+
+
+@given(RUN_SETS, RUN_SETS, RUN_SETS, RUN_SETS)
+def test_flags_keep_to_their_states(have: int, urgent: int, wanted: int, proved: int) -> None:
+    states = RunStates(RUNS, have)
+    states.make_urgent(urgent)
+    assert states.urgent == urgent & ~have
+    states.check()
+    states.want_only(wanted)
+    assert states.urgent == urgent & ~have & wanted
+    states.check()
+    states.make_urgent(urgent)
+    assert not states.urgent & ~states.wanted
+    states.leased |= states.missing
+    assert states.set_proved(proved) == proved & ~have
+    assert not (states.urgent | states.leased) & states.have
+    states.check()
+
+
+def test_every_state_is_named_by_the_table() -> None:
+    moves = [(old, new) for table in TRANSITIONS.values() for old, new in table.items()]
+    for state in RunState:
+        assert state in {old for old, _ in moves}
+        assert state in {new for _, new in moves}
+
+
+def test_a_run_in_flight_in_two_ways_is_racing_until_one_ends() -> None:
+    states = RunStates(RUNS, 0)
+    states.request(1)
+    states.fetch(1)
+    assert states.state(0) is RunState.RACING
+    assert not states.free & 1
+    states.end_request(1)
+    assert states.state(0) is RunState.FETCHING
+    assert states.set_proved(1) == 1
+    assert states.set_lost(1) == 1
+    assert states.state(0) is RunState.MISSING
+
+
+def tables(text: str) -> list[list[str]]:
+    """The cells of the rows below each header that begins with `event`, in order."""
+    rows = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    start = next(i for i, row in enumerate(rows) if row[0] == "event")
+    assert rows[start][1:] == [state.value for state in RunState]
+    return [row[1:] for row in rows[start + 2 : start + 2 + len(RunEvent)]]
+
+
+@pytest.mark.parametrize("text", [run_states.__doc__, CHAPTER.read_text()], ids=["code", "docs"])
+def test_documents_show_the_table(text: str) -> None:
+    expected = [
+        [TRANSITIONS[event].get(state, "") for state in RunState] for event in RunEvent
+    ]  # fmt: skip
+    assert tables(text) == expected
