@@ -12,7 +12,7 @@ import pytest
 
 from p2pcache.core.download.bridge_timer import Lookout
 from p2pcache.sim.__main__ import main
-from p2pcache.sim.cluster.node import Pause
+from p2pcache.sim.cluster.environment import Pause
 from p2pcache.sim.properties import (
     alpha_bound,
     failures,

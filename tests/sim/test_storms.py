@@ -340,5 +340,5 @@ def test_without_the_garbage_collector_nothing_stays_of_what_was_sent() -> None:
         left = sum(type(one) is Upload for one in gc.get_objects())
     finally:
         gc.enable()
-    waiting = sum(node.serving.queue.load for node in storm.cluster.nodes.values())
+    waiting = sum(node.load for node in storm.cluster.nodes.values())
     assert left <= waiting + 6, "of the node that crashed, its own"

@@ -1,13 +1,10 @@
 """What one simulated node reads from the origin, as the daemon's threads do it: begun, frozen, cancelled, ended."""
 
-from typing import TYPE_CHECKING
-
 from p2pcache.core.swarm import events
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.ids import RunIndex
 from p2pcache.sim.cluster.network import Flow, Link
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.node import SimNode
+from p2pcache.sim.cluster.node_state import NodeState
 
 STREAMS = 64  # connections of one node to the origin: more than it ever uses
 STALL_S = 10.0  # as the data plane: no bytes from a peer for so long ends a request
@@ -19,7 +16,7 @@ class Read:
 
     __slots__ = ("cancelled", "flow", "frozen", "run")
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, run: RunIndex) -> None:
         self.run = run
         self.flow: Flow | None = None  # None: the origin hasn't answered yet, or is frozen
         self.frozen = False
@@ -29,7 +26,7 @@ class Read:
 class OriginReads:
     """The reads of one node."""
 
-    def __init__(self, node: "SimNode") -> None:
+    def __init__(self, node: NodeState) -> None:
         self.odd = False  # this node's storage isn't what the others read
         self._node = node
         self._reads: dict[int, Read] = {}
@@ -38,7 +35,7 @@ class OriginReads:
     def __len__(self) -> int:
         return len(self._reads)
 
-    def begin(self, fetch: int, run: int) -> None:
+    def begin(self, fetch: int, run: RunIndex) -> None:
         """Ask the origin for a run."""
         self._reads[fetch] = Read(run)
         self._ask(fetch)
@@ -71,20 +68,20 @@ class OriginReads:
 
     def _ask(self, fetch: int) -> None:
         node = self._node
-        node.world.after(node.cluster.first_byte_s(), self._answers, fetch)
+        node.world.after(node.env.first_byte_s(), self._answers, fetch)
 
     def _answers(self, fetch: int) -> None:
         node, read = self._node, self._reads.get(fetch)
         if not node.alive or read is None or read.cancelled:
             return
-        if node.cluster.refusing_until > node.world.now:
+        if node.env.refusing_until > node.world.now:
             self._ended(fetch, Outcome.UNAVAILABLE)
         elif self.odd:
             self._ended(fetch, Outcome.MISMATCH)
-        elif node.cluster.frozen_until > node.world.now:
+        elif node.env.frozen_until > node.world.now:
             self._hang(fetch, read)
         else:
-            path = [node.cluster.origin, *self._stream(fetch), *node.way_in]
+            path = [node.env.origin, *self._stream(fetch), *node.links_in]
             size = node.run_bytes[read.run]
             read.flow = node.net.start(path, size, self._ended, fetch, Outcome.DONE)
 
@@ -104,7 +101,7 @@ class OriginReads:
 
     def _stream(self, fetch: int) -> list[Link]:
         """What one connection to the origin carries, if that is limited."""
-        rate, number = self._node.cluster.origin_stream, fetch % STREAMS
+        rate, number = self._node.env.origin_stream, fetch % STREAMS
         while rate and len(self._streams) <= number:
             self._streams.append(self._node.net.link(rate))
         return self._streams[number : number + 1]
