@@ -12,7 +12,7 @@ from p2pcache.core.leases.lease import Lease
 from p2pcache.core.leases.rack_balance import Dealer
 from p2pcache.core.leases.reachability import Hiding
 from p2pcache.core.leases.slow_readers import Paces
-from p2pcache.core.origin.read_concurrency import Depth
+from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.sampled_set import Bag
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
@@ -48,7 +48,9 @@ class Readers:
         self._dealer = dealer
         self._rng = rng
         self._credit: dict[int, int] = {}
-        self._depth = Depth(settings.in_flight, self._most)  # from the origin to all of them
+        self._concurrency = ReadConcurrency(
+            settings.in_flight, self._most
+        )  # from the origin to all of them
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
         self._ready: list[Bag] = [Bag()]
@@ -127,7 +129,7 @@ class Readers:
     @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: the usual ones, or what the way holds (decision 0028)."""
-        return self._depth.reads
+        return self._concurrency.limit
 
     @property
     def _most(self) -> int:
@@ -198,7 +200,7 @@ class Readers:
         """The node of this lease has read its run; so many leases ran, this one among them."""
         node, since, took_s = lease.node, lease.since, now - lease.since
         if not lease.adopted:  # or nobody knows how long it took
-            self._depth.ended(took_s, under_way)
+            self._concurrency.on_read_done(took_s, under_way)
         self._done[node] = max(since, self._done.get(node, since))
         self._failures.pop(node, None)
         self._resting.pop(node, None)
@@ -372,7 +374,7 @@ class Readers:
         unfit = sum(1 for node in self._verdicts if node in self._credit and node not in self._out)
         fit = len(self._credit) - len(self._out) - unfit
         settings = self._settings
-        # A lone node has its usual reads, and as many times more as all have: half of what `_depth` says.
+        # A lone node has its usual reads, and as many times more as all have: half of what `_concurrency` says.
         alone = ceil(settings.usual_credit * at_once / settings.in_flight)
         return min(alone, ceil(at_once / (fit or len(self._credit) or 1)))
 

@@ -12,7 +12,7 @@ from typing import Any
 from p2pcache.core import bitset
 from p2pcache.core.download.requester import PeerSide
 from p2pcache.core.download.stuck_watch import StuckWatch
-from p2pcache.core.origin.origin_reader import OriginSide
+from p2pcache.core.origin.origin_reader import OriginReader
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
@@ -28,7 +28,7 @@ from p2pcache.core.swarm.story import LINES, Counters, Diary
 class Scheduler:
     """Decides for one model on one node.
 
-    Invariants (`check`): what `RunBook`, `PeerBook`, `PeerSide` and `OriginSide` state.
+    Invariants (`check`): what `RunBook`, `PeerBook`, `PeerSide` and `OriginReader` state.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Scheduler:
         self._mine = mine = RunBook(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._peers = PeerSide(run_bytes, mine, book, settings, dice, diary, now)
-        self._origin = OriginSide(
+        self._origin = OriginReader(
             node, mine, book, settings, dice, diary, self._peers.tempo, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
@@ -108,7 +108,7 @@ class Scheduler:
         if peers.deliveries.news:
             self._heed_deliveries(now)
         # Nine events of ten are a neighbour's news, which mean nothing to a node that has no lease to wait for.
-        if type(event) is not events.PeerHas or self._origin.listens:
+        if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         self._news.tell(now, out)
         if self._tracker_up and now >= self._stuck.look_at:
@@ -203,7 +203,7 @@ class Scheduler:
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
         peer = self._book.join(event.peer, event.have & self._mine.full, now, event.rtt_s)
-        self._origin.joined(event.peer)
+        self._origin.on_peer_joined(event.peer)
         if peer is not None:
             self._peers.deliveries.joined(peer)
         if peer is not None and peer.have & self._mine.needed and peer.delivers:
@@ -212,7 +212,7 @@ class Scheduler:
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
         if self._drop(event.peer, now):
-            self._origin.left(event.peer, now)
+            self._origin.on_peer_left(event.peer, now)
 
     def _drop(self, node: int, now: float) -> bool:
         peer = self._book.leave(node)
@@ -235,8 +235,8 @@ class Scheduler:
         elif news:
             if not self._tracker_up:
                 if fresh := news & ~held:
-                    self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
-                self._origin.look_soon()
+                    self._origin.on_others_read(peer.node, fresh, now - self._progress_at, now)
+                self._origin.replan_soon()
             self._progress_at = now if news & self._mine.needed else self._progress_at
             self._peers.offer(peer, news, now, self._out)
 
@@ -244,7 +244,7 @@ class Scheduler:
         run = self._peers.ended(event.request, event.outcome, now, self._out, event.waited_s)
         for command in self._out:
             if isinstance(command, Blame):
-                self._origin.barred(command.peer, now)
+                self._origin.on_peer_banned(command.peer, now)
         self._settle(run, event.outcome, Source.PEER, now)
 
     # -- runs -------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Scheduler:
         self._diary.counters.took(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
-        self._origin.proved(fresh, self._out)
+        self._origin.on_proved(fresh, self._out)
         self._peers.proved(fresh, now, self._out)
         self._mine.prove(fresh)
         self._news.add(fresh)
@@ -296,7 +296,7 @@ class Scheduler:
         self._needs(self._mine.want, event.runs, now)
         self._wish_open = True
         self._progress_at = now  # what nobody brought so far wasn't waited for
-        self._origin.unwanted()
+        self._origin.return_unwanted()
         self._answer_wish()
 
     def _needs(self, change: Callable[[int], None], runs: int, now: float) -> None:
@@ -304,23 +304,23 @@ class Scheduler:
         idle = not self._mine.needed
         change(runs)
         if idle:
-            self._origin.perhaps_alone(now)
-        self._origin.look_again(now)
+            self._origin.on_perhaps_alone(now)
+        self._origin.replan(now)
         self._peers.look_at = now
 
     # -- tracker and origin -----------------------------------------------------------------
 
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
-        run = self._origin.ended(event.fetch, event.outcome, now, self._out)
+        run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out)
         self._settle(run, event.outcome, Source.ORIGIN, now)
-        self._origin.look_again(now)
+        self._origin.replan(now)
         self._peers.look_at = now
 
     def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
-        self._origin.granted(event.runs, now)
+        self._origin.on_granted(event.runs, now)
 
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
-        self._origin.revoked(event.runs, self._out)
+        self._origin.on_revoked(event.runs, self._out)
         self._peers.look_at = now
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
@@ -331,15 +331,15 @@ class Scheduler:
                 self._peers.look_at = now
         self._epoch = event.epoch
         self._stuck.restart(now)
-        self._origin.tracker_up()
+        self._origin.on_tracker_up()
 
     def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
         self._tracker_up = False
-        self._origin.tracker_down(now)
+        self._origin.on_tracker_down(now)
 
     def _on_members(self, event: events.Members, now: float) -> None:
-        self._origin.owners.told(event.nodes)
-        self._origin.look_again(now)
+        self._origin.owners.on_members(event.nodes)
+        self._origin.replan(now)
         self._book.placed(event.nodes, event.rack, event.site)
         if self._book.bounded and self._mine.needed:
             self._peers.look_at = now  # what we may ask for, and of whom, is another matter now
@@ -353,26 +353,26 @@ class Scheduler:
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
-        self._origin.dial_failed(event.peer, now)
+        self._origin.on_dial_failed(event.peer, now)
 
     def _heed_deliveries(self, now: float) -> None:
         """Some neighbours deliver no more, or again: others may have to read what they have."""
         deliveries, gave = self._peers.deliveries, self._peers.deliveries.believed
         for node in deliveries.doubted:
-            self._origin.owners.failed(node)
+            self._origin.owners.on_peer_failed(node)
             self._stuck.doubted(node, now)
         for node in gave:
-            self._origin.owners.joined(node)
+            self._origin.owners.on_peer_joined(node)
         if gave and self._tracker_up:
             self._out.append(Stuck(0, gives=tuple(gave)))
         deliveries.doubted, deliveries.believed = [], []
-        self._origin.look_again(now)
+        self._origin.replan(now)
 
     def _watch(self, now: float) -> None:
         """Tell the tracker about window runs that no neighbour has had for a whole interval."""
         waited, stuck, lacks = self._stuck.look(self._progress_at, now)
         if not self._book.peers and not self.origin_runs and waited:
-            self._origin.look_around(now, self._out)
+            self._origin.probe_isolation(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
         if stuck:
             self._stuck.tell(stuck, lacks, self._out)
