@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from p2pcache.core.membership.roster import Place, Roster
-from p2pcache.core.racks.bridge_slots import SEATS
+from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS
 
 Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
@@ -37,7 +37,7 @@ class Dealer:
             self._line_up()
         for site in sorted(self._lines, key=lambda s: (self._reading[s], self._read[s], s)):
             for _, _, place in self._lines[site]:
-                yield self._roster.seated(place)[run % SEATS]
+                yield self._roster.seated(place)[run % BRIDGE_SLOTS]
 
     def took(self, node: int) -> None:
         """A node reads one more run."""

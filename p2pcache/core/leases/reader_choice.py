@@ -13,7 +13,7 @@ from p2pcache.core.leases.rack_balance import Dealer
 from p2pcache.core.leases.reachability import Hiding
 from p2pcache.core.leases.slow_readers import Paces
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 
@@ -53,10 +53,12 @@ class Readers:
         )  # from the origin to all of them
         self._runs: dict[int, set[int]] = {}
         self._wanted: dict[int, int] = {}  # of those that don't want every run: bits
-        self._ready: list[Bag] = [Bag()]
+        self._ready: list[SampledSet] = [SampledSet()]
         self.hiding = Hiding(doubted)
         self._out: set[int] = set()  # others can't get, or perhaps not, what they read ...
-        self._ready_out: list[Bag] = [Bag()]  # ... so these are asked when nobody else is left
+        self._ready_out: list[SampledSet] = [
+            SampledSet()
+        ]  # ... so these are asked when nobody else is left
         self.paces = Paces(settings.slow_node_ratio)
         self._slow, self._verdicts = self.paces.slow, self.paces.verdicts
         self._resting: dict[int, float] = {}
@@ -285,7 +287,7 @@ class Readers:
         return found
 
     def _pick(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
+        self, lines: list[SampledSet], barred: set[int], run: int, have: Mapping[int, int],
         *, slow_too: bool,
     ) -> int | None:  # fmt: skip
         found = self._pick_of(lines, barred, run, have, everybody=not self._slow)
@@ -296,7 +298,7 @@ class Readers:
         return found
 
     def _awaits(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int]
+        self, lines: list[SampledSet], barred: set[int], run: int, have: Mapping[int, int]
     ) -> bool:
         """Whether somebody quick will read this run, if not now: rather than somebody slow."""
         out = lines is self._ready_out
@@ -308,7 +310,7 @@ class Readers:
         )  # fmt: skip
 
     def _pick_of(
-        self, lines: list[Bag], barred: set[int], run: int, have: Mapping[int, int],
+        self, lines: list[SampledSet], barred: set[int], run: int, have: Mapping[int, int],
         *, everybody: bool,
     ) -> int | None:  # fmt: skip
         at_once, usual = self.at_once, self._settings.in_flight
@@ -389,5 +391,5 @@ class Readers:
         if count < self._credit.get(node, 0):
             bags = self._ready_out if node in self._out else self._ready
             while len(bags) <= count:
-                bags.append(Bag())
+                bags.append(SampledSet())
             bags[count].add(node)

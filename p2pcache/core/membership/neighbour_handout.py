@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 
 RACK_SHARE = 2  # half of the neighbours from the same rack: crossing costs
 COMPLETE_SHARE = 6  # a sixth (4 of 24) hold everything: no run is far away, and none is overrun
@@ -12,9 +12,9 @@ COMPLETE_SHARE = 6  # a sixth (4 of 24) hold everything: no run is far away, and
 def neighbours(
     node: int,
     *,
-    everyone: Bag,
-    rack: Bag,
-    complete: Bag,
+    everyone: SampledSet,
+    rack: SampledSet,
+    complete: SampledSet,
     degree: Mapping[int, int],
     count: int,
     rng: random.Random,
@@ -46,7 +46,7 @@ def neighbours(
 
 
 def _take(
-    bag: Bag, count: int, without: set[int], degree: Mapping[int, int], rng: random.Random
+    bag: SampledSet, count: int, without: set[int], degree: Mapping[int, int], rng: random.Random
 ) -> list[int]:
     """About `count` members, the less connected one of each drawn pair."""
     drawn = [n for n in bag.draw(rng, 2 * count + len(without)) if n not in without][: 2 * count]

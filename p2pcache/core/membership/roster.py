@@ -8,7 +8,7 @@ from p2pcache.core import bitset
 from p2pcache.core.membership import neighbour_handout
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 
 FLUSH_S = 0.25  # deltas are batched: at most four a second ...
 FLUSH_S_PER_MEMBER = 0.0005  # ... and fewer in large swarms: a delta costs 68 us per receiver
@@ -31,14 +31,14 @@ class Roster:
         self.digest = digest
         self.run_count = run_count
         self.have: dict[int, int] = {}  # node -> bits, as last told
-        self.complete = Bag()
+        self.complete = SampledSet()
         self.pulling: set[int] = set()  # members that fetch all of it, as last told
         self.version = 0
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
         self._members: dict[int, Member] = {}
-        self._everyone = Bag()
-        self._racks: dict[Place, Bag] = {}
+        self._everyone = SampledSet()
+        self._racks: dict[Place, SampledSet] = {}
         self.rack_changes = 0  # how often one got its first member or lost its last
         self._seated: dict[Place, tuple[int, ...]] = {}  # as of the list that was told last
         self._degree: dict[int, int] = {}
@@ -225,7 +225,7 @@ class Roster:
         member = self._members[node]
         chosen = neighbour_handout.neighbours(
             node, everyone=self._everyone, complete=self.complete, degree=self._degree,
-            rack=self._racks.get((member.site, member.rack), Bag()), count=count, rng=self._rng,
+            rack=self._racks.get((member.site, member.rack), SampledSet()), count=count, rng=self._rng,
         )  # fmt: skip
         for other in chosen:
             self._degree[other] = self._degree.get(other, 0) + 1
@@ -282,7 +282,7 @@ class Roster:
         if self.have[node] == self._full_set:
             self.complete.add(node)
         if place not in self._racks:
-            self._racks[place] = Bag()
+            self._racks[place] = SampledSet()
             self.rack_changes += 1
         self._racks[place].add(node)
 

@@ -185,7 +185,7 @@ class PeerBook:
 
     def placed(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
         """The member list came; who of it shares our rack and our site."""
-        self._boundaries.told(nodes, rack, site)
+        self._boundaries.on_members(nodes, rack, site)
         for peer in self.peers.values():
             peer.distance = self._boundaries.distance(peer.node)
         self._in_rack = Rarity() if self._boundaries.active else self.rarity
@@ -224,7 +224,7 @@ class PeerBook:
 
     def look_beyond(self, needed: int, *, starved: bool) -> None:
         """What waits beyond the boundaries waits for one look more; `needed`: the runs that we lack."""
-        self._boundaries.look(*self.beyond(needed), starved=starved)
+        self._boundaries.review(*self.beyond(needed), starved=starved)
 
     def _count(self, peer: Peer, runs: int) -> None:
         self.rarity.add(runs)

@@ -11,7 +11,7 @@ from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.rack_balance import Dealer
 from p2pcache.core.membership.roster import Place, Roster
 from p2pcache.core.protocol.messages import Member
-from p2pcache.core.racks.bridge_slots import SEATS, holders
+from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS, holders
 from p2pcache.core.settings import LeaseSettings
 
 RUNS = 640
@@ -79,7 +79,7 @@ def test_a_run_goes_to_who_would_bring_it_into_its_rack_anyway() -> None:
         for place in storm.roster.places
     }
     for run, node in storm.readers.items():
-        assert bridges[storm.places[node]][run % SEATS] == node
+        assert bridges[storm.places[node]][run % BRIDGE_SLOTS] == node
 
 
 def test_sites_read_the_same_and_so_do_the_racks_of_each() -> None:
