@@ -30,7 +30,6 @@ from p2pcache.core.membership.outputs import (
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
-from p2pcache.core.protocol.label_rules import unfit
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import format_node
@@ -171,7 +170,8 @@ class Members:
     ) -> None:
         """Two live agents have one id, because a cache or an image was copied: tell them, and people."""
         record = self._tracking.registry.nodes.get(node)
-        other = str(request.remote) if unfit(said.address) else said.address or str(request.remote)
+        fit = said.address if not m.unfit_text(said.address) else ""
+        other = fit or str(request.remote)
         member = record.member.address if record is not None else "?"
         text = (
             f"two live agents have the same node id {format_node(node)}: the member at {member}, and one at {other} "

@@ -1,6 +1,7 @@
 """One simulated storm: its environment, tracker and nodes, and what can be done to them."""
 
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
+from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import NodeId, RunSet
 from p2pcache.sim.cluster.environment import Environment
 from p2pcache.sim.cluster.node import SimNode
@@ -157,7 +158,7 @@ class Cluster(Environment):
         for node in self.nodes.values():
             for other in list(node.askable.values()):
                 if node.is_cut_from(other):
-                    node.stalled(other)
+                    node.hang_up(other, Outcome.STALLED)
 
     def _give_up_tracker(self) -> None:
         for node in self.nodes.values():

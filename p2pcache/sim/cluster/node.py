@@ -230,14 +230,10 @@ class SimNode(NodeState):
                 self.ended(number, outcome)
         self.post(events.PeerLeft(other.node))
 
-    def stalled(self, other: "SimNode") -> None:
-        """No bytes came for too long: the requests end, the connection is given up."""
-        self.hang_up(other, Outcome.STALLED)
-
     def give_up(self, number: int, hang_up: bool) -> None:  # noqa: FBT001 - through the heap
         """No bytes came for a request for too long."""
         if hang_up and number in self._asked:
-            self.stalled(self._asked[number][0])
+            self.hang_up(self._asked[number][0], Outcome.STALLED)
         self.ended(number, Outcome.STALLED)
 
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:
@@ -283,21 +279,7 @@ class SimNode(NodeState):
             other for other, known in self._audience
             if runs & ~known.have and not other.scheduler.complete
         ]  # fmt: skip
-        self._spread(unaware, runs, self.load)
-
-    def _spread(self, others: "list[SimNode]", runs: RunSet, load: int) -> None:
-        """Send a HAVE to many nodes: one step of the world, or half of the time would go into its heap."""
-        if self.side:
-            for other in others:
-                self.send(other, other.on_have, self.node, runs, load)
-        elif others:
-            delay_s = self.env.latency_s + self.env.queued_s(self.up)
-            self.world.arrives(delay_s, self._spread_arrives, others, runs, load)
-
-    def _spread_arrives(self, others: "list[SimNode]", runs: RunSet, load: int) -> None:
-        self.world.steps += len(others) - 1
-        for other in others:
-            other.on_have(self.node, runs, load)
+        self.spread(unaware, runs, self.load)
 
     def on_have(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""

@@ -1,7 +1,7 @@
 """What the parts of a simulated node, its tracker and its neighbours know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from p2pcache.core.protocol import messages as m
@@ -56,6 +56,26 @@ class NodeState(ABC):
             *args: of the call.
         """
         self.env.post(self.side, other.side, what, *args, queued_s=self.queued_s_to(other))
+
+    def spread(self, others: "Sequence[NodeState]", runs: RunSet, load: int) -> None:
+        """Send a HAVE to many nodes. It is one entry in the world's heap, which would cost half of the time otherwise.
+
+        Args:
+            others: the receivers.
+            runs: that this node has now.
+            load: its load.
+        """
+        if self.side:
+            for other in others:
+                self.send(other, other.on_have, self.node, runs, load)
+        elif others:
+            delay_s = self.env.latency_s + self.env.queued_s(self.up)
+            self.world.arrives(delay_s, self._spread_arrives, others, runs, load)
+
+    def _spread_arrives(self, others: "Sequence[NodeState]", runs: RunSet, load: int) -> None:
+        self.world.steps += len(others) - 1
+        for other in others:
+            other.on_have(self.node, runs, load)
 
     def queued_s_to(self, other: "NodeState") -> float:
         """How long a message to a node that is sent now lies before full links, in seconds."""
