@@ -1,4 +1,4 @@
-"""What one simulated node reads from the origin, as the daemon's threads do it: begun, frozen, cancelled, ended."""
+"""The reads of a simulated node from the origin: begun, frozen, cancelled and ended as in the daemon's threads."""
 
 from p2pcache.core.swarm import events
 from p2pcache.core.swarm.events import Outcome
@@ -7,8 +7,10 @@ from p2pcache.sim.cluster.network import Flow, Link
 from p2pcache.sim.cluster.node_state import NodeState
 
 STREAMS = 64  # connections of one node to the origin: more than it ever uses
-STALL_S = 10.0  # as the data plane: no bytes from a peer for so long ends a request
-READ_TIMEOUT_S = 10.0  # as the origin's client: without a byte for so long a read begins again
+STALL_S = 10.0  # a request ends after this time without bytes, as in the data plane
+READ_TIMEOUT_S = (
+    10.0  # a read begins again after this time without bytes, as in the origin's client
+)
 
 
 class Read:
@@ -27,7 +29,7 @@ class OriginReads:
     """The reads of one node."""
 
     def __init__(self, node: NodeState) -> None:
-        self.odd = False  # this node's storage isn't what the others read
+        self.odd = False  # this node reads other storage than the others
         self._node = node
         self._reads: dict[int, Read] = {}
         self._streams: list[Link] = []
@@ -41,7 +43,7 @@ class OriginReads:
         self._ask(fetch)
 
     def cancel(self, fetch: int) -> None:
-        """Nobody needs it any more; a thread that waits for bytes doesn't hear of it before its timeout."""
+        """The run isn't needed any more. A thread that waits for bytes notices it only at its timeout."""
         read = self._reads.get(fetch)
         if read is None:
             return
@@ -52,7 +54,7 @@ class OriginReads:
             self._node.world.after(0, self._ended, fetch, Outcome.CANCELLED)
 
     def freeze(self) -> int:
-        """No byte more of what flows now; returns how many reads that were."""
+        """Reads that flow now get no more bytes; returns how many they are."""
         flowing = [(n, r) for n, r in self._reads.items() if r.flow is not None and not r.cancelled]
         for fetch, read in flowing:
             assert read.flow is not None
@@ -100,7 +102,7 @@ class OriginReads:
             self._ask(fetch)
 
     def _stream(self, fetch: int) -> list[Link]:
-        """What one connection to the origin carries, if that is limited."""
+        """The link of a read's connection to the origin, if connections are limited."""
         rate, number = self._node.env.origin_stream, fetch % STREAMS
         while rate and len(self._streams) <= number:
             self._streams.append(self._node.net.link(rate))

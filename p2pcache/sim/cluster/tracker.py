@@ -1,4 +1,4 @@
-"""The tracker in virtual time: the real `Tracking` with messages for WebSockets."""
+"""The tracker in virtual time: the real decider, with messages instead of WebSockets."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from p2pcache.sim.cluster.node_state import NodeState
 
 
 class SimTracker:
-    """One tracker that can be killed and started again without memory."""
+    """One tracker, which can be killed and started again without memory."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class SimTracker:
         self._links: dict[NodeId, AgentLink] = {}
         self._timer = float("inf")
         self.side = 0  # of a partition
-        self.word = Word.RIGHT  # what it finds when it reads a run itself
+        self.word = Word.RIGHT  # its result when it reads a run itself
         self.heard = 0  # messages
 
     def start(self, notes: dict[str, list[int]] | None = None) -> None:
-        """A fresh process: it knows nothing but the last one's notes."""
+        """Start a process that knows nothing but the notes of the last one."""
         self._mind = Tracking(
             epoch=self._env.world.dice.getrandbits(62),
             members=self._env.members,
@@ -62,7 +62,7 @@ class SimTracker:
 
     @property
     def mind(self) -> Tracking | None:
-        """What it knows; None while it is dead."""
+        """The decider; None while it is dead."""
         return self._mind
 
     def reachable(self, agent: NodeState) -> bool:
