@@ -301,7 +301,7 @@ class AgentApp:
         if isinstance(message, m.Warm):
             self.warms.told(message)
             return
-        if isinstance(message, m.TwinSeen):
+        if isinstance(message, m.ClonedId):
             self.queries.twin_seen(message.address)
             return
         self.stranded.heard(message)

@@ -174,7 +174,7 @@ def most_pause(storm: Storm) -> float:
 
 
 def _mostly_hidden(storm: Storm) -> bool:
-    """Whether half of the nodes or more are hidden. The tracker doesn't believe it and lets one after the other read."""
+    """Whether half of the nodes or more are hidden. The tracker doesn't believe it: one after the other reads."""
     return storm.hidden >= storm.nodes / 2
 
 

@@ -184,8 +184,8 @@ class Members:
         if len(self._seen_twins) > MOST_TWINS:
             del self._seen_twins[next(iter(self._seen_twins))]
         _log.log(logging.WARNING if self._has_a_line(node) else logging.DEBUG, "%s", text)
-        self.tell(node, m.TwinSeen(other))
-        await socket.close(code=m.TWIN, message=f"at {member}".encode()[:120])
+        self.tell(node, m.ClonedId(other))
+        await socket.close(code=m.CLONED_ID, message=f"at {member}".encode()[:120])
 
     def _bearer(self, request: web.Request) -> Member | None:
         """Whom the client's certificate names; None where members need none."""

@@ -15,7 +15,7 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
-TWIN = 4409  # close code: another live agent has the same node id; the reason says where it is
+CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
@@ -259,7 +259,7 @@ class Warm(_Message, tag=40, frozen=True):
     ref: str
 
 
-class TwinSeen(_Message, tag=41, frozen=True):
+class ClonedId(_Message, tag=41, frozen=True):
     """Another live agent has the same node id and was refused. Sent only to agents that announced an `instance`."""
 
     address: str
@@ -268,7 +268,7 @@ class TwinSeen(_Message, tag=41, frozen=True):
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | TwinSeen
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
