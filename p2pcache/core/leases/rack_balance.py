@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from p2pcache.core.membership.roster import Place, Roster
-from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
 
 Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""

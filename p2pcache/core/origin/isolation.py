@@ -8,14 +8,13 @@ import math
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 
+from p2pcache.core.origin.settings import (
+    DIAL_TIMEOUT_S,
+    DIALS_AT_ONCE,
+    MAX_DIALS,
+)
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.ids import NodeId
-
-MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
-DIALS_AT_ONCE = 8  # dials that begin together: it must not look like a port scan
-DIAL_TIMEOUT_S = (
-    15.0  # a dial that hasn't ended by then counts as failed: handshakes have ten seconds
-)
 
 
 class Isolation:

@@ -8,7 +8,14 @@ from random import Random
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
-from p2pcache.core.origin.without_tracker import MIN_SHARE, WithoutTracker
+from p2pcache.core.origin.settings import (
+    CORRUPT_AFTER,
+    CREDIT_PER_READ,
+    FIRST_CREDIT,
+    MAX_URGENT_REPORTED,
+    MIN_SHARE,
+)
+from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.swarm_pace import Tempo
 from p2pcache.core.settings import SwarmSettings
@@ -29,15 +36,6 @@ from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Diary
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-# Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
-# take all leases and then be the only uploader (docs/lab/0040).
-_FIRST_CREDIT = 1
-_CREDIT_PER_READ = (
-    2  # more leases for each run that was read, so that a lone node soon has its usual reads
-)
-_CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
-_MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
 
 
 @dataclass(slots=True)
@@ -247,7 +245,7 @@ class OriginReader:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
         if self.halted or not self._mine.needed:
             return 0
-        known = _FIRST_CREDIT + _CREDIT_PER_READ * self._by_itself.reads
+        known = FIRST_CREDIT + CREDIT_PER_READ * self._by_itself.reads
         return known if known < self._settings.origin_fetches else self._concurrency.most
 
     def alone(self, now: float) -> bool:
@@ -332,7 +330,7 @@ class OriginReader:
         due = now >= self._urgent_at + self._settings.have_interval_s
         if due and (untold := self._untold):
             self._urgent_at = now
-            fresh = bitset.lowest(untold, _MAX_URGENT_REPORTED)
+            fresh = bitset.lowest(untold, MAX_URGENT_REPORTED)
             self._told_urgent |= fresh
             self._report.demanded |= fresh
 
@@ -382,6 +380,6 @@ class OriginReader:
         self._diary.counters.mismatched += 1
         count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
         # Nobody else judges the origin when nodes read without leases.
-        if count == _CORRUPT_AFTER and self._by_itself.governs:
+        if count == CORRUPT_AFTER and self._by_itself.governs:
             self._rotten |= 1 << run
             out.append(OriginCorrupt(run))

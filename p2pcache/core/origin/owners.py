@@ -13,18 +13,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import bitset, rendezvous
+from p2pcache.core.origin.settings import (
+    MAX_OWNER_DIALS,
+    PATIENCE_RATIO,
+    SHORTER_PATIENCE,
+)
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-# Runs without a holder that owners read at a time, as many leases are in flight. It is a count of runs: with a
-# window from the first of them on, one late run stopped the others and then all began at once (docs/lab/0013).
-LOOK_AHEAD = 40
-MIN_AHEAD = 24  # of them, though many others may be left to their owners
-LEASED = 16  # runs that a lost tracker has granted at that moment, where storage is near
-_PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
-# Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
-_SHORTER_PATIENCE = 0.25
-_MAX_DIALS = 4  # dials in flight: the search for owners must not look like a port scan
 
 
 class Plan(NamedTuple):
@@ -47,7 +42,7 @@ def patience(settings: SwarmSettings, reads: int, pace_s: float) -> float:
         reads: runs that all nodes together may be reading now.
         pace_s: seconds from one new run to the next, of late; 0: not known.
     """
-    return max(settings.owner_patience_s, _PATIENCE_RATIO * reads * pace_s)
+    return max(settings.owner_patience_s, PATIENCE_RATIO * reads * pace_s)
 
 
 class OriginOwners:
@@ -171,12 +166,12 @@ class OriginOwners:
                 due = now if owner in self._left else since[run] + self._settings.stuck_after_s
                 if due > now:
                     wake_at = min(wake_at, due)
-                elif len(self.dialling) < _MAX_DIALS:
+                elif len(self.dialling) < MAX_OWNER_DIALS:
                     self.dialling.add(owner)
                     dial.append(owner)
         self._since = since
         if since:
-            wake_at = min(wake_at, now + _SHORTER_PATIENCE * patience_s)
+            wake_at = min(wake_at, now + SHORTER_PATIENCE * patience_s)
         return Plan(read, dial, wake_at)
 
     def _pass_over_idle(
@@ -189,7 +184,7 @@ class OriginOwners:
         """
         came = self._tried_at < now - quiet_s <= self._tried_at + patience_s
         silent_s = quiet_s if came else min(quiet_s, now - self._tried_at)
-        if silent_s < patience_s * (_SHORTER_PATIENCE if came else 1):
+        if silent_s < patience_s * (SHORTER_PATIENCE if came else 1):
             return
         waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
         idle = dict.fromkeys(

@@ -10,27 +10,23 @@ from enum import Enum, auto
 from math import ceil
 from statistics import fmean
 
+from p2pcache.core.origin.settings import (
+    ALONE_RATIO,
+    DROP_RATIO,
+    FILL_RATIO,
+    FIRST_READS,
+    MAX_RETRY_READS,
+    MIN_GAIN,
+    MIN_GAIN_DOUBLED,
+    MIN_READ_S,
+    MIN_STEP,
+    RETRY_READS,
+    RETRY_READS_FAR,
+    SAMPLE_READS,
+    SAMPLES,
+    SHARED_RATIO,
+)
 from p2pcache.core.stats import median
-
-_FIRST_READS = 8  # the first reads are few at once, so most take as long as a read that runs alone
-_SAMPLE_READS = 16  # reads that are compared together
-# Reads that take this many times as long as the first ones wait for one another: the path is full. A higher ratio
-# makes nodes that begin with slow connections try in vain.
-_SHARED_RATIO = 1.5
-_ALONE_RATIO = 1.25  # reads that take at most this many times as long don't wait; in between three samples must agree
-_SAMPLES = 3
-_MIN_GAIN = 0.2  # share of the possible gain that more reads must bring
-_MIN_STEP = 1.5  # a comparison says nothing if it compares fewer than this many times as many reads
-# Doubling the usual reads must bring this many times as many. Otherwise their links are busy with runs from
-# neighbours, and half of the reads bring less for that reason, also where storage is near.
-_MIN_GAIN_DOUBLED = 1.15
-_MIN_READ_S = 1e-6  # clocks have a grain
-# Reads that begin together end together, so a path that holds n reads is kept full by this many times n.
-_FILL_RATIO = 3
-_DROP_RATIO = 0.8  # the limit falls only below this share of itself: measured times swing
-_RETRY_READS = 512  # reads until the next trial, doubled each time ...
-_RETRY_READS_FAR = 2048  # ... and at least this many where storage is far: a trial costs some reads
-_MAX_RETRY_READS = 8192
 
 
 class _Phase(Enum):
@@ -73,8 +69,8 @@ class ReadConcurrency:
         self._fewer = 0.0  # ... and how many of them ran at once
         self._resume = usual  # the limit before the trial
         self._skip = 0  # reads that began under another limit
-        self._retry_reads = _RETRY_READS
-        self._until_retry = _RETRY_READS
+        self._retry_reads = RETRY_READS
+        self._until_retry = RETRY_READS
         self._alone_samples = 0  # samples in which usual reads were as quick as the first ones
         self._rate = 0.0  # reads a second in the last sample; 0.0: there was none
 
@@ -97,17 +93,17 @@ class ReadConcurrency:
     @property
     def _sample_size(self) -> int:
         if self._phase is _Phase.FIRST:
-            return _FIRST_READS
+            return FIRST_READS
         if self._phase is _Phase.USUAL:
-            return _SAMPLE_READS
+            return SAMPLE_READS
         # Reads that began together end together, so samples are whole rounds; the deciding one has two.
-        rounds = 2 if self._phase is _Phase.MORE else ceil(_SAMPLE_READS / self.limit)
+        rounds = 2 if self._phase is _Phase.MORE else ceil(SAMPLE_READS / self.limit)
         return rounds * self.limit
 
     def _evaluate(self) -> None:
         """A sample is complete."""
         times, under_way = self._times, self._under_way / len(self._times)
-        mean_s = max(fmean(times), _MIN_READ_S)
+        mean_s = max(fmean(times), MIN_READ_S)
         self._times, self._under_way = [], 0
         match self._phase:
             case _Phase.FIRST:
@@ -120,10 +116,10 @@ class ReadConcurrency:
 
     def _compare_with_first(self, usual_s: float) -> None:
         """Begin a trial if usual reads take as long as the first few did, so that they don't wait for one another."""
-        if usual_s < _SHARED_RATIO * self._first_s:
-            clearly = usual_s < _ALONE_RATIO * self._first_s
-            self._alone_samples += _SAMPLES if clearly else 1
-        if self._alone_samples >= _SAMPLES or self._until_retry <= 0:
+        if usual_s < SHARED_RATIO * self._first_s:
+            clearly = usual_s < ALONE_RATIO * self._first_s
+            self._alone_samples += SAMPLES if clearly else 1
+        if self._alone_samples >= SAMPLES or self._until_retry <= 0:
             self._begin_trial()
 
     def _judge(self, mean_s: float, under_way: float) -> None:
@@ -140,11 +136,11 @@ class ReadConcurrency:
             self._enter(_Phase.AS_BEFORE, self._resume)
         elif self._phase is _Phase.AS_BEFORE and self.limit == self._usual:
             step = under_way / self._fewer
-            if step >= _MIN_STEP and gain - 1 >= _MIN_GAIN * (step - 1):
+            if step >= MIN_STEP and gain - 1 >= MIN_GAIN * (step - 1):
                 self._enter(_Phase.MORE, min(2 * self._usual, self.most))
             else:
                 self._enter(_Phase.USUAL, self._usual)
-        elif self._phase is _Phase.MORE and gain < _MIN_GAIN_DOUBLED:
+        elif self._phase is _Phase.MORE and gain < MIN_GAIN_DOUBLED:
             self._enter(_Phase.USUAL, self._usual)
         else:
             self._follow(mean_s)
@@ -152,11 +148,11 @@ class ReadConcurrency:
     def _follow(self, mean_s: float) -> None:
         """More reads pay: set the limit to what the path holds, until the next trial."""
         if self._phase is _Phase.MORE:
-            self._until_retry = self._retry_reads = max(self._retry_reads, _RETRY_READS_FAR)
+            self._until_retry = self._retry_reads = max(self._retry_reads, RETRY_READS_FAR)
         self._phase = _Phase.AS_HELD
         longer = mean_s / self._alone_s
-        limit = max(self._usual, min(self.most, int(_FILL_RATIO * self.limit / longer)))
-        if limit > self.limit or limit < _DROP_RATIO * self.limit:
+        limit = max(self._usual, min(self.most, int(FILL_RATIO * self.limit / longer)))
+        if limit > self.limit or limit < DROP_RATIO * self.limit:
             self._enter(_Phase.AS_HELD, limit)
         if self._until_retry <= 0:
             self._begin_trial()
@@ -165,7 +161,7 @@ class ReadConcurrency:
         if not 1 < self._usual < self.most:
             return  # the limit can't be lower or higher
         self._until_retry = self._retry_reads
-        self._retry_reads = min(2 * self._retry_reads, _MAX_RETRY_READS)
+        self._retry_reads = min(2 * self._retry_reads, MAX_RETRY_READS)
         self._resume = self.limit
         self._alone_samples = 0
         self._enter(_Phase.FEWER, max(self._usual // 2, self.limit // 4))

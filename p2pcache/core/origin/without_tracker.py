@@ -4,39 +4,29 @@ import math
 from random import Random
 
 from p2pcache.core import backoff, bitset
-from p2pcache.core.origin.owners import (
+from p2pcache.core.origin.owners import OriginOwners, Plan, patience
+from p2pcache.core.origin.settings import (
+    AHEAD_RATIO,
+    BEYOND_LEASES,
+    FAR_RATIO,
+    GRANTED_MIN_S,
+    GRANTED_RATIO,
+    KNOWLEDGE_GAP,
     LEASED,
     LOOK_AHEAD,
+    MAX_AHEAD,
     MIN_AHEAD,
-    OriginOwners,
-    Plan,
-    patience,
+    MIN_SHARE,
+    RECENT_READS,
+    REST_MAX_S,
+    REST_S,
+    RETURN_S,
 )
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.swarm_pace import Tempo
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunBook
 from p2pcache.ids import NodeId, RunSet
-
-MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Leases go out in file order. A run this far above all runs that we know of when the tracker dies was leased to
-# nobody: the usual leases are in flight, and as many more may have been read without our knowledge.
-_BEYOND_LEASES = 48
-_KNOWLEDGE_GAP = 32  # runs by which two nodes' knowledge differs at that moment
-_RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
-_REST_S = 1.0  # pause after a failed read without a tracker; doubled with each failure in a row
-_REST_MAX_S = 30.0
-_RECENT_READS = 16  # reads over which the mean goes
-# Runs that the tracker had granted are waited for as long as this many times what a batch of reads takes, and no
-# longer than `owner_patience_s`, which was measured with slower reads.
-_GRANTED_RATIO = 12.0
-_GRANTED_MIN_S = 1.0  # where reads are quick: storage itself is this late now and then
-# Owners read this many times the number of reads that were under way before: as LOOK_AHEAD is to the usual leases.
-_AHEAD_RATIO = LOOK_AHEAD / LEASED
-_FAR_RATIO = (
-    2  # storage is far if this many times the usual leases were under way; less may be chance
-)
-_MAX_AHEAD = 160  # runs without a holder that owners read at a time
 
 
 class WithoutTracker:
@@ -99,18 +89,18 @@ class WithoutTracker:
         self._down_since = self._plan_at = now
         self._met, self._grace_ended = True, False
         self._tempo.lost()
-        self._return_s = _RETURN_S * (1 + self._dice.random() / 2)
+        self._return_s = RETURN_S * (1 + self._dice.random() / 2)
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
-        self._unleased = mine.full & ~bitset.full(known.bit_length() + _BEYOND_LEASES)
+        self._unleased = mine.full & ~bitset.full(known.bit_length() + BEYOND_LEASES)
         # No more than this node lacks at the moment, or the end of a small model would be waited for as if a whole
         # batch was being read. The number doesn't shrink later, or the last runs would be read again.
         self._leased = min(LEASED, mine.missing.bit_count())
         self._read_s_before = self._read_s
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         under_way = self._read_s / self._tempo.least_s if self._tempo.least_s else 0.0
-        is_far = under_way >= _FAR_RATIO * LEASED
-        self._ahead = min(_MAX_AHEAD, int(_AHEAD_RATIO * under_way) if is_far else LOOK_AHEAD)
+        is_far = under_way >= FAR_RATIO * LEASED
+        self._ahead = min(MAX_AHEAD, int(AHEAD_RATIO * under_way) if is_far else LOOK_AHEAD)
 
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""
@@ -124,14 +114,14 @@ class WithoutTracker:
         """This node has read a run, which took `took_s` seconds."""
         self._failures = 0
         self.reads += 1
-        self._read_s += (took_s - self._read_s) / min(self.reads, _RECENT_READS)
+        self._read_s += (took_s - self._read_s) / min(self.reads, RECENT_READS)
 
     def on_read_failed(self, started: float, now: float) -> None:
         """A read that began at `started` failed: no read begins for a while, longer with each failure."""
         if not self.governs or started <= self._rested_at:
             return  # concurrent reads fail together: that is one failure
         self._rested_at = now
-        pause = backoff.pause_s(_REST_S, _REST_MAX_S, self._failures)
+        pause = backoff.pause_s(REST_S, REST_MAX_S, self._failures)
         self._failures += 1
         # Dice, so that the nodes don't return at the same moment.
         self._rest_until = now + pause * (0.5 + self._dice.random())
@@ -189,7 +179,7 @@ class WithoutTracker:
             self._planned_at, self._plan_at = now, math.inf
             mine = self._mine
             own = mine.needed & ~(mine.fetching | mine.leased | rotten)
-            first = bitset.lowest(own, _MAX_AHEAD) | own & mine.demanded
+            first = bitset.lowest(own, MAX_AHEAD) | own & mine.demanded
             return Plan(list(mine.in_order(first)), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it refused those of other owners, too: they weren't idle.
@@ -229,7 +219,7 @@ class WithoutTracker:
         patience_s = self._patience_s(self._leased, self._down_since)
         if self._tempo.least_s:
             reads_s = max(self._read_s_before, LEASED * self._tempo.least_s)
-            patience_s = min(patience_s, max(_GRANTED_MIN_S, _GRANTED_RATIO * reads_s))
+            patience_s = min(patience_s, max(GRANTED_MIN_S, GRANTED_RATIO * reads_s))
         return self._down_since + patience_s
 
     def _is_grace_over(self, now: float) -> bool:
@@ -255,7 +245,7 @@ class WithoutTracker:
             # Another owner may know of a few runs more and leave alone runs that are free for this node. Those must
             # not take all places.
             orphans &= self._unleased
-            ahead = orphans & self._unleased << _KNOWLEDGE_GAP or orphans
+            ahead = orphans & self._unleased << KNOWLEDGE_GAP or orphans
         disputed = orphans & ~ahead
         places = max(MIN_AHEAD, self._ahead - disputed.bit_count())
         return disputed | bitset.lowest(ahead, places) | orphans & mine.demanded

@@ -10,16 +10,9 @@ import heapq
 from collections.abc import Sequence
 
 from p2pcache.core import rendezvous
+from p2pcache.core.racks.settings import BRIDGE_SLOTS, LINKS, MIN_LINKS
 from p2pcache.ids import NodeId
 
-BRIDGE_SLOTS = (
-    16  # nodes of a rack or site that share the work: no link notices it, and lists stay short
-)
-# Holders of the same slot elsewhere that a holder dials: half of a node's neighbours, as many as far ones otherwise.
-LINKS = 12
-MIN_LINKS = (
-    4  # for each slot of a node with several; with those that dial it all are within a few steps
-)
 _LOBBY = (
     1 << 32
 )  # a key beyond all slots: the choice of bridges is independent of their order in a slot

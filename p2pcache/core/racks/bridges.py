@@ -10,22 +10,20 @@ of its nodes. No message is needed: all nodes that hold the same list compute th
 from collections.abc import Sequence
 
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS
+from p2pcache.core.racks.settings import (
+    BRIDGE_SLOTS,
+    LATE_RATIO,
+    LONG_REVIEWS,
+    OWED_RATIO,
+    OWED_RUNS,
+    PROBATION_REVIEWS,
+    SILENT_REVIEWS,
+    STUCK_REVIEWS,
+)
 from p2pcache.core.stats import median
 from p2pcache.ids import NodeId, RunSet
 
 _STEPS = BRIDGE_SLOTS.bit_length()  # reviews after which all nodes may fetch a run of a late bridge
-# A bridge is late if it brought less than this share of the median bridge's part of the runs that waited,
-_LATE_RATIO = 0.3
-# and if it also owes more than this many times what the others owe (and a few runs), or if one run has waited for
-# some reviews. Without the second condition bridges that owe one or two runs are called late by chance, and more
-# than one copy crosses (docs/lab/0014).
-_OWED_RATIO = 2
-_OWED_RUNS = 2
-_STUCK_REVIEWS = 2
-_SILENT_REVIEWS = 6  # if most other bridges bring nothing either: then the uplink is slow
-_PROBATION_REVIEWS = 8  # reviews for which the second in order also does the work of a late bridge
-_LONG_REVIEWS = 16  # reviews after which all nodes may fetch a run, whatever else its bridge brings
 _ALL: RunSet = -1
 
 Reach = tuple[RunSet, RunSet, RunSet]
@@ -119,7 +117,7 @@ class Boundaries:
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
             self._starved[distance] = runs if starved else runs & self._starved[distance]
-            long = [runs, *(step & runs for step in self._long[distance])][:_LONG_REVIEWS]
+            long = [runs, *(step & runs for step in self._long[distance])][:LONG_REVIEWS]
             ages = runs & self._late(distance, self._long[distance], runs)
             steps = [runs, *(step & ages for step in self._waited[distance])]
             self._waited[distance], self._long[distance] = steps[: _STEPS + 1], long
@@ -138,15 +136,15 @@ class Boundaries:
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
-        limit = _LATE_RATIO * median(parts.values())
-        reviews = _SILENT_REVIEWS if len(parts) > 1 and not limit else _STUCK_REVIEWS
+        limit = LATE_RATIO * median(parts.values())
+        reviews = SILENT_REVIEWS if len(parts) > 1 and not limit else STUCK_REVIEWS
         stuck = before[reviews - 1] & runs if len(before) >= reviews else 0
         tolerated = self._tolerated(distance, runs)
         probation = {
             share: left - 1 for share, left in self._probation[distance].items() if left > 1
         }
         late = {
-            share: _PROBATION_REVIEWS for share, part in parts.items()
+            share: PROBATION_REVIEWS for share, part in parts.items()
             if part <= limit and (stuck & share or (runs & share).bit_count() >= tolerated)
         }  # fmt: skip
         self._probation[distance] = probation | late
@@ -155,7 +153,7 @@ class Boundaries:
     def _tolerated(self, distance: int, runs: RunSet) -> int:
         """From how many owed runs on a bridge is behind the others."""
         owed = sorted((runs & share).bit_count() for share in self._shares[distance])
-        return _OWED_RATIO * owed[(len(owed) - 1) // 2] + _OWED_RUNS if owed else 0
+        return OWED_RATIO * owed[(len(owed) - 1) // 2] + OWED_RUNS if owed else 0
 
     def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]
@@ -164,7 +162,7 @@ class Boundaries:
             # A run that waited at one review only may have appeared a moment before, so the first step opens
             # nothing but this node's own duty.
             runs |= waited & duty[step] if step < _STEPS else waited
-        if len(self._long[distance]) == _LONG_REVIEWS:
+        if len(self._long[distance]) == LONG_REVIEWS:
             runs |= self._long[distance][-1]
         self._open[distance] = runs if self.active else _ALL
 

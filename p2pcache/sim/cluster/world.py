@@ -8,6 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from p2pcache.ids import NodeId
+
 _Call = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
 
@@ -63,7 +65,7 @@ class World:
             self.steps += 1
             what(*args)
 
-    def trace(self, kind: int, node: int, number: int, run: int) -> None:
+    def trace(self, kind: int, node: NodeId, number: int, run: int) -> None:
         """Add one decision to the trace.
 
         Args:

@@ -11,7 +11,8 @@ from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.rack_balance import Dealer
 from p2pcache.core.membership.roster import Place, Roster
 from p2pcache.core.protocol.messages import Member
-from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS, holders
+from p2pcache.core.racks.bridge_slots import holders
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.core.settings import LeaseSettings
 
 RUNS = 640

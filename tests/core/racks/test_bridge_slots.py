@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS, LINKS, holders, links, order
+from p2pcache.core.racks.bridge_slots import holders, links, order
+from p2pcache.core.racks.settings import BRIDGE_SLOTS, LINKS
 
 groups = st.sets(st.integers(1, 1 << 62), min_size=1, max_size=40).map(lambda g: tuple(sorted(g)))
 

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
-from p2pcache.core.racks.bridge_slots import BRIDGE_SLOTS, holders
+from p2pcache.core.racks.bridge_slots import holders
 from p2pcache.core.racks.bridge_slots import order as order_of
 from p2pcache.core.racks.bridges import EVERYWHERE, Boundaries
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Cancel, Command, Dial, Request
