@@ -1,8 +1,7 @@
 """Exponential back-off: pauses that double with each failure in a row (Metcalfe and Boggs 1976)."""
 
-_MAX_DOUBLINGS = (
-    64  # beyond any limit; a float overflows at 1,024, which a night without storage reaches
-)
+# Beyond any limit; a float overflows at 1,024, which a night without storage reaches.
+_MAX_DOUBLINGS = 64
 
 
 def pause_s(first_s: float, most_s: float, failures: int) -> float:

@@ -6,9 +6,8 @@ refused and told when to come back.
 
 from typing import NamedTuple
 
-MAX_CLIENTS = (
-    4096  # buckets that are kept; the least recently used one is dropped and would start full again
-)
+# Buckets that are kept; the least recently used one is dropped and would start full again.
+MAX_CLIENTS = 4096
 
 
 class Rate(NamedTuple):

@@ -30,9 +30,8 @@ _AT_ONCE = 9  # runs that end together: about as many as requests, slots and rea
 _HELPED_S = 10.0  # until the next holder that delivers nothing is reported
 _MOST_PAUSE_S = 15.0  # a stuck node is helped after twelve seconds
 _MOST_LONELY_S = 60.0  # a node that doesn't know the owners' pace passes them over after 48 seconds
-_MOST_PARTED_S = (
-    240.0  # a node also passes over owners that don't want their runs, one after the other
-)
+# A node also passes over owners that don't want their runs, one after the other.
+_MOST_PARTED_S = 240.0
 _WITH_HOLDERS = 1_000_000  # seeds from this one on: storms may have holders that deliver nothing
 _HALF = 0.5
 _NOTED = 0.5  # of the trackers that restart

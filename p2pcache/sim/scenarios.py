@@ -44,22 +44,18 @@ class Storm:
     slow: float = 0.0  # share of nodes at a tenth of the rate
     slow_disk: float = 0.0  # share of nodes with a slow disk
     crash: float = 0.0  # share of nodes killed between 20 % and 80 %
-    restart: Literal["kept", "lost"] | None = (
-        None  # killed nodes come back, with their bytes or without
-    )
+    restart: Literal["kept", "lost"] | None = None  # they come back, with their bytes or without
     late: float = 0.0  # share of nodes that start at 50 %
     liars: int = 0  # nodes that claim everything and serve garbage
     hidden: int = 0  # nodes that nobody can dial
     odd: int = 0  # nodes that read other storage than the others: an empty mount, another bucket
     witness: bool = True  # the tracker can read storage itself
     hung: int = 0  # nodes that have the whole model and send nothing
-    dripping: int = (
-        0  # nodes that have the whole model and send so little that connections are given up
-    )
+    # Nodes that have the whole model and send so little that connections are given up.
+    dripping: int = 0
     busy: int = 0  # nodes that have the whole model and always answer BUSY
-    reading: bool = (
-        False  # hung, dripping and busy nodes begin with nothing, and pull as all others do
-    )
+    # Hung, dripping and busy nodes begin with nothing, and pull as all others do.
+    reading: bool = False
     racks: int = 0  # nodes are dealt to this many; 0: one flat network
     oversubscribed: float = 4.0  # a rack's uplink carries the sum of its nodes' rates over this
     tracker: bool = True

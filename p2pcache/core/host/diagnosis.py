@@ -20,9 +20,8 @@ SKEW_FAIL_S = 300.0  # S3 refuses signatures 15 min off; tokens and certificates
 FILES_WARN, FILES_FAIL = 4096, 1024  # clients, peers, origin streams and open blobs of a busy agent
 SPACE_WARN_BYTES = 20 * 10**9  # the smallest model for which a cache pays
 DISK_WARN_BYTES_PER_S = 100 * 10**6  # slower than a 1 GbE link: the disk sets the pace of a pull
-TCP_WARN_BYTES = (
-    4 << 20
-)  # a fast link times a millisecond; the kernel's own defaults are 6 and 4 MiB
+# A fast link times a millisecond; the kernel's own defaults are 6 and 4 MiB.
+TCP_WARN_BYTES = 4 << 20
 SLOW_LINK_MBIT = 1000  # below it a cable or a switch port has fallen back
 MODEL_BYTES = 100 * 10**9  # the example of how long a link takes
 REMOTE_FS = ("nfs", "cifs", "smb", "ceph", "gluster", "lustre", "9p", "fuse")

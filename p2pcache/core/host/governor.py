@@ -29,15 +29,13 @@ LINK_USE = 0.85  # above it queues grow, and all answers take longer
 class Sample(NamedTuple):
     """Measurements since the last sample; None: can't be measured here."""
 
-    cpu: float | None = (
-        None  # share of the time in which some task waited for it, 0 to 1; io and memory alike
-    )
+    # Shares of the time in which some task waited for it, 0 to 1.
+    cpu: float | None = None
     io: float | None = None
     memory: float | None = None
     link: float | None = None  # busier direction of the busiest interface, of its rate
-    engine: float | None = (
-        None  # latency of the engine over its target, or the strain that it reports
-    )
+    # Latency of the engine over its target, or the strain that it reports.
+    engine: float | None = None
     sent: float = 0.0  # payload to peers, bytes per second
     taken: float = 0.0  # from peers and the origin, bytes per second
     link_rate: float = 0.0  # bytes per second that the fastest interface carries; 0: unknown

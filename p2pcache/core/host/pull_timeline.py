@@ -21,9 +21,8 @@ PHASES = {
 """The phases in their order: together they are the critical path."""
 
 TAIL_SHARE = 0.95  # of the bytes; behind it few runs are left to choose from, so stragglers show
-PEAK_S = (
-    1.0  # the peak rate is a mean over this time: a shorter one would count bursts out of buffers
-)
+# The peak rate is a mean over this time: a shorter one would count bursts out of buffers.
+PEAK_S = 1.0
 LEAST_S = 2 * PEAK_S  # fetching of less time has no `eta_node`
 SHORTEST_S = 0.001  # fetching of less time has no rate
 TOP_PEERS = 8  # peers in the report

@@ -8,9 +8,8 @@ Names that end in `_S` are seconds. Measurements are in the lab records that are
 # Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
 # take all leases and then be the only uploader (docs/lab/0040).
 FIRST_CREDIT = 1
-CREDIT_PER_READ = (
-    2  # more leases for each run that was read, so that a lone node soon has its usual reads
-)
+# More leases for each run that was read, so that a lone node soon has its usual reads.
+CREDIT_PER_READ = 2
 CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
 MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
 
@@ -34,9 +33,8 @@ MIN_READ_S = 1e-6  # clocks have a grain
 FILL_RATIO = 3
 DROP_RATIO = 0.8  # the limit falls only below this share of itself: measured times swing
 RETRY_READS = 512  # reads until the next trial, doubled with each trial
-RETRY_READS_FAR = (
-    2048  # reads until the next trial where storage is far, at least: a trial costs some reads
-)
+# Reads until the next trial where storage is far, at least: a trial costs some reads.
+RETRY_READS_FAR = 2048
 MAX_RETRY_READS = 8192  # reads until the next trial, at most: storage may move
 
 # -- owners --
@@ -68,15 +66,13 @@ GRANTED_RATIO = 12.0
 GRANTED_MIN_S = 1.0  # where reads are quick: storage itself is this late now and then
 # Owners read this many times the number of reads that were under way before: as LOOK_AHEAD is to the usual leases.
 AHEAD_RATIO = LOOK_AHEAD / LEASED
-FAR_RATIO = (
-    2  # storage is far if this many times the usual leases were under way; less may be chance
-)
+# Storage is far if this many times the usual leases were under way; less may be chance.
+FAR_RATIO = 2
 MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 
 # -- isolation --
 
 MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
 DIALS_AT_ONCE = 8  # dials that begin together: it must not look like a port scan
-DIAL_TIMEOUT_S = (
-    15.0  # a dial that hasn't ended by then counts as failed: handshakes have ten seconds
-)
+# A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
+DIAL_TIMEOUT_S = 15.0

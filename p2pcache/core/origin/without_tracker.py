@@ -61,9 +61,8 @@ class WithoutTracker:
         self.tracker_up = False
         self._down_since = now if tracker else -math.inf
         self.is_cut_off = False  # no other node can be reached
-        self._met = (
-            False  # we were a member at the tracker that is gone, so we know some of its grants
-        )
+        # We were a member at the tracker that is gone, so we know some of its grants.
+        self._met = False
         self._return_s = 0.0  # how long we wait for it to come back
         self._grace_ended = False  # runs that it had granted aren't waited for any more
         self._leased = LEASED  # runs that it had granted at most

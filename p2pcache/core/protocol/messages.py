@@ -225,9 +225,8 @@ class Stop(_Message, tag=36, frozen=True):
     digest: str
     run: RunIndex
     reason: str
-    odd: int = (
-        0  # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`)
-    )
+    # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`).
+    odd: int = 0
 
 
 class Poll(_Message, tag=37, frozen=True):

@@ -13,9 +13,8 @@ from p2pcache.core import rendezvous
 from p2pcache.core.racks.settings import BRIDGE_SLOTS, LINKS, MIN_LINKS
 from p2pcache.ids import NodeId
 
-_LOBBY = (
-    1 << 32
-)  # a key beyond all slots: the choice of bridges is independent of their order in a slot
+# A key beyond all slots: the choice of bridges is independent of their order in a slot.
+_LOBBY = 1 << 32
 
 Group = tuple[NodeId, ...]
 """The nodes of one rack or site, ascending."""

@@ -2,14 +2,12 @@
 
 # -- slots --
 
-BRIDGE_SLOTS = (
-    16  # nodes of a rack or site that share the work: no link notices it, and lists stay short
-)
+# Nodes of a rack or site that share the work: no link notices it, and lists stay short.
+BRIDGE_SLOTS = 16
 # Holders of the same slot elsewhere that a holder dials: half of a node's neighbours, as many as far ones otherwise.
 LINKS = 12
-MIN_LINKS = (
-    4  # for each slot of a node with several; with those that dial it all are within a few steps
-)
+# For each slot of a node with several; with those that dial it all are within a few steps.
+MIN_LINKS = 4
 
 # -- late bridges --
 

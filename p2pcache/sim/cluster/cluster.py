@@ -9,9 +9,8 @@ from p2pcache.sim.cluster.node_place import Place
 from p2pcache.sim.cluster.node_reads import STALL_S
 from p2pcache.sim.cluster.tracker import SimTracker
 
-RESOLUTION = (
-    8  # solutions of the network while a link carries one run: more cost time and change eta little
-)
+# Solutions of the network while a link carries one run: more cost time and change eta little.
+RESOLUTION = 8
 LINK_DEAD_S = 15.0  # a tracker connection that is silent for this long is given up by the agent
 
 

@@ -8,9 +8,8 @@ from p2pcache.sim.cluster.node_state import NodeState
 
 STREAMS = 64  # connections of one node to the origin: more than it ever uses
 STALL_S = 10.0  # a request ends after this time without bytes, as in the data plane
-READ_TIMEOUT_S = (
-    10.0  # a read begins again after this time without bytes, as in the origin's client
-)
+# A read begins again after this time without bytes, as in the origin's client.
+READ_TIMEOUT_S = 10.0
 
 
 class Read:
