@@ -310,7 +310,7 @@ class AgentApp:
         if isinstance(message, m.Warm):
             self.warms.on_warm(message)
             return
-        if isinstance(message, m.TwinSeen):
+        if isinstance(message, m.ClonedId):
             self.queries.on_twin_seen(message.address)
             return
         self.lost_tracker.on_message(message)

@@ -54,7 +54,7 @@ async def receive(socket: aiohttp.ClientWebSocketResponse, limit_bytes: int) -> 
         reason = f": {frame.extra}" if frame.type is aiohttp.WSMsgType.CLOSE and frame.extra else ""
         if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.NOT_ALLOWED:
             raise NotAllowed(f"it refuses this node{reason}")
-        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.TWIN:
+        if frame.type is aiohttp.WSMsgType.CLOSE and frame.data == m.CLONED_ID:
             raise link_trouble.Twin(frame.extra or "")
         raise RemoteProtocolError(f"the tracker closed the connection during the handshake{reason}")
     data: bytes = frame.data

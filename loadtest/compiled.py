@@ -54,9 +54,11 @@ CORE = (
 )
 SIM = (
     "cluster/cluster",
+    "cluster/environment",
     "cluster/network",
     "cluster/node",
     "cluster/node_reads",
+    "cluster/node_state",
     "cluster/node_uploads",
     "cluster/world",
 )

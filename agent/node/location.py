@@ -9,7 +9,7 @@ import msgspec
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.protocol import address as addresses
-from p2pcache.core.protocol import label_rules
+from p2pcache.core.protocol.messages import unfit_text
 from p2pcache.errors import P2PCacheError, RemoteProtocolError, UsageError
 from p2pcache.io.host.kube import NodeLabels, in_cluster
 
@@ -54,7 +54,7 @@ def check_label(setting: str, text: str) -> None:
     Raises:
         UsageError: other nodes would refuse it.
     """
-    if why := label_rules.unfit(text):
+    if why := unfit_text(text):
         raise UsageError(
             f"{setting} {why}: {text[:80]!r}; change P2PCACHE_{setting.upper()}, the flag or the settings file"
         )

@@ -1,8 +1,15 @@
-"""Pauses that double with each failure. Pure."""
+"""Exponential back-off: pauses that double with each failure in a row (Metcalfe and Boggs 1976)."""
 
-_MOST_TIMES = 64  # beyond any limit; a float ends at 1,023 (a night without storage, or five minutes of refusals)
+# Beyond any limit; a float overflows at 1,024, which a night without storage reaches.
+_MAX_DOUBLINGS = 64
 
 
 def pause_s(first_s: float, most_s: float, failures: int) -> float:
-    """Seconds to pause after so many failures before this one: twice as long each time, up to `most_s`."""
-    return min(most_s, first_s * 2.0 ** min(failures, _MOST_TIMES))
+    """Seconds to pause after a failure.
+
+    Args:
+        first_s: after the first failure.
+        most_s: the longest pause.
+        failures: in a row before this one; each doubles the pause.
+    """
+    return min(most_s, first_s * 2.0 ** min(failures, _MAX_DOUBLINGS))

@@ -1,56 +1,61 @@
-"""Sets of runs as bits of an int: the one representation, on the wire as little-endian bytes."""
+"""Sets of runs as bits of one integer: bit i stands for run i. On the wire they are little-endian bytes."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import RunIndex, RunSet
 
 
-def full(count: int) -> int:
+def full(count: int) -> RunSet:
     """The set {0 .. count-1}."""
     return (1 << count) - 1
 
 
-def of(members: Iterable[int]) -> int:
+def of(members: Iterable[RunIndex]) -> RunSet:
     """The set of the given indices."""
-    bits = 0
+    runs = 0
     for i in members:
-        bits |= 1 << i
-    return bits
+        runs |= 1 << i
+    return runs
 
 
-def members(bits: int) -> Iterator[int]:
-    """Indices in ascending order."""
-    while bits:
-        low = bits & -bits
+def members(runs: RunSet) -> Iterator[RunIndex]:
+    """The indices in ascending order."""
+    while runs:
+        low = runs & -runs
         yield low.bit_length() - 1
-        bits ^= low
+        runs ^= low
 
 
-def first(bits: int) -> int:
-    """The lowest index, or -1 of the empty set."""
-    return (bits & -bits).bit_length() - 1
+def first(runs: RunSet) -> RunIndex:
+    """The lowest index; -1 of the empty set."""
+    return (runs & -runs).bit_length() - 1
 
 
-def lowest(bits: int, count: int) -> int:
-    """The set of the `count` lowest members (or all, if there are fewer)."""
-    return of(islice(members(bits), count))
+def lowest(runs: RunSet, count: int) -> RunSet:
+    """The set of the `count` lowest members, or of all if there are fewer."""
+    return of(islice(members(runs), count))
 
 
-def to_bytes(bits: int, count: int) -> bytes:
-    """Wire form: bit i of the set is bit i%8 of byte i//8."""
-    return bits.to_bytes((count + 7) // 8, "little")
+def to_bytes(runs: RunSet, count: int) -> bytes:
+    """Wire form of a set of runs of a model with `count` runs: run i is bit i%8 of byte i//8."""
+    return runs.to_bytes((count + 7) // 8, "little")
 
 
-def from_bytes(data: bytes, count: int) -> int:
+def from_bytes(data: bytes, count: int) -> RunSet:
     """Parse the wire form of untrusted bytes.
 
+    Args:
+        data: the wire form.
+        count: runs of the model.
+
     Raises:
-        RemoteProtocolError: wrong length or a bit beyond `count`.
+        RemoteProtocolError: wrong length, or a bit beyond `count`.
     """
     if len(data) != (count + 7) // 8:
         raise RemoteProtocolError(f"bitmap of {len(data)} bytes for {count} runs")
-    bits = int.from_bytes(data, "little")
-    if bits >> count:
+    runs = int.from_bytes(data, "little")
+    if runs >> count:
         raise RemoteProtocolError(f"bitmap has a bit beyond {count} runs")
-    return bits
+    return runs

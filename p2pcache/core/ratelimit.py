@@ -1,30 +1,36 @@
-"""How often a client may ask: token buckets per client and for all of them.
+"""How often a client may ask: a token bucket for each client and one for all (a leaky bucket as a meter, Turner 1986).
 
-A client that goes a little over its rate waits a moment (it is slowed down, not refused). A client
-that would have to wait longer is told when to come back.
+A client that goes a little over its rate is slowed down: it waits a moment. A client that would have to wait longer is
+refused and told when to come back.
 """
 
 from typing import NamedTuple
 
-MAX_CLIENTS = 4096  # buckets kept; the least recently seen one goes (it starts full again)
+# Buckets that are kept; the least recently used one is dropped and would start full again.
+MAX_CLIENTS = 4096
 
 
 class Rate(NamedTuple):
-    """An average of `per_s` events a second, and at most `burst` at once after a pause."""
+    """A limit of requests."""
 
-    per_s: float
-    burst: float
+    per_s: float  # on average
+    burst: float  # at once, after a pause
 
 
 class RateLimit:
     """Buckets of one kind of request.
 
-    Invariants: a bucket holds at most its burst; it goes below zero by `patience` seconds' worth
-    at most; `_each` is ordered by last use and has at most `MAX_CLIENTS` entries.
+    Invariants: a bucket holds at most its burst; it goes below zero by at most `patience_s` times its
+    rate; `_each` is ordered by last use and has at most `MAX_CLIENTS` entries.
     """
 
     def __init__(self, each: Rate, everyone: Rate) -> None:
-        """`each`: one client's rate; `everyone`: that of all of them together."""
+        """All buckets are full.
+
+        Args:
+            each: the rate of one client.
+            everyone: the rate of all clients together.
+        """
         self._rate = each
         self._each: dict[str, _Bucket] = {}
         self._everyone = _Bucket(everyone)
@@ -33,12 +39,12 @@ class RateLimit:
         """Count one request.
 
         Args:
-            client: name or address of the client.
+            client: its name.
             now: monotonic seconds.
-            patience_s: the longest wait that is worth waiting.
+            patience_s: the longest wait; a request that would wait longer is refused.
 
         Returns:
-            Seconds to wait first. More than `patience_s`: refused, and not counted.
+            Seconds to wait first. More than `patience_s`: the request is refused and not counted.
         """
         bucket = self._each.pop(client, None) or _Bucket(self._rate)
         self._each[client] = bucket

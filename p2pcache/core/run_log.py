@@ -2,6 +2,8 @@
 
 from collections import deque
 
+from p2pcache.ids import NodeId, RunIndex
+
 NOBODY = -1  # in the place of a node: the entry concerns none
 
 
@@ -16,9 +18,9 @@ class RunLog:
         Args:
             length: entries that are kept, at about 100 bytes each.
         """
-        self._entries: deque[tuple[float, int, str, int]] = deque(maxlen=length)
+        self._entries: deque[tuple[float, RunIndex, str, NodeId]] = deque(maxlen=length)
 
-    def note(self, now: float, run: int, word: str, node: int = NOBODY) -> None:
+    def note(self, now: float, run: RunIndex, word: str, node: NodeId = NOBODY) -> None:
         """Something happened to a run.
 
         Args:
@@ -29,7 +31,7 @@ class RunLog:
         """
         self._entries.append((now, run, word, node))
 
-    def story(self, run: int) -> list[str]:
+    def story(self, run: RunIndex) -> list[str]:
         """The entries about a run, oldest first, one line each."""
         return [
             f"{when:.3f} {word}" + (f" {node:016x}" if node >= 0 else "")

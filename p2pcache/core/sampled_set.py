@@ -1,20 +1,20 @@
-"""A set of ints that can be drawn from at random in constant time, the same way in every process."""
+"""A set of ints from which members are drawn at random in constant time, alike in every process."""
 
 import random
 from collections.abc import Iterable, Iterator
 
 
-class Bag:
-    """Members in a list (for the dice), their places in a dict (for removal).
+class SampledSet:
+    """Members in a list, from which the dice draw, and their positions in a dict, for removal.
 
-    Invariant: `_place[_items[i]] == i` for each i, and nothing else is in `_place`.
+    Invariant: `_position[_items[i]] == i` for each i, and nothing else is in `_position`.
     """
 
-    __slots__ = ("_items", "_place")
+    __slots__ = ("_items", "_position")
 
     def __init__(self, members: Iterable[int] = ()) -> None:
         self._items: list[int] = []
-        self._place: dict[int, int] = {}
+        self._position: dict[int, int] = {}
         for member in members:
             self.add(member)
 
@@ -22,26 +22,26 @@ class Bag:
         return len(self._items)
 
     def __contains__(self, member: int) -> bool:
-        return member in self._place
+        return member in self._position
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._items)
 
     def add(self, member: int) -> None:
-        """Put a member in; no effect if it is there."""
-        if member not in self._place:
-            self._place[member] = len(self._items)
+        """Add a member; no effect if it is there."""
+        if member not in self._position:
+            self._position[member] = len(self._items)
             self._items.append(member)
 
     def discard(self, member: int) -> None:
-        """Take a member out; no effect if it isn't there."""
-        place = self._place.pop(member, None)
-        if place is None:
+        """Remove a member; no effect if it isn't there."""
+        position = self._position.pop(member, None)
+        if position is None:
             return
         last = self._items.pop()
         if last != member:
-            self._items[place] = last
-            self._place[last] = place
+            self._items[position] = last
+            self._position[last] = position
 
     def draw(self, rng: random.Random, count: int) -> list[int]:
         """Up to `count` different members in random order."""
@@ -49,5 +49,5 @@ class Bag:
 
     def check(self) -> None:
         """Assert the invariant."""
-        assert len(self._items) == len(self._place)
-        assert all(self._place[member] == i for i, member in enumerate(self._items))
+        assert len(self._items) == len(self._position)
+        assert all(self._position[member] == i for i, member in enumerate(self._items))

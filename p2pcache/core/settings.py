@@ -1,4 +1,8 @@
-"""Knobs of the deciders. Each default has one line of reason; times are seconds."""
+"""Settings of the deciders.
+
+Each field has its unit and one reason. Names that end in `_s` are seconds, in `_bytes` bytes; runs, requests and nodes
+are counts. Measurements are in the lab records that are named (docs/lab).
+"""
 
 from dataclasses import dataclass
 
@@ -9,73 +13,99 @@ from p2pcache.core.format.chunking import MiB
 class SwarmSettings:
     """How one node takes part in one swarm."""
 
-    # In-order preference above the first gap. It must hold all runs that are spread at one moment, or new ones
-    # wait with one or two holders until the old ones are done: 100 nodes, 1,024 runs, 0.947 of the bound with
-    # 32, 0.956 with this (decision 0024).
+    # Runs from the first gap on, among which the rarest is preferred. The window must hold all runs that spread at one
+    # moment, or new runs wait with one or two holders until old ones are done (docs/lab/0024).
     window_runs: int = 256
-    # Requests that flow at once over all peers, one from each; the next one is asked for while the last ends. Few
-    # are soon here and spread from here: 100 nodes, 1,024 runs, 0.972 of the bound with 6, 0.971 with this, 0.969
-    # with 8; 24 nodes with 0.1 s of bytes before full links 0.945 with 6, 0.951 with 8 (decision 0024).
+    # Requests that flow at once over all peers, one to each; the next one is sent while the last answer ends. With few
+    # flows each run arrives early and spreads early; with too few a full link's queue isn't covered (docs/lab/0024).
     outstanding: int = 7
-    # ... and no more than this over all peers. It isn't memory (bytes wait at the sender), so it must not
-    # bite below 14 runs of 16 MiB: 64 MiB cost 16 nodes at 25 GbE 0.30 of the bound (simulated).
+    # Bytes requested at once over all peers. It costs no memory, since bytes wait at the sender, so it is far above
+    # what large runs need to fill a fast link (docs/lab/0026).
     outstanding_bytes: int = 256 * MiB
-    outstanding_few_peers: int = 6  # of each of fewer than 3 neighbours: keeps a fast link full
-    # ... and, to each peer and over all, as many more as the way holds (bandwidth x delay), up to so many:
-    # with the others they stay under the 64 that a server takes on one connection.
+    # Requests to each of fewer than three neighbours: one request at a time wouldn't keep a fast link full.
+    outstanding_few_peers: int = 6
+    # Further requests, to each peer and over all, up to what the link holds (its bandwidth-delay product). With the
+    # others they stay under the 64 requests that a server takes on one connection (docs/lab/0015).
     ahead_per_peer: int = 40
-    origin_fetches: int = 8  # runs that a lone node reads at once
-    # ... and as many more as the way from the origin holds: S3 takes 30 ms and more for a first byte and gives a
-    # connection some 90 MB/s, so 25 Gbit/s take 58 reads of 4 MiB (decision 0029).
+    # Reads of the origin at once by a node that reads alone: they fill the link to storage that is near.
+    origin_fetches: int = 8
+    # Further reads, up to what the path to storage holds: object storage is slow to answer and limits each connection,
+    # so a fast link needs many reads (docs/lab/0029).
     origin_ahead: int = 56
-    # Batch of have-deltas. 50 ms cost 100 simulated nodes 0.001 of the bound, 64 at 25 GbE 0.04, and save no CPU
-    # time where runs take longer than that; 10 ms cost 16 at 25 GbE 0.08 (decision 0026).
+    # Seconds that proved runs are collected into one have batch. Longer batches delay spreading, shorter ones cost
+    # processor time on fast links (docs/lab/0026).
     have_interval_s: float = 0.02
-    busy_backoff_s: float = 0.035  # 20-50 ms measured
-    busy_backoff_max_s: float = 0.3  # doubled per BUSY in a row up to here: polling costs CPU
-    slow_peer_ratio: float = 0.3  # peers under this share of the median rate are passed over
-    slow_retry_s: float = 5.0  # a peer that was passed over so long may try again
-    duplicate_after: float = 2.0  # endgame: a second request after this many expected times
-    duplicate_min_s: float = 1.0  # ... and never sooner
-    cross_after_s: float = 1.0  # the next in order may bring what a bridge didn't; never sooner
-    stuck_after_s: float = 4.0  # wanted run without a holder among neighbours: tell the tracker
-    lease_ttl_s: float = 15.0  # as the tracker's; heartbeats renew
-    # Who never met the tracker knows nothing of its leases: after TTL + grace owners may read.
+    # First pause after BUSY: about the time until a slot is free.
+    busy_backoff_s: float = 0.035
+    # Longest pause after several BUSY in a row, each of which doubles it: polling costs processor time.
+    busy_backoff_max_s: float = 0.3
+    # Share of the median rate below which a peer is slow and asked last: such a peer would be waited for at the end.
+    slow_peer_ratio: float = 0.3
+    # Seconds after which a slow peer is tried again: its link may have recovered.
+    slow_retry_s: float = 5.0
+    # Expected times of a request after which the endgame sends a duplicate: earlier ones are mostly wasted.
+    duplicate_after: float = 2.0
+    # Seconds before which the endgame sends no duplicate: on quick links the expected time is mostly noise.
+    duplicate_min_s: float = 1.0
+    # Seconds between two reviews of runs that wait for their bridge, at least: a bridge needs this time to bring one.
+    cross_after_s: float = 1.0
+    # Seconds that a wanted run is without a holder among the neighbours before the tracker is told: runs that spread
+    # normally appear sooner.
+    stuck_after_s: float = 4.0
+    # Lifetime of a lease without a heartbeat; equal to the tracker's, so that both sides count alike.
+    lease_ttl_s: float = 15.0
+    # Seconds beyond the lifetime of all leases before owners read, on a node that never met the tracker and so knows
+    # none of its leases.
     fallback_grace_s: float = 5.0
-    # Without progress for so long, the next owner in order may read; when a tracker is lost, the first one
-    # may read what had perhaps been leased (sooner where reads are quick).
+    # Seconds without progress after which the next owner in order may read, and for which runs that a lost tracker may
+    # have granted are left alone (docs/lab/0027).
     owner_patience_s: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """How the tracker hands out the right to read the origin."""
+    """How the tracker grants leases."""
 
-    ttl_s: float = 15.0  # renewed by heartbeats; as long as a member's expiry
-    in_flight: int = 16  # over the swarm, as long as the way from the origin holds no more ...
-    # ... and so many times as many on top: 128 reads of 1 MiB are 40 ms of 25 Gbit/s.
+    # Lifetime of a lease that no heartbeat renews; equal to a member's expiry, so both end together.
+    ttl_s: float = 15.0
+    # Leases in flight over the swarm: they fill the path to storage that is near.
+    in_flight: int = 16
+    # Further leases, as a multiple of `in_flight`, up to what the path to storage that is far holds (docs/lab/0028).
     ahead_ratio: int = 7
-    usual_credit: int = SwarmSettings().origin_fetches  # of one node, as long as it holds no more
-    first_in_flight: int = 4  # ... at a storm's start: all at once would all end late
-    slow_node_ratio: float = 1.6  # nodes slower than this multiple of the median get none
-    enough_holders: int = 2  # a lease is taken back when so many nodes have the run
-    stuck_factor: float = 4.0  # a lease older than this many medians may be granted again
-    rescue_cap: float = 0.04  # share of runs granted again while a live node has them
-    unasked_cap: float = (
-        0.008  # share of runs taken from readers that drag on: alpha stays under 1.01
-    )
-    mismatches_to_stop: int = 2  # nodes that must see wrong origin bytes before leases stop
+    # Leases that one node works on at once while storage is near; equal to its usual reads.
+    usual_credit: int = SwarmSettings().origin_fetches
+    # Leases in flight at a storm's start: reads that begin together would all end late, and nothing would spread.
+    first_in_flight: int = 4
+    # Multiple of the usual read time above which a reader is slow and rests (docs/lab/0013).
+    slow_node_ratio: float = 1.6
+    # Holders of a run from which on its lease is taken back: with two, one may leave.
+    enough_holders: int = 2
+    # Median read times after which a lease is stuck and its run may be granted again.
+    stuck_factor: float = 4.0
+    # Share of the runs that may be granted again while a live node has them: re-grants help stuck nodes, and this
+    # bounds what they cost the origin.
+    rescue_cap: float = 0.04
+    # Share of the runs that may be taken unasked from readers that take too long: the origin is read hardly more than
+    # once (docs/lab/0013).
+    unasked_cap: float = 0.008
+    # Nodes that must see wrong bytes of one run before leases stop: one alone may have bad memory or another bucket.
+    mismatches_to_stop: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
     """Membership at the tracker."""
 
-    heartbeat_s: float = 5.0  # with jitter of a fifth
-    expiry_s: float = 15.0  # three heartbeats
-    reconnect_grace_s: float = 3.0  # a broken connection gives leases back only after this
-    neighbours: int = 24  # rarest-first reaches 0.97 of the bound with 24-40
-    # Ids say whose certificate they are of (`core.protocol.certificate_identity`): who has several is one witness.
+    # Seconds between heartbeats, with a jitter of a fifth: few enough for a small tracker, and three make an expiry.
+    heartbeat_s: float = 5.0
+    # Seconds of silence after which a member is gone: three heartbeats.
+    expiry_s: float = 15.0
+    # Seconds after a broken connection until its leases are given back: an agent reconnects within them.
+    reconnect_grace_s: float = 3.0
+    # Neighbours named to each node: rarest first needs this many to come near the bound (docs/lab/0012).
+    neighbours: int = 24
+    # Whether node ids tell their certificates (`core.protocol.certificate_identity`). Then all nodes of one certificate
+    # count as one witness, since one bearer may run many.
     certified: bool = False
 
 
@@ -83,17 +113,17 @@ class MemberSettings:
 class UploadSettings:
     """What one node serves at once."""
 
-    # As many as one node asks at once: then every request flows, and no downlink is starved while another is crowded.
+    # Uploads that flow at once: as many as one node requests, so that all requests flow and no link is starved.
     slots: int = 7
-    # Peers that may wait behind them: above it the answer is BUSY, and the asker finds who is free. Simulated, 50
-    # nodes 0.951 of the bound with none, 0.946 with one, 0.941 with two.
+    # Requests that may wait behind the slots; beyond them the answer is BUSY. None wait, since a peer that is told BUSY
+    # finds a node with a free slot (docs/lab/0018).
     queue: int = 0
-    # With one or two askers, so many in all: on a long fat way what one asks for ahead comes in gusts, and a
-    # BUSY rests for longer than the way is. (2 nodes, 25 Gbit/s, 1 ms: eta 0.178 with 16, 0.397 with this.)
+    # Requests, flowing or waiting, that are taken from one or two peers: on a long fast link their requests come in
+    # bursts, and the pause after BUSY is longer than the link's delay (docs/lab/0015).
     few_askers_places: int = 64
-    # Among equals an upload takes as long as `slots` new runs take to appear. Fewer slots above so many times
-    # that: with one of 16 nodes at a tenth of the speed the others reach 0.80 of the bound instead of 0.74
-    # (simulated, 128 runs). In seconds (1 s) it also closed the slots of every node behind 16 Mbit/s.
+    # Among equals an upload takes as long as `slots` new runs take to appear. Above this multiple of that time slots
+    # are closed: the node is slow, and fewer uploads end sooner (docs/lab/0019).
     pace: float = 4.0
-    per_peer: int = 8  # of one peer at once: 6 that few-peer swarms ask for, and 2 whose end the
-    # requester saw first (it may ask again before our thread has reported the last byte)
+    # Requests of one peer at once: those of a swarm with few peers, and two that have ended for the peer but not yet
+    # here.
+    per_peer: int = 8

@@ -65,12 +65,10 @@ class Straggler:
     ratio: float  # slow from this many times the others' value on
     floor: float = 0.0  # a value up to this is never slow: differences below it are noise (same unit as the value)
     min_samples: int = 1  # samples below which nobody is slow
-    max_share: float = (
-        1.0  # of the parties may be slow at once; one always may: slow is an exception
-    )
-    probation: float = (
-        math.inf
-    )  # usual values until a slow party is tried again, doubled with each verdict in a row
+    # Share of the parties that may be slow at once; one always may, since slow is an exception.
+    max_share: float = 1.0
+    # Usual values until a slow party is tried again, doubled with each verdict in a row.
+    probation: float = math.inf
     max_doublings: int = 0  # of the probation
 
     def is_slow(self, value: float, usual: float, samples: int) -> bool:

@@ -1,1 +1,1 @@
-"""The same deciders in virtual time."""
+"""Storms in virtual time: the deciders of the daemons in a simulated world."""

@@ -1,7 +1,7 @@
 """`python -m p2pcache.sim`: storms in virtual time.
 
-`storm` runs one and prints its figures, `table` a row of them side by side, `calibrate` puts measured
-ones beside their predictions, `properties` runs many small random ones that must keep the laws.
+`storm` runs one and prints its figures. `table` runs each kind of fault beside a calm storm. `calibrate` puts measured
+storms beside their predictions. `properties` runs many small random storms that must keep the laws.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from p2pcache.sim.scenarios import Run, Storm
 def main(argv: list[str]) -> int:
     """Run a command; returns the exit code.
 
-    1: a node that lives isn't complete, a law is broken; 2: that can't be simulated.
+    1: a node that lives isn't complete, or a law is broken; 2: the arguments make no storm.
     """
     args, storm = parse(argv, __doc__)
     if storm is not None:
@@ -41,12 +41,12 @@ def main(argv: list[str]) -> int:
 def _say(lines: Iterable[str]) -> int:
     for line in lines:
         sys.stdout.write(line + "\n")
-        sys.stdout.flush()  # the next one may take minutes
+        sys.stdout.flush()  # the next line may take minutes
     return 0
 
 
 def _storm(storm: Storm, out: Path | None) -> int:
-    gc.disable()  # a fifth of the time of 600 nodes, for 10 MB of cycles
+    gc.disable()  # it takes much of the time of a large storm and frees little memory
     began = time.monotonic()
     result = Run(storm).go()
     figures = {**result.as_dict(), "seed": storm.seed, "wall_s": time.monotonic() - began}

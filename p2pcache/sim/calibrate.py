@@ -1,4 +1,4 @@
-"""A recorded storm of real agents beside the same storm in virtual time: is the simulator to be believed?"""
+"""Calibration: recorded storms of real agents beside the same storms in virtual time."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 from p2pcache.errors import UsageError
 from p2pcache.sim.scenarios import Run, Storm
 
-QUEUE_S = 0.1  # of the shapers of `loadtest.storm`; TCP keeps them full
+QUEUE_S = 0.1  # of the shapers of `loadtest.storm`, which TCP keeps full
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """By how much the prediction is off, as a share of what was measured."""
+        """Error of the prediction, as a share of the measured time."""
         return self.predicted / self.measured - 1
 
 
@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
     """A recorded storm that can be simulated.
 
     Raises:
-        UsageError: it isn't one.
+        UsageError: the file isn't one; the message says why.
     """
     try:
         recorded: dict[str, Any] = json.loads(path.read_bytes())
@@ -58,7 +58,7 @@ def _positive(*numbers: float) -> None:
 
 
 def storm_like(recorded: dict[str, Any]) -> Storm:
-    """The storm that `loadtest.storm --json` wrote down, with links as good as they were measured."""
+    """The storm that `loadtest.storm --json` recorded, with the measured goodput of its links."""
     return Storm(
         nodes=recorded["plan"]["nodes"], runs=recorded["chunks"],
         run_bytes=recorded["chunk_bytes"], rate=recorded["goodput_node"],

@@ -1,4 +1,4 @@
-"""What `python -m p2pcache.sim` takes on its command line, and what of it makes no storm."""
+"""The command line of `python -m p2pcache.sim`, and the combinations that make no storm."""
 
 import argparse
 import math
@@ -9,17 +9,17 @@ from p2pcache.errors import UsageError
 from p2pcache.sim.scenarios import Storm
 
 _PLAIN = Storm()
-# Of one storm that somebody looks at; thousands of tests make do with half as many. What an ended flow leaves is lost
-# until the next solution: 10,000 nodes, 256 runs 0.937 of the bound for 0.919, in as long.
+# Solutions of the network while a link carries one run, for one storm: more than in tests. The rate of an ended flow is
+# lost until the next solution, which costs large storms some eta.
 _RESOLUTION = 16
 
 
 def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None]:
-    """The arguments, and the storm that `storm` is told of; ends the process with 2 where they make none.
+    """The arguments, and for `storm` the storm that they describe; ends the process with 2 if they are wrong.
 
     Args:
         argv: without the program's name.
-        about: what the program is.
+        about: description of the program.
     """
     parser = argparse.ArgumentParser(prog="python -m p2pcache.sim", description=about)
     commands = parser.add_subparsers(dest="what", required=True)
@@ -63,7 +63,7 @@ def _storm(args: argparse.Namespace) -> Storm:
 
 
 def _contradiction(args: argparse.Namespace) -> str:
-    """What can't be true together, in words; "": nothing."""
+    """Arguments that contradict each other, in words; "": none."""
     apart, dies = sum(args.partition or ()), args.no_tracker_after is not None
     returns = args.tracker_restart is not None
     wrong = {
@@ -104,50 +104,72 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
         help="solutions of the network while a link carries one run [%(default)s]")  # fmt: skip
     add("--seed", type=int, default=1)
     add("--json", type=_file, metavar="FILE", help="write the figures there at the end")
-    add("--check-every", type=_natural, default=0, help="check invariants so often")
+    add("--check-every", type=_natural, default=0, help="check invariants after this many events")
     _fault_flags(storm)
 
 
 def _fault_flags(storm: argparse.ArgumentParser) -> None:
     add = storm.add_argument
-    add("--slow", type=_share, default=0.0, help="share of nodes at a tenth of it")
+    add("--slow", type=_share, default=0.0, help="share of nodes at a tenth of the rate")
     add("--slow-disk", type=_share, default=0.0, help="share with a slow disk")
     add("--crash", type=_share, default=0.0, help="share of nodes killed")
     add(
         "--restart", nargs="?", const="kept", choices=("kept", "lost"),
-        help="who crashed comes back, with its bytes (kept, the default) or without (lost)",
+        help="killed nodes come back, with their bytes (kept, the default) or without (lost)",
     )  # fmt: skip
     add("--late", type=_share, default=0.0, help="share of nodes that join at 50 %%")
     add("--liars", type=_natural, default=0, help="nodes that serve garbage")
-    add("--odd", type=_natural, default=0, help="nodes whose own storage is empty")
+    add("--odd", type=_natural, default=0, help="nodes that read other, empty storage")
     add("--hidden", type=_natural, default=0, help="nodes that nobody can dial")
-    add("--hung", type=_natural, default=0, help="nodes that have everything and send nothing")
-    add("--dripping", type=_natural, default=0, help="... or next to nothing")
-    add("--busy", type=_natural, default=0, help="... or always answer BUSY")
-    add("--reading", action="store_true", help="those begin with nothing, and read storage too")
-    add("--racks", type=_natural, default=0, help="nodes are dealt to so many [none]")
+    add("--hung", type=_natural, default=0, help="nodes that have the model and send nothing")
+    add(
+        "--dripping",
+        type=_natural,
+        default=0,
+        help="nodes that have the model and send next to nothing",
+    )
+    add("--busy", type=_natural, default=0, help="nodes that have the model and always answer BUSY")
+    add(
+        "--reading",
+        action="store_true",
+        help="these three kinds begin with nothing, and read storage too",
+    )
+    add("--racks", type=_natural, default=0, help="racks to which nodes are dealt [none]")
     add("--oversubscribed", type=_rate, default=_PLAIN.oversubscribed,
         help="a rack's uplink carries its nodes' rates over this [%(default)g]")  # fmt: skip
     add("--no-tracker", action="store_true", help="none is configured")
     add("--no-tracker-after", type=_seconds, metavar="POINT",
-        help="where it dies for good, in times of the whole model over one link: 0.3")  # fmt: skip
+        help="where the tracker dies for good, in times of the whole model over one link: 0.3")  # fmt: skip
     add(
         "--tracker-restart",
         type=_seconds,
         metavar="POINT",
-        help="where it restarts, without memory",
+        help="where the tracker restarts, without memory",
     )
-    add("--notes", action="store_true", help="... but with its notes of who was there")
+    add("--notes", action="store_true", help="it restarts with its notes of the members")
     add(
-        "--parts", type=_natural, default=0, help="each node wants one of so many parts [all of it]"
+        "--parts",
+        type=_natural,
+        default=0,
+        help="each node wants one of this many parts [all of it]",
     )
     add("--outage", type=_seconds, metavar="POINT", help="where storage refuses reads for a while")
     add("--outage-s", type=_seconds, default=_PLAIN.outage_s, help="s that it lasts")
     add("--frozen", type=_seconds, metavar="POINT", help="where storage sends nothing for a while")
     add("--frozen-s", type=_seconds, default=_PLAIN.frozen_s, help="s that it lasts")
-    add("--partition", type=_sides, metavar="A:B", help="sizes of two sides; who is left sees both")
+    add(
+        "--partition",
+        type=_sides,
+        metavar="A:B",
+        help="sizes of two sides; further nodes reach both",
+    )
     add("--partition-s", type=_seconds, default=_PLAIN.partition_s, help="s that it lasts")
-    add("--partition-tracker", choices=("first", "both"), default="first", help="who reaches it")
+    add(
+        "--partition-tracker",
+        choices=("first", "both"),
+        default="first",
+        help="the side that reaches the tracker",
+    )
 
 
 def _count(text: str) -> int:
@@ -195,7 +217,9 @@ def _sides(text: str) -> tuple[int, int]:
 
 
 def _file(text: str) -> Path:
-    if not (path := Path(text)).parent.is_dir():  # or the first failure of an hour would end it
+    if not (
+        path := Path(text)
+    ).parent.is_dir():  # found out now, not at the first failure after an hour
         raise argparse.ArgumentTypeError(f"there is no directory {path.parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a directory")

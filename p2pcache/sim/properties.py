@@ -1,7 +1,7 @@
 """Random small storms with faults, and the laws that each must keep.
 
-A storm is a pure function of its seed, so a failing one is kept as its fields (`kept`, one JSON line)
-and stays a test for ever, also when the generator changes.
+A storm is a pure function of its seed. A storm that fails is kept as its fields (`kept`, one JSON line), so it stays a
+test when the generator changes.
 """
 
 import dataclasses
@@ -24,27 +24,28 @@ from p2pcache.sim.scenarios import (
     Storm,
 )
 
-# Re-read runs that are nobody's fault: a lease and a neighbour's copy that crossed on the way.
+# Runs that are read again without a fault: a lease and a neighbour's copy crossed on the way.
 _CROSSED = 2
-_AT_ONCE = 9  # runs that end together: requests, slots and reads at once are about so many
-_HELPED_S = 10.0  # ... and one after the other is named, and what it has read
-_MOST_PAUSE_S = 15.0  # a node that is stuck is helped after twelve seconds
-_MOST_LONELY_S = 60.0  # one whose owners' pace isn't known passes them over after 48
-_MOST_PARTED_S = 240.0  # ... and those in turn that don't want what they own
-_WITH_HOLDERS = 1_000_000  # seeds from which on storms may have holders that deliver nothing
+_AT_ONCE = 9  # runs that end together: about as many as requests, slots and reads at once
+_HELPED_S = 10.0  # until the next holder that delivers nothing is reported
+_MOST_PAUSE_S = 15.0  # a stuck node is helped after twelve seconds
+_MOST_LONELY_S = 60.0  # a node that doesn't know the owners' pace passes them over after 48 seconds
+# A node also passes over owners that don't want their runs, one after the other.
+_MOST_PARTED_S = 240.0
+_WITH_HOLDERS = 1_000_000  # seeds from this one on: storms may have holders that deliver nothing
 _HALF = 0.5
 _NOTED = 0.5  # of the trackers that restart
-_MET_S = 1.0  # after their start all nodes have announced themselves and were told of each other
+_MET_S = 1.0  # this long after their start all nodes have announced themselves and know each other
 
 
 def random_storm(seed: int) -> Storm:
-    """A small storm with up to four kinds of faults; from a million on perhaps with holders that deliver nothing."""
+    """A small storm with up to four kinds of faults, and from `_WITH_HOLDERS` on with holders that deliver nothing."""
     storm = _first_storms(seed)
     return dataclasses.replace(storm, **_holders(seed)) if seed >= _WITH_HOLDERS else storm
 
 
 def _holders(seed: int) -> dict[str, Any]:
-    # Dice of its own: who draws from those of the other faults changes all storms that are kept by their seeds.
+    # Separate dice: further draws from the dice of the other faults would change all storms of known seeds.
     dice = Random(f"holders {seed}")
     kinds = dice.sample(("hung", "dripping", "busy"), dice.choice((0, 1, 1, 2)))
     return {"reading": dice.random() < _HALF, **{kind: dice.choice((1, 1, 2)) for kind in kinds}}
@@ -61,7 +62,7 @@ def _first_storms(seed: int) -> Storm:
     for name in dice.sample(sorted(_FAULTS), dice.randrange(5)):
         storm = dataclasses.replace(storm, **_FAULTS[name](dice, nodes))
     if storm.no_tracker_after is not None and not _all_met_it(storm):
-        # Who never met the tracker knows nobody and may not read: it isn't expected to finish.
+        # A node that never met the tracker knows no other one and may not read, so it isn't expected to finish.
         storm = dataclasses.replace(storm, no_tracker_after=None, tracker_restart=0.5)
     return storm
 
@@ -112,30 +113,32 @@ _FAULTS: dict[str, Any] = {
 
 
 def alpha_bound(run: Run) -> float:
-    """What a storm with these faults may read from the origin, in model sizes.
+    """The bytes that a storm with these faults may read from the origin, in model sizes.
 
-    One copy for each part of the swarm that can't be reached by the others, what died with its only
-    holders, what slow nodes sat on, and the capped share that is granted twice to help who is stuck.
+    One copy for each part of the swarm that the others can't reach, the runs that died with their only holders, the
+    runs that slow nodes were reading, and the share that may be granted again to help stuck nodes.
     """
     storm, cluster = run.storm, run.cluster
     copies = 1 + (storm.partition is not None) + (storm.hidden > 0) + 2 * _mostly_hidden(storm)
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
-        lost += 2 * storm.leases.in_flight  # in flight when nobody knew any more who reads what
+        lost += (
+            2 * storm.leases.in_flight
+        )  # in flight when the tracker, which knew the readers, died
     if storm.outage is not None or storm.frozen is not None:
         lost += storm.leases.in_flight  # broken off in the middle
     lost += _read_by_newcomers(storm)
     if silent := storm.hung + storm.dripping + storm.busy:
-        lost += storm.leases.in_flight  # granted while the claims counted again, for a try
-        copies += storm.reading * silent  # what each of them read until it was noticed
+        lost += storm.leases.in_flight  # granted while the holders' claims were tried again
+        copies += storm.reading * silent  # read by each of them until it was noticed
     if storm.liars:
-        lost += storm.leases.in_flight  # what was asked of the liar while the leases went on
+        lost += storm.leases.in_flight  # requested from the liar while the leases went on
     return copies + storm.leases.rescue_cap + lost / storm.runs
 
 
 def _read_by_newcomers(storm: Storm) -> float:
-    """Runs for a node that meets a tracker without notes before anybody who knows of the others."""
+    """Runs for nodes that meet a tracker without notes before a node that knows the others."""
     if storm.tracker_restart is None or storm.notes:
         return 0.0
     before = storm.tracker_restart * storm.scale_s < START_SPREAD_S + _MET_S
@@ -145,7 +148,7 @@ def _read_by_newcomers(storm: Storm) -> float:
 
 
 def _excused(storm: Storm) -> Iterator[tuple[float, float]]:
-    """From when to when nothing may come to a node for what happened to it."""
+    """The times in which a fault excuses that nothing comes to a node: (begin, end) in seconds."""
     for begins, lasts_s in (
         (storm.outage, storm.outage_s), (storm.frozen, storm.frozen_s + READ_TIMEOUT_S),
         (storm.tracker_restart, TRACKER_BACK_AFTER_S + LAST_RECONNECT_S), (storm.no_tracker_after, 0.0),
@@ -158,10 +161,10 @@ def _excused(storm: Storm) -> Iterator[tuple[float, float]]:
 def most_pause(storm: Storm) -> float:
     """For how long a node may get nothing without an excuse, in seconds.
 
-    Without a tracker nobody knows who wants a run that is waited for; and it doesn't believe that most are hidden, but
-    helps one after the other.
+    Without a tracker no node knows which others want a run. And the tracker doesn't believe that most nodes are
+    hidden, but helps one after the other.
     """
-    # One after the other is asked in vain, where a model has few runs.
+    # Where a model has few runs, holders that deliver nothing are asked one after the other.
     silent_s = (storm.hung + storm.dripping + storm.busy) * (STALL_S + _HELPED_S)
     by_themselves = storm.no_tracker_after is not None or storm.partition is not None
     if not by_themselves and not _mostly_hidden(storm):
@@ -170,15 +173,14 @@ def most_pause(storm: Storm) -> float:
 
 
 def _mostly_hidden(storm: Storm) -> bool:
-    # Then the tracker doesn't believe it, and has storage help one after the other.
+    """Whether half of the nodes or more are hidden. The tracker doesn't believe it: one after the other reads."""
     return storm.hidden >= storm.nodes / 2
 
 
 def longest_pause(run: Run) -> float:
     """For how long a node that lacked something got nothing without an excuse, in seconds.
 
-    Excuses are what storage, network and tracker were told to do, and the time that runs take which all wait for the
-    same slow link.
+    Excuses are the faults of storage, network and tracker, and the time of runs that wait together for one slow link.
     """
     longest, usual_s = 0.0, _usual_pause(run)
     for _, since, until in run.cluster.pauses:
@@ -192,12 +194,12 @@ def longest_pause(run: Run) -> float:
 
 
 def _usual_pause(run: Run) -> float:
-    """The time that runs take which all wait for the same slow link."""
+    """Seconds that runs take which all wait for the same slow link."""
     storm = run.storm
     slowest = min(storm.origin_rate, storm.rate * _least_share(storm))
     sources = [node for node in run.cluster.nodes.values() if node.is_source]  # at the end
     quick = sum(node.up.rate == storm.rate for node in sources)
-    # What a slow node alone has it sends to one after the other, until somebody quick has it and hands it on.
+    # A run that only a slow node has goes to one node after the other, until a quick one has it and hands it on.
     turns = max(_AT_ONCE, (storm.nodes - 1) / max(1, quick))
     usual_s = turns * storm.run_bytes / slowest
     if storm.parts:  # storage gives one part after the other
@@ -209,7 +211,7 @@ def _usual_pause(run: Run) -> float:
 
 
 def _least_share(storm: Storm) -> float:
-    """Of a usual link's rate: what the narrowest one carries that a run may come by."""
+    """The rate of the narrowest link on a run's path, as a share of a usual link's rate."""
     shares = [1.0, SLOW if storm.slow else 1.0, SLOW_DISK if storm.slow_disk else 1.0]
     if storm.racks:
         shares.append(ceil(storm.nodes / storm.racks) / storm.oversubscribed)
@@ -232,7 +234,7 @@ def verdict(run: Run) -> str | None:
 
 
 def failures(seeds: Iterator[int] | range) -> Iterator[tuple[Storm, str]]:
-    """Those of these seeds' storms that break a law, with the law."""
+    """The storms of these seeds that break a law, each with that law."""
     for seed in seeds:
         storm = random_storm(seed)
         broken = verdict(Run(storm))
@@ -241,12 +243,12 @@ def failures(seeds: Iterator[int] | range) -> Iterator[tuple[Storm, str]]:
 
 
 def kept(storm: Storm) -> str:
-    """One line that `revived` makes the storm of again."""
+    """A storm as one line, for `revived`."""
     return json.dumps(_unusual(storm, Storm()))
 
 
 def _unusual(one: Any, plain: Any) -> dict[str, Any]:
-    """The fields that aren't as usual, those of settings too."""
+    """The fields that differ from the default, those of settings included."""
     found: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(one)):
         value, usual = getattr(one, name), getattr(plain, name)
@@ -256,7 +258,7 @@ def _unusual(one: Any, plain: Any) -> dict[str, Any]:
 
 
 def revived(line: str) -> Storm:
-    """The storm of a kept line (settings that it doesn't name are today's)."""
+    """The storm of a kept line; fields that the line doesn't name have today's defaults."""
     fields = json.loads(line)
     plain = Storm()
     for name, value in fields.items():

@@ -1,4 +1,4 @@
-"""What a storm came to: the figures of merit of DESIGN section 1."""
+"""The figures of merit of one storm (docs/design/words.md, "Figures")."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,12 +17,14 @@ class Report:
     model_bytes: int
     complete: int  # of the nodes that live
     alive: int
-    t_lb: float  # the bound
-    t_last: float  # the last ordinary node (not slow, not late) is done
+    t_lb: float  # the lower bound
+    t_last: float  # when the last ordinary node (not slow, not late) is done
     t_median: float
     eta: float  # t_lb / t_last
     eta_median: float
-    eta_late: float | None  # t_lb / the longest that a late joiner took from its own start
+    eta_late: (
+        float | None
+    )  # t_lb / longest time of a late node from its own start; None: there is none
     alpha: float  # bytes that left the origin / model bytes
     beta: float | None  # bytes between racks / (model bytes * (racks - 1)); None: fewer than two
     requests: int
@@ -31,26 +33,28 @@ class Report:
     bytes_twice: int
     mismatched: int
     stuck: int
-    messages: int  # that the tracker heard
-    events: int  # things that happened, messages included
+    messages: int  # that the tracker received
+    events: int  # calls of the world, messages included
     trace: str
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON, which knows no infinity: a time that never came is None."""
+        """For JSON, which has no infinity: a time that never came is None."""
         return {k: None if v == math.inf else v for k, v in asdict(self).items()}
 
 
 def lower_bound(
     model: float, origin: float, rates: list[float], run: float, ways: list[float] | None = None
 ) -> float:
-    """T_LB: no schedule finishes all nodes sooner.
+    """T_LB in seconds: no schedule finishes all nodes sooner.
+
+    The cut-set bound of Mundinger, Weber and Weiss (2008), plus the time in which one run doubles to all nodes.
 
     Args:
         model: bytes.
         origin: bytes per second.
         rates: of each node's link, bytes per second.
         run: bytes of one run.
-        ways: of each way into a rack, bytes per second.
+        ways: of each link into a rack, bytes per second.
     """
     count = len(rates)
     narrowest = min(rates + (ways or []))
@@ -61,12 +65,12 @@ def lower_bound(
 def report(
     cluster: Cluster, ordinary: list[SimNode], late: list[SimNode], ways: list[tuple[Link, Link]]
 ) -> Report:
-    """Sum a finished storm up.
+    """The figures of a finished storm.
 
     Args:
-        cluster: what is left of it.
+        cluster: at its end.
         ordinary: the nodes whose times count.
-        late: those that joined later.
+        late: the nodes that joined later.
         ways: links out of each rack and into it.
     """
     model = sum(cluster.run_bytes)

@@ -1,4 +1,4 @@
-"""Storms by name: what starts when, and what goes wrong."""
+"""Storms: which nodes start when, and which faults happen."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from p2pcache.core import bitset
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.core.swarm import events
+from p2pcache.ids import RunSet
 from p2pcache.sim.cluster.cluster import RESOLUTION, Cluster
 from p2pcache.sim.cluster.network import Link
 from p2pcache.sim.cluster.node import SimNode
@@ -18,15 +19,15 @@ from p2pcache.sim.report import Report, report
 KiB = 1024
 SLOW = 0.1  # rate of a slow node, of an ordinary one's
 SLOW_DISK = 0.3  # rate at which a slow disk takes bytes, of a link's
-SYNCED_S = 2.0  # a node that dies keeps what it had so long before: its bitmap is synced as often
-BACK_AFTER_S = 5.0  # a pod that crashed is started again
+SYNCED_S = 2.0  # a node that dies keeps the runs that it had this long before: its bitmap is synced as often
+BACK_AFTER_S = 5.0  # until a pod that crashed is started again
 TRACKER_BACK_AFTER_S = 2.0
 START_SPREAD_S = 0.1  # pods of one deployment don't start in the same millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """One storm and its faults. Shares are of the nodes, points of the time T_LB."""
+    """One storm and its faults. Shares are of the nodes; points are multiples of `scale_s`."""
 
     nodes: int = 50
     runs: int = 512
@@ -35,10 +36,10 @@ class Storm:
     origin_rate: float = 50e6 / 8
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
-    origin_jitter: float = 0.0  # sigma of the (log-normal) wait for its first byte; S3: about 0.6
-    origin_stream: float = 0.0  # bytes per second of one connection; 0: what the links carry
+    origin_jitter: float = 0.0  # sigma of the log-normal wait for its first byte; S3: about 0.6
+    origin_stream: float = 0.0  # bytes per second of one connection; 0: no limit but the links
     resolution: int = RESOLUTION  # solutions of the network while a link carries one run
-    queue_s: float = 0.0  # what a full link adds to each message between nodes
+    queue_s: float = 0.0  # that a full link adds to each message between nodes
     seed: int = 1
     slow: float = 0.0  # share of nodes at a tenth of the rate
     slow_disk: float = 0.0  # share of nodes with a slow disk
@@ -47,31 +48,31 @@ class Storm:
     late: float = 0.0  # share of nodes that start at 50 %
     liars: int = 0  # nodes that claim everything and serve garbage
     hidden: int = 0  # nodes that nobody can dial
-    odd: int = (
-        0  # nodes whose own storage isn't what the others read: an empty mount, another bucket
-    )
+    odd: int = 0  # nodes that read other storage than the others: an empty mount, another bucket
     witness: bool = True  # the tracker can read storage itself
-    hung: int = 0  # nodes that have everything, and send nothing to who asks, ...
-    dripping: int = 0  # ... or so little that connections are given up, ...
-    busy: int = 0  # ... or always answer BUSY
-    reading: bool = False  # those began with nothing, and get and read it as all others do
-    racks: int = 0  # nodes are dealt to so many; 0: one flat network
-    oversubscribed: float = 4.0  # a rack's uplink carries the nodes' rates over this
+    hung: int = 0  # nodes that have the whole model and send nothing
+    # Nodes that have the whole model and send so little that connections are given up.
+    dripping: int = 0
+    busy: int = 0  # nodes that have the whole model and always answer BUSY
+    # Hung, dripping and busy nodes begin with nothing, and pull as all others do.
+    reading: bool = False
+    racks: int = 0  # nodes are dealt to this many; 0: one flat network
+    oversubscribed: float = 4.0  # a rack's uplink carries the sum of its nodes' rates over this
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
-    tracker_restart: float | None = None  # ... or comes back 2 s later, ...
-    notes: bool = False  # ... with its notes of who was there, as one that was stopped in order
-    parts: int = 0  # each node wants one of so many parts of the model; 0: all of it
+    tracker_restart: float | None = None  # the tracker dies at this point and comes back 2 s later
+    notes: bool = False  # it comes back with its notes of the members, as after an orderly stop
+    parts: int = 0  # each node wants one of this many parts of the model; 0: all of it
     outage: float | None = None  # storage refuses every read for a while from this point
     outage_s: float = 5.0
     frozen: float | None = None  # storage sends nothing for a while from this point
     frozen_s: float = 2.0
-    partition: tuple[int, int] | None = None  # sizes of the two sides; who is left over sees both
+    partition: tuple[int, int] | None = None  # sizes of the two sides; further nodes reach both
     partition_tracker: Literal["first", "both"] = "first"  # the side that the tracker is on
     partition_at: float = 0.3
     partition_s: float = 10.0
-    limit_s: float = 600.0  # give up after so many virtual seconds, ...
-    limit: float = 40.0  # ... or so many times of a whole model, if that is more
+    limit_s: float = 600.0  # give up after this many virtual seconds,
+    limit: float = 40.0  # or after this multiple of `scale_s`, if that is later
     settings: SwarmSettings = field(default_factory=SwarmSettings)
     uploads: UploadSettings = field(default_factory=UploadSettings)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
@@ -80,7 +81,7 @@ class Storm:
 
     @property
     def scale_s(self) -> float:
-        """The time one link takes for the whole model."""
+        """Seconds that one link takes for the whole model."""
         return self.runs * self.run_bytes / min(self.rate, self.origin_rate)
 
 
@@ -103,8 +104,8 @@ class Run:
         self._to_come = 0
         self.cluster.tracker.word = WitnessReport.RIGHT if storm.witness else WitnessReport.NONE
         self._ways = self._rack_links()
-        self._people()
-        self._faults()
+        self._schedule_nodes()
+        self._schedule_faults()
 
     def go(self) -> Report:
         """Run it to its end."""
@@ -114,14 +115,14 @@ class Run:
         return report(cluster, self.ordinary, self.late, self._ways)
 
     def _rack_links(self) -> list[tuple[Link, Link]]:
-        """Out of each rack, and in."""
+        """The links out of each rack and into it."""
         storm, net = self.storm, self.cluster.net
         if not storm.racks:
             return []
         rate = math.ceil(storm.nodes / storm.racks) * storm.rate / storm.oversubscribed
         return [(net.link(rate), net.link(rate)) for _ in range(storm.racks)]
 
-    def _people(self) -> None:
+    def _schedule_nodes(self) -> None:
         storm, world = self.storm, self.cluster.world
         late = round(storm.late * storm.nodes)
         for number in range(storm.nodes):
@@ -136,7 +137,7 @@ class Run:
                 self._expect(0.0, self._start_silent, fault)
 
     def _expect(self, when: float, what: Callable[..., object], *args: Any) -> None:
-        """A node will start: the storm isn't over before."""
+        """A node will start at `when`; the storm isn't over before."""
         self._to_come += 1
         self.cluster.world.at(when, self._come, what, *args)
 
@@ -165,8 +166,8 @@ class Run:
         elif not slow and not bad_disk and not hidden:
             self.ordinary.append(node)
 
-    def _part(self, number: int) -> int:
-        """What a node wants (bits): as a rank of a tensor-parallel engine does."""
+    def _part(self, number: int) -> RunSet:
+        """The runs that a node wants, like a rank of a tensor-parallel engine."""
         runs = self.storm.runs
         parts = min(self.storm.parts, runs)
         first, last = (runs * part // parts for part in (number % parts, number % parts + 1))
@@ -181,7 +182,7 @@ class Run:
         have = 0 if storm.reading else bitset.full(storm.runs)
         self.cluster.add(have=have, fault=fault, place=Place(name))
 
-    def _faults(self) -> None:
+    def _schedule_faults(self) -> None:
         storm, world = self.storm, self.cluster.world
         scale = storm.scale_s
         for _ in range(round(storm.crash * storm.nodes)):
@@ -210,7 +211,7 @@ class Run:
 
     def _crash(self) -> None:
         alive = [n for n in self.ordinary if n.alive]
-        if len(alive) < 2:  # somebody must be left to measure
+        if len(alive) < 2:  # one node must be left to measure
             return
         node = alive[int(self.cluster.world.dice.random() * len(alive))]
         if self.storm.restart is None:

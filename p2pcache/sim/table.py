@@ -1,4 +1,4 @@
-"""Each kind of fault beside the calm storm: what it costs the ordinary nodes and the origin."""
+"""Each kind of fault beside a calm storm: its cost to ordinary nodes and to the origin."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,9 +25,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 def lines(calm: Storm) -> Iterator[str]:
-    """A table of all scenarios on the shape of this storm, line by line as they end.
+    """A table of all scenarios in the shape of this storm, line by line as they end.
 
-    `loss` is what of the calm eta is lost; `late` is eta of who joined late, from its own start.
+    `loss` is the lost share of the calm eta; `late` is the eta of late nodes, from their own start.
     """
     yield f"{'':31} {'T_last':>8} {'T_LB':>8} {'eta':>6} {'loss':>7} {'late':>6} {'alpha':>6} {'beta':>6}  done"
     first: Report | None = None

@@ -10,7 +10,7 @@ from tests.core.scheduler.scheduler_kit import Desk, of
 SETTINGS = SwarmSettings()
 
 
-def test_they_double_up_to_the_limit() -> None:
+def test_pauses_double_up_to_the_limit() -> None:
     assert [pause_s(1.0, 30.0, failures) for failures in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert pause_s(0.1, 30.0, 10**6) == 30.0
 

@@ -14,13 +14,13 @@ def test_a_burst_passes_then_the_rate_rules() -> None:
     assert limit.take("a", 0.1, patience_s=0) == 0
 
 
-def test_waiting_is_counted_and_refusing_is_not() -> None:
+def test_a_request_that_waits_counts_and_a_refused_one_does_not() -> None:
     limit = RateLimit(Rate(10, 1), Rate(1000, 1000))
     waits = [limit.take("a", 0.0, patience_s=0.25) for _ in range(5)]
     assert waits == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
 
 
-def test_all_of_them_together() -> None:
+def test_all_clients_share_one_limit() -> None:
     limit = RateLimit(Rate(10, 10), Rate(10, 5))
     assert sum(limit.take(str(n), 0.0, patience_s=0) == 0 for n in range(20)) == 5
 
@@ -33,7 +33,7 @@ def test_the_number_of_clients_is_bounded() -> None:
 
 
 @given(st.lists(st.floats(0, 0.5), max_size=200))
-def test_never_more_than_burst_plus_rate(steps: list[float]) -> None:
+def test_no_more_than_burst_plus_rate_passes(steps: list[float]) -> None:
     limit = RateLimit(Rate(5, 4), Rate(1e6, 1e6))
     now, passed = 0.0, 0
     for step in steps:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import rendezvous
-from p2pcache.core.origin.owners import Owners
+from p2pcache.core.origin.owners import OriginOwners
 from p2pcache.core.settings import SwarmSettings
 
 SETTINGS = SwarmSettings()
@@ -35,5 +35,5 @@ def test_rendezvous_is_the_same_in_every_process_and_fair() -> None:
 
 def test_rendezvous_of_nobody_is_nobody() -> None:
     assert rendezvous.owner(3, ()) is None
-    owners = Owners(1, SETTINGS)
+    owners = OriginOwners(1, SETTINGS)
     assert owners.plan([1, 2], (), 100.0, 5.0, PATIENCE_S).read == []

@@ -18,7 +18,7 @@ RECORDED = [Path(__file__).parent / "recorded" / f"storm{nodes}.json" for nodes 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
-def test_the_last_node_is_done_when_the_simulator_says(file: Path) -> None:
+def test_the_last_node_is_done_when_the_simulator_predicts(file: Path) -> None:
     recorded = json.loads(file.read_text())
     comparison = compare(recorded)
     assert abs(comparison.error) <= 0.10, comparison
@@ -44,7 +44,7 @@ def test_the_command_shows_the_comparison(capsys: pytest.CaptureFixture[str]) ->
         ("unfinished", "not all nodes were done"),
     ],
 )
-def test_files_that_cannot_be_compared_are_told(
+def test_files_that_cannot_be_compared_are_refused(
     tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = json.loads(RECORDED[0].read_text())

@@ -41,7 +41,7 @@ def test_the_command_prints_the_figures(capsys: pytest.CaptureFixture[str]) -> N
         ["--check-every", "-1"],
     ],
 )
-def test_flags_that_make_no_storm_are_told(
+def test_flags_that_make_no_storm_are_refused(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -63,7 +63,7 @@ def test_flags_that_make_no_storm_are_told(
         (["--notes"], "--notes needs --tracker-restart"),
     ],
 )
-def test_flags_that_contradict_each_other_are_told(
+def test_flags_that_contradict_each_other_are_refused(
     flags: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -72,7 +72,7 @@ def test_flags_that_contradict_each_other_are_told(
     assert says in capsys.readouterr().err
 
 
-def test_rates_are_taken_as_everywhere(tmp_path: Path) -> None:
+def test_rates_have_the_units_of_all_commands(tmp_path: Path) -> None:
     traces = set()
     for rate in ("6250000", "6.25e6", "50mbit", "6.25MB/s"):
         out = tmp_path / "out.json"

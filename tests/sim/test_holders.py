@@ -20,7 +20,7 @@ def ends(storm: Storm, calm: Storm = CALM) -> float:
 
 @pytest.mark.parametrize("kind", ["hung", "dripping", "busy"])
 @pytest.mark.parametrize("nodes", [1, 8])
-def test_who_has_everything_and_gives_nothing(kind: str, nodes: int) -> None:
+def test_holders_of_everything_that_deliver_nothing(kind: str, nodes: int) -> None:
     calm = replace(CALM, nodes=nodes)
     for count in (1, 2):
         alpha = ends(replace(calm, **{kind: count}), calm)  # type: ignore[arg-type]
@@ -28,11 +28,11 @@ def test_who_has_everything_and_gives_nothing(kind: str, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hung", "dripping", "busy"])
-def test_who_reads_storage_and_hands_nothing_on(kind: str) -> None:
+def test_readers_of_storage_that_deliver_nothing(kind: str) -> None:
     assert ends(replace(CALM, reading=True, **{kind: 1})) < 1.2  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("place", [{"racks": 2}, {"parts": 4}, {"no_tracker_after": 0.3}])
-def test_in_racks_for_parts_and_without_a_tracker(place: dict[str, object]) -> None:
+def test_silent_holders_in_racks_with_parts_and_without_a_tracker(place: dict[str, object]) -> None:
     calm = replace(CALM, **place)  # type: ignore[arg-type]
     assert ends(replace(calm, hung=1), calm) == pytest.approx(1.0, abs=0.02)

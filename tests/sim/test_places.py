@@ -15,7 +15,7 @@ def all_complete(report: Report) -> None:
     assert report.complete == report.alive
 
 
-def test_between_racks_lie_their_links_and_within_one_they_do_not() -> None:
+def test_a_path_between_racks_crosses_their_links_and_a_path_within_one_does_not() -> None:
     net = Network(World(1), 0.01)
     up, down, out_a, in_a, out_b, in_b, disk = (net.link(1.0) for _ in range(7))
     a, b = Place("a", out_a, in_a), Place("b", out_b, in_b, disk)
@@ -24,7 +24,7 @@ def test_between_racks_lie_their_links_and_within_one_they_do_not() -> None:
     assert path(Place(), up, Place(), down) == [up, down]
 
 
-def test_racks_are_told_to_the_tracker_and_what_crosses_is_counted() -> None:
+def test_the_tracker_knows_racks_and_crossing_bytes_are_counted() -> None:
     storm = Run(Storm(nodes=16, runs=96, racks=2))
     report = storm.go()
     all_complete(report)
@@ -64,7 +64,7 @@ def test_a_rack_with_a_thin_uplink_bounds_the_storm() -> None:
     assert run(SMALL).beta is None
 
 
-def test_behind_a_full_uplink_nobody_makes_it_fuller() -> None:
+def test_nodes_behind_a_full_uplink_do_not_make_it_fuller() -> None:
     # What takes long there takes long for all: 2.6 copies crossed, and eta was 0.54.
     report = run(Storm(nodes=8, runs=192, racks=2, oversubscribed=8.0))
     all_complete(report)
@@ -99,14 +99,14 @@ def test_a_node_that_crashed_comes_back(restart: str) -> None:
     assert report.alpha <= 1.05
 
 
-def test_nodes_that_nobody_can_dial_hold_nobody_up() -> None:
+def test_hidden_nodes_hold_nobody_up() -> None:
     report = run(SMALL, hidden=1)
     all_complete(report)
     assert report.alpha <= 1.02, "what the hidden one read is read once more"
 
 
 @pytest.mark.slow
-def test_a_node_behind_a_firewall_is_found_out_before_it_has_read_anything() -> None:
+def test_a_hidden_node_is_found_before_it_reads() -> None:
     """It took seven storms' time: every eight seconds the swarm got one window further."""
     report = run(Storm(nodes=16, runs=512, hidden=1))
     all_complete(report)
@@ -114,7 +114,7 @@ def test_a_node_behind_a_firewall_is_found_out_before_it_has_read_anything() -> 
     assert report.eta >= 0.95
 
 
-def test_on_quick_links_too_and_a_quarter_of_the_nodes() -> None:
+def test_a_quarter_of_hidden_nodes_on_quick_links_holds_nobody_up() -> None:
     """What they read in 50 ms held everybody up for 8 s, sixteen times as long as the storm."""
     storm = Storm(
         nodes=16, runs=512, run_bytes=4 << 20, rate=25e9 / 8, origin_rate=25e9 / 8, hidden=4
@@ -125,7 +125,7 @@ def test_on_quick_links_too_and_a_quarter_of_the_nodes() -> None:
     assert report.t_last <= 2.5
 
 
-def test_where_most_cannot_be_dialled_the_tracker_is_not_believed() -> None:
+def test_the_tracker_does_not_believe_that_most_nodes_are_hidden() -> None:
     report = run(SMALL, hidden=9)
     all_complete(report)
     assert report.alpha <= 1.6
@@ -138,7 +138,7 @@ def test_a_partition_that_the_tracker_does_not_see_costs_a_copy_at_most() -> Non
     assert report.t_last < 100.0
 
 
-def test_who_is_on_neither_side_of_a_partition_reaches_both() -> None:
+def test_a_node_on_neither_side_of_a_partition_reaches_both() -> None:
     report = run(SMALL, partition=(7, 7), partition_s=1000.0, partition_tracker="both")
     all_complete(report)
     assert report.alpha <= 1.1

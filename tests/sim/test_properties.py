@@ -12,7 +12,7 @@ import pytest
 
 from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.sim.__main__ import main
-from p2pcache.sim.cluster.node import Pause
+from p2pcache.sim.cluster.environment import Pause
 from p2pcache.sim.properties import (
     alpha_bound,
     failures,
@@ -43,18 +43,18 @@ def test_random_storms_with_holders_that_deliver_nothing_keep_the_laws(first: in
 
 
 @pytest.mark.parametrize("line", REGRESSIONS)
-def test_storms_that_failed_once_do_so_no_more(line: str) -> None:
+def test_storms_that_failed_once_keep_the_laws(line: str) -> None:
     assert verdict(Run(revived(line))) is None
 
 
-def test_a_storm_survives_being_kept() -> None:
+def test_a_kept_storm_is_revived_unchanged() -> None:
     for seed in range(50):
         storm = random_storm(seed)
         assert revived(kept(storm)) == storm
         assert storm == random_storm(seed)
 
 
-def test_laws_that_are_broken_are_told() -> None:
+def test_a_broken_law_is_reported() -> None:
     nobody_reads = Storm(nodes=2, runs=4, no_tracker_after=0.0, limit_s=1.0, limit=1.0)
     assert verdict(Run(nobody_reads)) == "2 of 2 nodes never got all of it"
     reread = Run(Storm(nodes=2, runs=100))
@@ -96,7 +96,7 @@ def test_a_pause_counts_without_what_excuses_it() -> None:
         assert longest_pause(run) == pytest.approx(40.0 - excused_s - 9 * run_s)
 
 
-def test_who_waits_for_long_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_pause_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial pulls in racks: a bridge that doesn't want a run doesn't bring it (24 nodes: 82 s, now 12)."""
     storm = Storm(nodes=24, runs=128, racks=3, parts=8)
     assert verdict(Run(storm)) is None
@@ -104,7 +104,7 @@ def test_who_waits_for_long_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "a node got nothing for" in (verdict(Run(storm)) or "")
 
 
-def test_the_command_keeps_what_failed(
+def test_the_command_keeps_failed_storms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["properties", "--count", "2", "--seed", "5"]) == 0

@@ -32,7 +32,7 @@ def all_complete(report: Report) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_nodes_and_storage_is_read_once() -> None:
+def test_fifty_nodes_read_storage_once() -> None:
     report = run(Storm(nodes=50, runs=512))
     all_complete(report)
     assert report.alpha == pytest.approx(1.0, abs=1e-9)
@@ -105,7 +105,7 @@ def test_a_partition_of_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 8, 64])
-def test_storage_that_is_silent_when_the_tracker_is_gone_costs_what_was_being_read(
+def test_silent_storage_without_a_tracker_costs_the_reads_in_flight(
     nodes: int,
 ) -> None:
     """Everybody took everybody else for idle: 1.8 copies of 2, 6.1 of 8, 1.5 of 64 nodes."""
@@ -184,7 +184,7 @@ def test_a_tracker_that_restarts_without_memory() -> None:
     assert report.alpha <= 1.02
 
 
-def test_a_tracker_that_restarts_with_its_notes_waits_for_who_was_there() -> None:
+def test_a_tracker_that_restarts_with_its_notes_waits_for_the_members() -> None:
     """One that comes later may meet it first, and knows of nobody: without notes it reads for a second."""
     storm = Storm(
         nodes=3, runs=300, run_bytes=16 << 20, rate=1.25e9, origin_rate=1.25e9, late=1 / 3
@@ -223,7 +223,7 @@ def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 11, 14])
-def test_half_who_come_late_do_not_take_the_others_places(seed: int) -> None:
+def test_late_nodes_do_not_take_the_places_of_others(seed: int) -> None:
     """Decision 0026: 0.85 and 0.86 (11 and 14) when one's slots could stay with eight who came late."""
     fabric = Storm(nodes=16, rate=3e6, origin_rate=3e6, queue_s=0.1, late=0.5)
     report = run(fabric, seed=seed)
@@ -259,7 +259,7 @@ def test_a_late_joiner_costs_the_origin_nothing() -> None:
     assert late.finished - late.started < 1.3 * report.t_lb
 
 
-def test_a_liar_is_found_out_by_everybody_and_nothing_false_is_kept() -> None:
+def test_all_nodes_find_a_liar_and_keep_no_wrong_byte() -> None:
     report = run(SMALL, liars=1)
     all_complete(report)
     assert report.alpha <= 1.05
@@ -302,7 +302,7 @@ def test_storage_that_freezes_for_a_moment_costs_hardly_more_than_a_read_timeout
     assert frozen.t_last > calm.t_last + storm.frozen_s, "nothing was frozen"
 
 
-def test_who_is_told_to_stop_while_storage_is_frozen_hears_it_at_the_timeout() -> None:
+def test_a_read_that_is_cancelled_while_storage_is_frozen_ends_at_the_timeout() -> None:
     storm = Run(Storm(nodes=1, runs=16, frozen=0.3))
     storm.cluster.world.run(0.5 * storm.storm.scale_s, lambda: False)
     (node,) = storm.cluster.nodes.values()
@@ -314,7 +314,7 @@ def test_who_is_told_to_stop_while_storage_is_frozen_hears_it_at_the_timeout() -
     all_complete(storm.go())
 
 
-def test_same_seed_same_trace_whatever_the_hash_seed(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trace_with_any_hash_seed(tmp_path: Path) -> None:
     hashes = set()
     for hash_seed in ("0", "1"):
         out = tmp_path / f"{hash_seed}.json"
@@ -330,7 +330,7 @@ def test_same_seed_same_trace_whatever_the_hash_seed(tmp_path: Path) -> None:
     assert run(Storm(nodes=12, runs=64, crash=0.1, seed=2)).trace not in hashes
 
 
-def test_without_the_garbage_collector_nothing_stays_of_what_was_sent() -> None:
+def test_ended_uploads_leave_no_reference_cycles() -> None:
     """It is off in large storms; what knows each other would be gigabytes of 10,000 nodes."""
     storm = Run(Storm(nodes=6, runs=60, crash=0.2))
     gc.collect()
@@ -340,5 +340,5 @@ def test_without_the_garbage_collector_nothing_stays_of_what_was_sent() -> None:
         left = sum(type(one) is Upload for one in gc.get_objects())
     finally:
         gc.enable()
-    waiting = sum(node.serving.queue.load for node in storm.cluster.nodes.values())
+    waiting = sum(node.load for node in storm.cluster.nodes.values())
     assert left <= waiting + 6, "of the node that crashed, its own"

@@ -21,7 +21,7 @@ def test_storms_decide_as_recorded() -> None:
     assert list(traces.differences(GOLDEN, short=True)) == []
 
 
-def test_a_changed_decision_shows() -> None:
+def test_a_changed_decision_changes_the_trace() -> None:
     name, storm = next(traces.storms(short=True))
     assert traced_with_another_seed(storm) != GOLDEN[name]
 

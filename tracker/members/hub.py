@@ -29,7 +29,6 @@ from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
-from p2pcache.core.protocol.label_rules import unfit
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
@@ -165,11 +164,12 @@ class MemberHub:
     ) -> None:
         """Refuse an agent whose node id a live member has; tell both of them, and operators."""
         record = self._tracking.registry.nodes.get(node)
-        other = str(request.remote) if unfit(said.address) else said.address or str(request.remote)
+        fit = said.address if not m.unfit_text(said.address) else ""
+        other = fit or str(request.remote)
         member = record.member.address if record is not None else "?"
         self.log.on_twin(node, member, other)
-        self.send_to(node, m.TwinSeen(other))
-        await socket.close(code=m.TWIN, message=f"at {member}".encode()[:120])
+        self.send_to(node, m.ClonedId(other))
+        await socket.close(code=m.CLONED_ID, message=f"at {member}".encode()[:120])
 
     def _bearer(self, request: web.Request) -> Member | None:
         """The member that the client's certificate names; None if members show none."""

@@ -19,7 +19,6 @@ from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
-from p2pcache.core.protocol import label_rules
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
@@ -224,8 +223,8 @@ class TrackerState:
         return self.registry.nodes.keys()
 
     def _announce(self, node: NodeId, said: m.Announce, now: float, out: list[Output]) -> None:
-        for text in label_rules.TEXTS:
-            if why := label_rules.unfit(getattr(said, text)):
+        for text in m.ANNOUNCED_TEXTS:
+            if why := m.unfit_text(getattr(said, text)):
                 raise RemoteProtocolError(f"an announcement whose {text} {why}")
         if len(said.swarms) > MAX_SWARMS_PER_NODE:
             raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")

@@ -1,7 +1,9 @@
-"""Where files are cut (format v1). Pure functions of a file's size and, for safetensors, its header.
+"""Where files are cut into chunks (format v1): by the file's size and, for safetensors, by its header.
 
-The cuts are part of no contract between nodes (a manifest lists its lengths), but they decide
-whether two versions of a model share chunks, so golden tests pin them.
+Chunks lie on a grid of fixed size, which restarts at each large tensor of a safetensors file. So the cuts follow the
+structure of a file; they aren't content-defined (as in LBFS, Muthitacharoen and others 2001). Nodes needn't agree on
+the cuts, since a manifest lists its lengths. But the cuts decide whether two versions of a model share chunks, so
+golden tests pin them.
 """
 
 import struct
@@ -20,8 +22,8 @@ MAX_HEADER_BYTES = 100_000_000  # the safetensors library's own cap on its JSON 
 def nominal_chunk_bytes(size_bytes: int) -> int:
     """The chunk size for a file of `size_bytes`.
 
-    A swarm wants 256 chunks or more (64 chunks cost 1.62 of the bound, 256 cost 1.19), and a
-    25 GbE node wants few of them per second.
+    A swarm wants at least some hundred chunks, so that nodes have something to exchange. A node with a fast link wants
+    few of them per second (docs/lab/0002).
     """
     if size_bytes < 256 * MiB:
         return 256 * KiB
@@ -33,7 +35,7 @@ def nominal_chunk_bytes(size_bytes: int) -> int:
 
 
 def cut(size_bytes: int, starts: Sequence[int] = ()) -> list[int]:
-    """Chunk lengths of a file, in order; they add up to `size_bytes` (empty file: no chunk).
+    """Chunk lengths of a file in bytes, in order; they add up to `size_bytes`. An empty file has no chunk.
 
     Args:
         size_bytes: the file's size.
@@ -51,7 +53,12 @@ def cut(size_bytes: int, starts: Sequence[int] = ()) -> list[int]:
 
 
 def safetensors_header_bytes(first_bytes: bytes, size_bytes: int) -> int | None:
-    """Length of the JSON header that a safetensors file's first 8 bytes announce, or None on any doubt."""
+    """Bytes of the JSON header of a safetensors file; None if the file isn't certainly one.
+
+    Args:
+        first_bytes: of the file, at least 8 if it has them.
+        size_bytes: the whole file's size.
+    """
     if len(first_bytes) < 8 or size_bytes < 10:
         return None
     (length,) = struct.unpack("<Q", first_bytes[:8])
@@ -63,15 +70,15 @@ def safetensors_header_bytes(first_bytes: bytes, size_bytes: int) -> int | None:
 def safetensors_starts(header: bytes, size_bytes: int) -> list[int]:
     """Offsets at which the grid restarts: the data section and each tensor of at least one chunk.
 
-    A longer header or an inserted tensor then doesn't shift the cuts of what follows.
+    A longer header or an inserted tensor then doesn't shift the cuts behind it.
 
     Args:
         header: the JSON header, without the 8 length bytes.
         size_bytes: the whole file's size.
 
     Returns:
-        Increasing offsets, or [] on any doubt (then the file is cut plainly). Never raises:
-        files are untrusted.
+        Increasing offsets. [] if the header isn't certainly right: then the file is cut on a plain grid. It never
+        raises, since files are untrusted.
     """
     try:
         table = msgspec.json.decode(header)

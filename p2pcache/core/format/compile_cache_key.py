@@ -1,8 +1,8 @@
-"""Compile caches as models: the key that makes one valid, its name, and the note that lies inside it.
+"""Compile caches as models: the key for which one is valid, its name, and the note inside it.
 
-A compile cache holds programs (`.so`, cubins, Python source) that an engine will run. It is a model
-like any other to storage and swarm; what makes it one is the note `NOTE` among its files. Only what
-has the note can be restored, and what has it is refused outside the namespaces that an operator named.
+A compile cache holds programs (`.so`, cubins, Python source) that an engine will run. To storage and swarm it is a
+model like any other. A model is a compile cache if the note `NOTE` is among its files. Only a model with
+the note can be restored, and it is refused outside the namespaces that the operator named.
 """
 
 from typing import Annotated
@@ -27,7 +27,7 @@ _Stamp = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # some time before the 
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All that must be equal for compiled code to be used again. "" means: there is none."""
+    """All that must be equal for compiled code to be used again. An empty field: there is no such part."""
 
     engine: _Text
     """The distribution that compiles: vllm, sglang, torch."""
@@ -47,7 +47,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model: _Text
     """Digest of the model."""
     extra: Annotated[dict[_Name, _Text], msgspec.Meta(max_length=MAX_EXTRA)] = {}
-    """What else changes the code, such as tensor_parallel_size."""
+    """Other values that change the code, such as tensor_parallel_size."""
 
     @property
     def digest(self) -> str:
@@ -56,7 +56,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What lies in `NOTE`."""
+    """The content of `NOTE`."""
 
     format: int
     key: Key
@@ -72,7 +72,7 @@ def make_key(values: dict[str, str], extra: dict[str, str]) -> Key:
 
     Args:
         values: every field but `extra`, by name.
-        extra: what else.
+        extra: other values that change the code.
 
     Raises:
         UsageError: an unknown field, or a value that is too long or not printable ASCII.
@@ -87,9 +87,9 @@ def cache_ref(model: Ref, key: Key, namespace: str = "") -> Ref:
     """The name of the cache of a model: `NAMESPACE/NAME-cc:KEY`.
 
     Args:
-        model: whose cache.
-        key: what it is valid for.
-        namespace: where caches are kept; "": beside the model.
+        model: the model that was compiled.
+        key: for which the cache is valid.
+        namespace: of the cache; "": the model's.
 
     Raises:
         UsageError: the model's name leaves no room for the suffix, or a bad namespace.
@@ -103,10 +103,10 @@ def encode_note(key: Key, mtimes: dict[str, int]) -> bytes:
 
 
 def decode_note(data: bytes) -> Note:
-    """The inverse of `encode_note`, for bytes that anybody may have written.
+    """The inverse of `encode_note`, for untrusted bytes.
 
     Raises:
-        IntegrityError: it isn't a note, or of another format.
+        IntegrityError: not a note of this format.
     """
     try:
         if len(data) > MAX_NOTE_BYTES:
@@ -122,7 +122,7 @@ def decode_note(data: bytes) -> Note:
 
 
 def differences(ours: Key, theirs: Key) -> list[str]:
-    """Where two keys differ, for people; [] when they are equal."""
+    """The differences of two keys, one line each; [] when they are equal."""
     mine, other = msgspec.structs.asdict(ours), msgspec.structs.asdict(theirs)
     mine |= {f"extra {k}": v for k, v in mine.pop("extra").items()}
     other |= {f"extra {k}": v for k, v in other.pop("extra").items()}
@@ -134,20 +134,20 @@ def differences(ours: Key, theirs: Key) -> list[str]:
 
 
 def is_compile_cache(manifest: Manifest) -> bool:
-    """Whether a model is a compile cache: whether it has the note."""
+    """Whether a model is a compile cache: it has the note."""
     return any(file.path == NOTE for file in manifest.files)
 
 
 def permit(namespaces: str, ref: Ref, whose: str) -> None:
-    """Go on, or refuse programs from a namespace that no operator named.
+    """Refuse a compile cache from a namespace that the operator didn't name.
 
     Args:
         namespaces: the setting: names, separated by commas; there is no wildcard.
-        ref: of a compile cache.
-        whose: setting, for the message: "agent" or "client".
+        ref: of the compile cache.
+        whose: the owner of the setting, for the message: "agent" or "client".
 
     Raises:
-        NotAllowed: says what to set; also for a digest, which may be of any namespace.
+        NotAllowed: the namespace isn't named, or the ref has a digest, which may be of any namespace.
     """
     if ref.digest is not None:
         raise NotAllowed(
@@ -163,12 +163,12 @@ def permit(namespaces: str, ref: Ref, whose: str) -> None:
 
 
 def permit_programs(namespaces: str, ref: Ref, manifest: Manifest | None) -> None:
-    """Go on, or refuse a model that is a compile cache, as an agent does before it takes or stores one.
+    """Refuse a model that is a compile cache from a namespace that the operator didn't name.
 
     Args:
         namespaces: the agent's setting.
-        ref: how it is named by the one who wants it.
-        manifest: what it holds; None: that isn't known yet.
+        ref: as the client named the model.
+        manifest: of the model; None: it isn't known yet, and nothing is refused.
 
     Raises:
         NotAllowed: as `permit`.

@@ -1,4 +1,4 @@
-"""A part of a model's files, chosen by patterns as `hf download --include` does it."""
+"""Some of a model's files, selected by glob patterns as in `hf download --include`."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -7,6 +7,7 @@ from blake3 import blake3
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import NotFound, UsageError
+from p2pcache.ids import RunSet
 
 MAX_PATTERNS = 64  # of each kind, in one pull
 MAX_PATTERN_BYTES = 1024  # as a path
@@ -14,13 +15,18 @@ _NAME_HEX = 32  # 128 bits: two selections of one model never meet
 
 
 def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """The paths that some `include` pattern matches (any, without one) and no `exclude` pattern does.
+    """The selected paths.
 
-    `*` matches across folders, case counts, and a pattern that ends in "/" means all below it.
+    `*` matches across folders, case counts, and a pattern that ends in "/" means all files below it.
+
+    Args:
+        layout: of the model.
+        include: patterns of which a path matches at least one; empty: all paths.
+        exclude: patterns of which a path matches none.
 
     Raises:
         UsageError: too many patterns, or too long ones.
-        NotFound: nothing is left.
+        NotFound: no path is selected.
     """
     for pattern in (*include, *exclude):
         if not pattern or len(pattern.encode()) > MAX_PATTERN_BYTES:
@@ -44,9 +50,9 @@ def is_name(text: str) -> bool:
     return len(text) == _NAME_HEX and all(c in "0123456789abcdef" for c in text)
 
 
-def runs_of(layout: Layout, paths: Sequence[str]) -> int:
-    """The runs (bits) that these files' bytes lie in."""
-    runs = 0
+def runs_of(layout: Layout, paths: Sequence[str]) -> RunSet:
+    """The runs in which these files' bytes lie."""
+    runs: RunSet = 0
     for number in {layout.blob_of_file[path] for path in paths}:
         for run in {layout.run_of(chunk) for chunk in layout.blobs[number].chunks}:
             runs |= 1 << run

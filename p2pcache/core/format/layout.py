@@ -1,13 +1,12 @@
 """The swarm's view of a manifest: distinct chunks, the blobs they lie in, and runs of chunks.
 
-Everything here is a pure function of the manifest, so all nodes agree on every index without
-exchanging anything.
+A layout follows from the manifest alone, so all nodes agree on every index without a message.
 
 - A *chunk index* counts distinct digests in order of first appearance. A chunk that occurs in
   several places is fetched once and copied to the others.
-- A *run* is what the swarm counts in: consecutive chunks, up to one nominal chunk of bytes
-  together. One large chunk is a run; ten thousand small files are a few hundred. Leases,
-  requests and have-sets are sets of runs. (In a model of large files a run *is* a chunk.)
+- A *run* is the swarm's unit, the piece of BitTorrent (BEP 3): consecutive chunks, up to one nominal
+  chunk of bytes together. One large chunk is a run; ten thousand small files are a few hundred runs.
+  Leases, requests and have-sets are sets of runs.
 """
 
 from array import array
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from p2pcache.core.format.chunking import nominal_chunk_bytes
 from p2pcache.core.format.manifest import Manifest, digest_of, encode
 from p2pcache.errors import InvalidManifest
-from p2pcache.ids import DIGEST_BYTES
+from p2pcache.ids import DIGEST_BYTES, RunIndex
 
 
 class Place(NamedTuple):
@@ -36,7 +35,7 @@ class Blob(NamedTuple):
 
 
 class Layout:
-    """Index tables of one manifest. Built once per model and process; treat as immutable."""
+    """Index tables of one manifest, built once for a model and process. Its attributes are never changed."""
 
     def __init__(self, manifest: Manifest, digest: str | None = None) -> None:
         """Build the tables; `digest` (hex) is computed when not given."""
@@ -74,12 +73,12 @@ class Layout:
         first = Place(self._first_blob[chunk], self._first_offset[chunk])
         return [first, *self._more.get(chunk, ())]
 
-    def run_chunks(self, run: int) -> range:
+    def run_chunks(self, run: RunIndex) -> range:
         """Chunk indices of a run."""
         last = run + 1 == len(self._run_first)
         return range(self._run_first[run], self.chunk_count if last else self._run_first[run + 1])
 
-    def run_of(self, chunk: int) -> int:
+    def run_of(self, chunk: int) -> RunIndex:
         """The run that a chunk belongs to."""
         return bisect_right(self._run_first, chunk) - 1
 

@@ -1,4 +1,4 @@
-"""The manifest of format v1: what a model is, byte for byte, and nothing about where it is.
+"""The manifest of format v1: the files and chunks of a model, byte for byte, and nothing about places.
 
 A manifest is canonical JSON: the same files give the same bytes anywhere, and its BLAKE3 digest
 is the model's identity. Manifests are untrusted input: `decode` accepts exactly what `encode`
@@ -24,8 +24,8 @@ MAX_MANIFEST_BYTES = 256 * MiB
 MAX_FILES = 100_000
 MAX_CHUNKS = 1_000_000
 MAX_PATH_BYTES = 1024
-# Up to here no bytes become more than some 100 MiB of objects, whatever they say; above that they
-# are counted first (256 MiB of "1,1,1," would be gigabytes, and ten seconds for this process).
+# A manifest up to this size becomes some 100 MiB of objects at most. In a larger one files and chunks are counted
+# first, since a long list of short numbers would become gigabytes.
 _SMALL_BYTES = 8 * MiB
 _BLOB_DOMAIN = b"p2pcache.blob.v1\n"
 # Control characters could forge a terminal's output; a backslash is a separator elsewhere.
@@ -70,7 +70,7 @@ class Manifest(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the files' sizes (F in the figures of merit)."""
+        """Sum of the files' sizes."""
         return sum(f.size for f in self.files)
 
     @property
@@ -102,14 +102,14 @@ _encoder = msgspec.json.Encoder()
 
 
 def make_file(path: str, chunks: Iterable[Chunk]) -> File:
-    """Build a `File` from its path and chunks."""
+    """A file of these chunks."""
     listed = list(chunks)
     lengths = array("I", (c.length for c in listed))
     return File(path, sum(lengths), lengths, b"".join(c.digest for c in listed))
 
 
 def make_manifest(files: Iterable[File]) -> Manifest:
-    """Build a validated manifest; files may come in any order.
+    """A validated manifest of files in any order.
 
     Raises:
         InvalidManifest: a path or a limit of format v1 is broken.
@@ -180,9 +180,9 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
 
 
 def _count(encoded: bytes) -> None:
-    """Refuse more files or chunks than a manifest may have before they are made into objects.
+    """Refuse more files or chunks than a manifest may have, before they become objects.
 
-    What isn't written canonically could hide some from the count, so it is refused here already.
+    Other than canonical text could hide some from the count, so it is refused, too.
     """
     at, files, chunks = len(_HEAD), 0, 0
     while encoded[at - 1 : at] != b"]":
@@ -245,7 +245,7 @@ def _check(manifest: Manifest) -> None:
 
 
 def check_path(path: str) -> None:
-    """Accept only relative, normalised paths that can't leave or disturb their directory.
+    """Refuse a path that isn't relative and normalised, or that could leave or disturb its directory.
 
     Raises:
         InvalidManifest: says which rule is broken.
@@ -274,7 +274,7 @@ def _check_chunks(file: File) -> None:
 
 
 def _check_tree(files: Iterable[File]) -> None:
-    """No two names that some file system would merge; no file that is also a directory."""
+    """Refuse two paths that some file system takes for one, and a file that is also a folder."""
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     for file in files:

@@ -1,7 +1,7 @@
-"""Tag records: what a name means at the origin, and since which generation. Pure.
+"""Tag records: which manifest a name means at the origin, and since which generation.
 
-A deleted tag keeps a record without digest, so that its generation never falls: agents refuse a
-lower generation than they have seen, and would refuse a tag that began at 1 again.
+A deleted tag keeps a record without a digest, so that its generation never falls. Agents refuse a generation below the
+one they have seen (rollback protection as in The Update Framework), so they would refuse a tag that began at 1 again.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ _REMEDY = (
 
 
 class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tag at the origin. `digest` is "" for a deleted one."""
+    """One tag at the origin."""
 
-    digest: str  # hex, of the manifest
+    digest: str  # hex, of the manifest; "": the tag is deleted
     generation: int  # from 1; each change adds one
     previous: str = ""  # the digest before this one, "" if none
 
@@ -30,7 +30,7 @@ class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The record that replaces this one.
 
         Raises:
-            IntegrityError: no generation follows; nobody could read the record.
+            IntegrityError: the generation is the last one.
         """
         if self.generation >= MAX_GENERATION:
             raise IntegrityError(
@@ -40,14 +40,14 @@ class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Newer(msgspec.Struct):
-    """What a record of any release has."""
+    """The fields that the records of all releases have."""
 
     digest: str
     generation: int
 
 
 NO_TAG = TagRecord("", 0)
-"""What stands before a tag's first record."""
+"""The record before a tag's first one."""
 
 
 def encode_tag(record: TagRecord) -> bytes:

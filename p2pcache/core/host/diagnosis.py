@@ -1,8 +1,8 @@
-"""What `p2pcache doctor` thinks of a node: from measured facts to findings. Pure.
+"""The diagnosis of `p2pcache doctor`: from measured facts about a node to findings.
 
-A fact is either what was measured or the `Trouble` that kept us from it. Each judge makes one
-`Finding` of one fact: a level, the measured value, and what to do. Causes stand before their
-effects (`ORDER`), so the first that fails is the one to mend, and its code ends the command.
+A fact is a measurement, or the `Trouble` that prevented it. Each judge makes one `Finding` of one fact: a level, the
+measured value and advice. Causes stand before their effects (`ORDER`), so the first failure is the one to mend, and its
+code is the command's exit code.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,24 +17,25 @@ ORDER = ("settings", "key", "certificate", "cache", "space", "files", "network",
 
 SKEW_WARN_S = 5.0  # a Date header counts whole seconds; NTP keeps milliseconds
 SKEW_FAIL_S = 300.0  # S3 refuses signatures 15 min off; tokens and certificates live by the clock
-FILES_WARN, FILES_FAIL = 4096, 1024  # 200 clients, 48 peers, 40 origin streams, open blobs
-SPACE_WARN_BYTES = 20 * 10**9  # the smallest model that is worth a cache
+FILES_WARN, FILES_FAIL = 4096, 1024  # clients, peers, origin streams and open blobs of a busy agent
+SPACE_WARN_BYTES = 20 * 10**9  # the smallest model for which a cache pays
 DISK_WARN_BYTES_PER_S = 100 * 10**6  # slower than a 1 GbE link: the disk sets the pace of a pull
-TCP_WARN_BYTES = 4 << 20  # 25 Gbit/s x 1.3 ms; the kernel's own defaults are 6 and 4 MiB
-SLOW_LINK_MBIT = 1000  # under it, a cable or a switch port fell back
+# A fast link times a millisecond; the kernel's own defaults are 6 and 4 MiB.
+TCP_WARN_BYTES = 4 << 20
+SLOW_LINK_MBIT = 1000  # below it a cable or a switch port has fallen back
 MODEL_BYTES = 100 * 10**9  # the example of how long a link takes
 REMOTE_FS = ("nfs", "cifs", "smb", "ceph", "gluster", "lustre", "9p", "fuse")
 MEMORY_FS = ("tmpfs", "ramfs")
 
 
 class Finding(NamedTuple):
-    """One line of the doctor's report. `code`: the exit code that a failure stands for, else 0."""
+    """One line of the diagnosis."""
 
     check: str
     level: Level
     measured: str
     advice: str = ""
-    code: int = 0
+    code: int = 0  # the exit code of a failure, else 0
 
 
 class Trouble(NamedTuple):
@@ -45,33 +46,33 @@ class Trouble(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """Something that we may not measure, which is no fault of the node."""
+    """Something that this user may not measure, which is no fault of the node."""
 
     why: str
     advice: str
 
 
 class Key(NamedTuple):
-    """What guards the daemon's port. `path` "": there is no key. `blind`: a user that can't read it."""
+    """How the daemon's port is guarded."""
 
-    path: str
+    path: str  # of the key; "": there is none
     listen: str
     loopback: bool
     insecure: bool
     certificate: bool
     mode: int = 0
-    blind: str = ""
+    blind: str = ""  # the agent's user, if it can't read the key
 
 
 class Certificate(NamedTuple):
-    """This member's certificate, and what to look at."""
+    """This member's certificate, and warnings about it."""
 
     member: str
     warnings: tuple[str, ...]
 
 
 class Cache(NamedTuple):
-    """The cache directory. `closed`: a directory on the way that containers' users can't enter."""
+    """The cache directory."""
 
     path: str
     exists: bool
@@ -79,11 +80,11 @@ class Cache(NamedTuple):
     owner: str
     writable: bool
     agent_runs: bool
-    closed: str = ""
+    closed: str = ""  # a parent directory that users of containers can't enter
 
 
 class Space(NamedTuple):
-    """Free space in bytes, and how much of it pulls leave alone."""
+    """Space of a disk in bytes; pulls leave `kept` bytes free."""
 
     path: str
     free: int
@@ -92,66 +93,63 @@ class Space(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Limit of open files, and of which process."""
+    """Limit of open files of a process."""
 
     limit: int
     whose: str
 
 
 class Network(NamedTuple):
-    """The interface of the address that peers dial. Speed 0: unknown.
-
-    `source`: the address from which the tracker is reached, "" if it is here or unknown.
-    """
+    """The interface of the address that peers dial."""
 
     interface: str
     advertised: str
     host: str
     loopback: bool
-    speed_mbit: int
+    speed_mbit: int  # 0: unknown
     mtu: int
     up: bool
-    source: str
+    source: str  # the address from which the tracker is reached; "": it is on this host, or unknown
 
 
 class Kernel(NamedTuple):
-    """Bytes to which a connection's buffers grow, by the setting's name."""
+    """Bytes to which a connection's buffers grow, by the name of the kernel's setting."""
 
     buffers: Mapping[str, int]
 
 
 class Clock(NamedTuple):
-    """Seconds that our clock is ahead of others', by their names; None: nobody knows."""
+    """Seconds by which this clock is ahead of other clocks, by their names."""
 
     ahead_s: Mapping[str, float]
-    synchronised: bool | None
+    synchronised: bool | None  # None: unknown
 
 
 class Tracker(NamedTuple):
-    """A tracker that took us for a member; `url` "" where none is set."""
+    """A tracker that accepted this node as a member."""
 
-    url: str
+    url: str  # "": none is set
     seconds: float
 
 
 class Origin(NamedTuple):
-    """A storage that let us list; `url` "" where none is known."""
+    """An origin that could be listed."""
 
-    url: str
+    url: str  # "": none is known
     seconds: float
     empty: bool
 
 
 class Agent(NamedTuple):
-    """The agent at the socket. `there` False: no socket, and nobody named it."""
+    """The agent at the socket."""
 
     address: str
-    there: bool
+    there: bool  # False: there is no socket, and the user named no address
     version: str
     ours: str
     reasons: tuple[str, ...]
-    differs: tuple[str, ...] = ()  # settings of its own, not those that are examined, in words
-    unreached: str = ""  # its address, where other nodes lately tried in vain
+    differs: tuple[str, ...] = ()  # its settings that differ from the examined ones, in words
+    unreached: str = ""  # its address, if other nodes lately dialled it in vain
 
 
 class Disk(NamedTuple):
@@ -170,12 +168,16 @@ Fact = (
 
 
 def examine(facts: Mapping[str, Fact]) -> list[Finding]:
-    """One finding for each fact (by the name of its check), in `ORDER`."""
+    """One finding for each fact, in `ORDER`.
+
+    Args:
+        facts: by the name of their check.
+    """
     return [_judge(name, facts[name]) for name in ORDER if name in facts]
 
 
 def worst(findings: Iterable[Finding]) -> int:
-    """The exit code: that of the first failure in `ORDER`, whose mending may mend the others."""
+    """The exit code: that of the first failure, whose repair may repair the others; 0: nothing failed."""
     return next((f.code for f in findings if f.level == "fail"), 0)
 
 

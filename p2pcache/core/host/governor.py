@@ -1,9 +1,9 @@
-"""How much of this node its engine leaves to us: less while the host is busy, more when it isn't. Pure.
+"""How much of a host the agent may use while an engine serves there: less while the host is busy, more when it is calm.
 
-What is measured becomes one number, the *strain*: 1 is the most that serving should ever see. At a
-strain of 1 our share shrinks by a factor, well below it grows by a step, and between the two it
-stays, so that it settles instead of swinging. It never falls below a floor: whoever waits for bytes
-of this node gets them late, but gets them.
+The measurements become one number, the *strain*: 1 is the most that serving should see. The share follows additive
+increase and multiplicative decrease (Chiu and Jain 1989): from a strain of 1 on it shrinks by a factor, well below 1 it
+grows by a step. In between it stays, so that it settles instead of swinging. It never falls below a floor, so peers get
+their bytes late, but they get them.
 """
 
 import math
@@ -11,49 +11,49 @@ from typing import Literal, NamedTuple
 
 Mode = Literal["auto", "on", "off"]
 
-CALM = 0.7  # strain below which the share grows; up to 1 it stays
-STEP = 0.05  # a second, of the whole ..
-GROWTH = (
-    0.1  # .. and of the share: strain that shows two looks late must not meet three steps too many
-)
-HARDEST = 0.5  # one look takes no more than half: one bad second isn't the end of a storm
-AIM = 0.9  # strain that a smaller share aims at
-FLOOR_BYTES_PER_S = 1 << 20  # a peer's run of 16 MiB in 16 s, also where nothing ever went fast
-FORGET_PER_S = 0.999  # of the highest rate seen: a link that got slower is believed in 20 minutes
+CALM = 0.7  # strain below which the share grows: the gap to 1 keeps it from swinging
+STEP = 0.05  # growth in a second, as a part of the whole: full speed again in some 20 s
+GROWTH = 0.1  # growth in a second, as a part of the share: strain shows late, and a small share must not overshoot
+HARDEST = 0.5  # a sample takes at most this part of the share: one bad second doesn't end a storm
+AIM = 0.9  # strain that a smaller share aims at: just below the limit
+FLOOR_BYTES_PER_S = 1 << 20  # a large run arrives before its requester gives up
+FORGET_PER_S = 0.999  # decay of the highest rate that was seen: a link may have become slower
 
-# Strain 1, as a share of the time in which some task stalled (PSI `some`), or of the link's rate.
-CPU_STALL = 0.40  # a host at 80 % of its cores shows 0.2 to 0.3
-IO_STALL = 0.20  # an engine reads little: what stalls for so long is our own doing
-MEMORY_STALL = 0.05  # reclaim hurts at once
-LINK_USE = 0.85  # above it queues grow, and with them every answer's time
+# The values that mean a strain of 1: shares of the time in which some task stalled (PSI `some`), or of the link's rate.
+CPU_STALL = 0.40  # more than a host shows that uses most of its cores
+IO_STALL = 0.20  # an engine reads little, so longer stalls come from the agent
+MEMORY_STALL = 0.05  # memory reclaim slows all processes at once
+LINK_USE = 0.85  # above it queues grow, and all answers take longer
 
 
 class Sample(NamedTuple):
-    """What was seen since the last look; None: can't be told here."""
+    """Measurements since the last sample; None: can't be measured here."""
 
-    cpu: float | None = None  # shares of the time in which some task waited, 0 to 1
+    # Shares of the time in which some task waited for it, 0 to 1.
+    cpu: float | None = None
     io: float | None = None
     memory: float | None = None
     link: float | None = None  # busier direction of the busiest interface, of its rate
-    engine: float | None = None  # its latency over the one that it should have, or as it says
+    # Latency of the engine over its target, or the strain that it reports.
+    engine: float | None = None
     sent: float = 0.0  # payload to peers, bytes per second
     taken: float = 0.0  # from peers and the origin, bytes per second
     link_rate: float = 0.0  # bytes per second that the fastest interface carries; 0: unknown
 
 
 class Limits(NamedTuple):
-    """What we may do until the next look. Rates are bytes per second; 0: as the settings say."""
+    """Limits until the next sample. Rates are bytes per second; 0: as the settings say."""
 
-    share: float  # of what we could do, `floor` to 1
+    share: float  # of full speed, `floor` to 1
     sent: float
     taken: float
     slots: int  # uploads at once
-    cause: str  # what strains most, "" below 1
+    cause: str  # the largest strain's name; "" below 1
     strain: float
 
 
 class Governor:
-    """Decides by samples how much this node gives and takes.
+    """Decides by samples how much this node sends and takes.
 
     Invariants (`check`): the share lies between floor and 1; at 1 nothing is limited.
     """
@@ -62,30 +62,29 @@ class Governor:
         """Start at full speed.
 
         Args:
-            mode: "off": never less than everything; "on": everything measured counts; "auto":
-                only while an engine tells how it does, for without one there is nobody to give
-                way to, and a busy host is busy with the model that it waits for.
+            mode: "off": always full speed. "on": every measurement counts. "auto": they count only while an engine
+                reports its latency; without one the host is busy with loading the model.
             floor: the smallest share, above 0.
             slots: uploads at once at full speed.
         """
         self._mode = mode
         self._floor = floor
         self._slots = slots
-        self._peak = 0.0  # bytes per second that we have moved one way: what a share is of
+        self._peak = 0.0  # the highest rate one way, bytes per second: full speed
         self._at: float | None = None
         self.limits = Limits(1.0, 0.0, 0.0, slots, "", 0.0)
 
     @property
     def governs(self) -> bool:
-        """Whether something is held back now."""
+        """Whether the agent is held back now."""
         return self.limits.share < 1
 
     def handle(self, sample: Sample, now: float) -> Limits:
-        """Take in a sample; returns the limits until the next one (`now`: monotonic seconds)."""
+        """Take in a sample at `now` (monotonic seconds); returns the limits until the next one."""
         passed = 0.0 if self._at is None else min(max(0.0, now - self._at), 5.0)
         self._at = now
         peak = max(self._peak * FORGET_PER_S**passed, sample.sent, sample.taken)
-        # Bytes from a socket's buffer or a storage in this host may come faster than any link.
+        # Bytes from a socket's buffer or from storage on this host may come faster than any link carries.
         self._peak = min(peak, sample.link_rate) if sample.link_rate else peak
         cause, strain = self._strain(sample)
         share = self.limits.share
@@ -122,7 +121,7 @@ class Governor:
 
 
 def strains_of(sample: Sample) -> dict[str, float]:
-    """What was measured, each over the most that serving should see."""
+    """Each measurement over the most that serving should see, by name."""
     most = {
         "cpu": CPU_STALL,
         "io": IO_STALL,

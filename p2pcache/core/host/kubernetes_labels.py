@@ -1,4 +1,4 @@
-"""Which labels a Kubernetes Node carries for the models that are complete on it. Pure.
+"""Which labels a Kubernetes Node carries for the models that are complete on it.
 
 The key of `team/llama:v3` is `models.p2pcache.io/team__llama__v3`, its value the first 16 hex
 digits of the manifest's digest: `Exists` finds the nodes that have the tag, `In` those that have
@@ -13,22 +13,22 @@ from blake3 import blake3
 from p2pcache.ids import Ref
 
 PREFIX = "models.p2pcache.io/"
-VALUE_DIGITS = 16  # 64 bits of the digest: nobody confuses two models, and a person can read it
-MAX_LABELS = 100  # a Node is read by everybody in the cluster; it's no place for 4,000 labels
+VALUE_DIGITS = 16  # 64 bits of the digest: enough to tell models apart, and short for people
+MAX_LABELS = 100  # everything in a cluster reads Nodes, so they must stay small
 _SEPARATOR = "__"
 _MAX_NAME = 63  # Kubernetes' limit for the part after the prefix
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def label_key(ref: Ref) -> str:
-    """The label's key for a tag: the same on every node, another one for every other tag.
+    """The label's key for a tag: the same on every node, and different for different tags.
 
     A ref that can't be written as a label (too long, an end that isn't a letter or digit, or parts
     that hold the separator) becomes `h-` and 32 digits of its BLAKE3.
     """
     plain = _SEPARATOR.join(ref.tag_key)
     split = plain.split(_SEPARATOR)
-    # With a `_` beside it the separator could be read at two places: `a_` + `b` or `a` + `_b`.
+    # A `_` beside the separator would be ambiguous: `a_` + `b` or `a` + `_b`.
     clear = "___" not in plain and split == list(ref.tag_key)
     if clear and len(plain) <= _MAX_NAME and _NAME.fullmatch(plain):
         return PREFIX + plain
@@ -36,7 +36,11 @@ def label_key(ref: Ref) -> str:
 
 
 def wanted_labels(models: Iterable[tuple[Ref, str]]) -> dict[str, str]:
-    """The labels for (ref, digest) of complete models, the most important first; at most `MAX_LABELS`."""
+    """The labels of complete models, at most `MAX_LABELS`.
+
+    Args:
+        models: ref and digest (hex) of each, the most important first.
+    """
     labels: dict[str, str] = {}
     for ref, digest in models:
         if len(labels) >= MAX_LABELS:
@@ -46,10 +50,10 @@ def wanted_labels(models: Iterable[tuple[Ref, str]]) -> dict[str, str]:
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """What a JSON merge patch must say: new and changed labels, and None for those to take away.
+    """The JSON merge patch (RFC 7386): new and changed labels, and None for those to remove.
 
     Args:
-        present: all labels of the Node; those of others are left alone.
+        present: all labels of the Node; those with another prefix are left alone.
         wanted: from `wanted_labels`.
     """
     new = {key: value for key, value in wanted.items() if present.get(key) != value}

@@ -1,11 +1,12 @@
-"""One pull's way from the question to the finished model: what took how long, and what was waited for.
+"""Where the time of one pull went: its phases, and what it waited for.
 
-Pure; all times are seconds of one clock.
+All times are seconds of one clock.
 """
 
 from collections import Counter, deque
 
 from p2pcache.core.swarm.events import Source
+from p2pcache.ids import NodeId
 
 PHASES = {
     "resolve": "what the name means now",
@@ -17,19 +18,18 @@ PHASES = {
     "flush": "making the last bytes durable",
     "publish": "showing the model's directory",
 }
-"""In the order in which they follow each other: together they are the critical path."""
+"""The phases in their order: together they are the critical path."""
 
-TAIL_SHARE = (
-    0.95  # of the bytes; behind it few runs are left to choose from, so it shows stragglers
-)
-PEAK_S = 1.0  # the best rate is a mean over so long: less would count bursts out of buffers
-LEAST_S = 2 * PEAK_S  # of fetching before `eta_node` says anything
-SHORTEST_S = 0.001  # below it a rate says nothing
-TOP_PEERS = 8  # told by name
+TAIL_SHARE = 0.95  # of the bytes; behind it few runs are left to choose from, so stragglers show
+# The peak rate is a mean over this time: a shorter one would count bursts out of buffers.
+PEAK_S = 1.0
+LEAST_S = 2 * PEAK_S  # fetching of less time has no `eta_node`
+SHORTEST_S = 0.001  # fetching of less time has no rate
+TOP_PEERS = 8  # peers in the report
 
 
 class Timeline:
-    """Marks of one pull, and what it took from whom."""
+    """When each phase of a pull ended, and how many bytes came from each peer."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -39,20 +39,27 @@ class Timeline:
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_bytes = 0
         self._peak = 0
-        self._peers: Counter[int] = Counter()
+        self._peers: Counter[NodeId] = Counter()
         self._waited: Counter[str] = Counter()
 
     def reached(self, phase: str, now: float) -> None:
-        """A phase has ended; again says nothing."""
+        """A phase has ended; the first call for a phase counts."""
         assert phase in PHASES
         self._ends.setdefault(phase, now)
 
     def expect(self, nbytes: int) -> None:
-        """So much isn't here and has to come over the network."""
+        """`nbytes` have to come over the network."""
         self._expected = nbytes
 
-    def took(self, source: Source, nbytes: int, now: float, node: int = 0) -> None:
-        """Proved bytes came in; `node`: from this peer."""
+    def took(self, source: Source, nbytes: int, now: float, node: NodeId = 0) -> None:
+        """Proved bytes came in.
+
+        Args:
+            source: where they came from.
+            nbytes: how many.
+            now: seconds.
+            node: the peer, if they came from one.
+        """
         if source is Source.LOCAL or not nbytes:
             return
         self.reached("first_byte", now)
@@ -68,18 +75,23 @@ class Timeline:
             self.reached("swarm", now)
 
     def finished(self, now: float) -> None:
-        """The last byte that is wanted is here."""
+        """The last wanted byte is here."""
         if self._taken:
-            self.reached("swarm", now)  # it was never expected that all comes: no tail to speak of
+            self.reached("swarm", now)  # fewer bytes than expected were needed, so there is no tail
             self.reached("tail", now)
 
     def waited(self, what: str, seconds: float) -> None:
-        """It waited for this (a key of `view.WAITS`) for so long."""
+        """The pull waited.
+
+        Args:
+            what: the cause, a key of `snapshot.WAITS`; "": none.
+            seconds: how long.
+        """
         if what:
             self._waited[what] += seconds  # type: ignore[assignment] # Counters count seconds as well
 
     def report(self, now: float) -> dict[str, object]:
-        """Where the time went, as docs/api.md has it; of a pull that runs, so far."""
+        """The report of docs/api.md; if the pull still runs, up to `now`."""
         phases = self._phases(now)
         end = self.began + sum(seconds for _, seconds in phases)
         fetched_s = sum(s for name, s in phases if name in ("first_byte", "swarm", "tail"))
@@ -101,13 +113,13 @@ class Timeline:
         }
 
     def _phases(self, now: float) -> list[tuple[str, float]]:
-        """(phase, seconds), up to the one that lasts."""
+        """(phase, seconds), up to the phase that hasn't ended."""
         found, at = [], self.began
         last = max((list(PHASES).index(name) for name in self._ends), default=-1)
         for number, name in enumerate(PHASES):
             end = self._ends.get(name)
             if end is None and number < last:
-                continue  # there was nothing to do: everything lay here
+                continue  # the phase had nothing to do
             found.append((name, max(0.0, (now if end is None else end) - at)))
             if end is None:
                 break

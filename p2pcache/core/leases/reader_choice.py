@@ -10,8 +10,8 @@ from p2pcache.core.leases.readers import Readers
 from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.racks.bridge_slots import SEATS
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
+from p2pcache.core.sampled_set import SampledSet
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -122,7 +122,12 @@ class ReaderChoice:
         )
 
     def _least_busy(
-        self, levels: list[Bag], run: RunIndex, barred: AbstractSet[NodeId], *, slow_too: bool
+        self,
+        levels: list[SampledSet],
+        run: RunIndex,
+        barred: AbstractSet[NodeId],
+        *,
+        slow_too: bool,
     ) -> MemberRecord | None:
         convicted: MemberRecord | None = None  # on probation, or slow
         for level in levels:
@@ -191,7 +196,7 @@ class RackBalance:
             self._sort()
         for site in sorted(self._order, key=lambda s: (self._reading[s], self._read[s], s)):
             for _, _, place in self._order[site]:
-                yield self._roster.seated(place)[run % SEATS]
+                yield self._roster.seated(place)[run % BRIDGE_SLOTS]
 
     def on_granted(self, record: MemberRecord) -> None:
         """A member reads one run more; all its leases count where it was when the first of them was granted."""

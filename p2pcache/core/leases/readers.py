@@ -12,8 +12,8 @@ from p2pcache.core import backoff
 from p2pcache.core.leases.settings import FIRST_REST_S, HIDDEN_S, LAST_REST_S
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
-from p2pcache.core.origin.read_concurrency import Depth
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.sampled_set import SampledSet
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -55,7 +55,7 @@ class Readers:
         """
         self.working: dict[NodeId, MemberRecord] = {}
         self.choosy: dict[NodeId, MemberRecord] = {}
-        self.with_room: tuple[list[Bag], list[Bag]] = ([Bag()], [Bag()])
+        self.with_room: tuple[list[SampledSet], list[SampledSet]] = ([SampledSet()], [SampledSet()])
         self.aside = 0  # how many readers stand aside
         self.reached = reached
         self.slow_readers = SlowReaders(settings.slow_node_ratio)
@@ -64,7 +64,9 @@ class Readers:
         self._doubted = doubted
         self._settings = settings
         self._most = settings.in_flight * (1 + settings.ahead_ratio)
-        self._concurrency = Depth(settings.in_flight, self._most)  # of all of them together
+        self._concurrency = ReadConcurrency(
+            settings.in_flight, self._most
+        )  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
         self._hidden: dict[NodeId, MemberRecord] = {}
         self._excused: dict[NodeId, MemberRecord] = {}
@@ -124,7 +126,7 @@ class Readers:
     @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: the usual ones, or what the link to the origin holds."""
-        return self._concurrency.reads
+        return self._concurrency.limit
 
     def on_read_done(self, record: MemberRecord, lease: Lease, now: float, in_flight: int) -> None:
         """A read has ended well.
@@ -136,7 +138,7 @@ class Readers:
             in_flight: leases at that moment, this one included.
         """
         if not lease.adopted:  # or nobody knows how long it took
-            self._concurrency.ended(now - lease.since, in_flight)
+            self._concurrency.on_read_done(now - lease.since, in_flight)
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)
@@ -310,5 +312,5 @@ class Readers:
         levels, count = self.with_room[record.aside], len(record.runs)
         if count < record.credit:
             while len(levels) <= count:
-                levels.append(Bag())
+                levels.append(SampledSet())
             levels[count].add(record.node)

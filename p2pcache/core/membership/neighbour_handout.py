@@ -9,16 +9,16 @@ from collections.abc import Mapping
 
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.settings import COMPLETE_SHARE, RACK_SHARE
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 from p2pcache.ids import NodeId
 
 
 def neighbours(
     node: NodeId,
     *,
-    everyone: Bag,
-    rack: Bag,
-    complete: Bag,
+    everyone: SampledSet,
+    rack: SampledSet,
+    complete: SampledSet,
     members: Mapping[NodeId, MemberRecord],
     count: int,
     rng: random.Random,
@@ -49,7 +49,7 @@ def neighbours(
 
 
 def _draw(
-    group: Bag,
+    group: SampledSet,
     count: int,
     without: set[NodeId],
     members: Mapping[NodeId, MemberRecord],

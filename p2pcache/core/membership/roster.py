@@ -12,7 +12,7 @@ from p2pcache.core.membership.member_record import MemberRecord, Place, Standing
 from p2pcache.core.membership.settings import FLUSH_S, FLUSH_S_PER_MEMBER
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -35,15 +35,15 @@ class Roster:
         self.digest = digest
         self.run_count = run_count
         self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
-        self.complete = Bag()
+        self.complete = SampledSet()
         self.silent: dict[NodeId, MemberRecord] = {}  # in the order in which it was noticed
         self.banned: set[NodeId] = set()
         self.version = 0
         self.rack_changes = 0  # how often a rack got its first member or lost its last
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
-        self._ordinary = Bag()
-        self._racks: dict[Place, Bag] = {}
+        self._ordinary = SampledSet()
+        self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
         self._joined: dict[NodeId, Member] = {}  # since the last flush
         self._left: set[NodeId] = set()
@@ -243,7 +243,7 @@ class Roster:
         record = self.members[node]
         chosen = neighbour_handout.neighbours(
             node, everyone=self._ordinary, complete=self.complete, members=self.members,
-            rack=self._racks.get(record.place, Bag()), count=count, rng=self._rng,
+            rack=self._racks.get(record.place, SampledSet()), count=count, rng=self._rng,
         )  # fmt: skip
         for other in chosen:
             self.members[other].degree += 1
@@ -306,7 +306,7 @@ class Roster:
         if record.have == self._full_set:
             self.complete.add(node)
         if place not in self._racks:
-            self._racks[place] = Bag()
+            self._racks[place] = SampledSet()
             self.rack_changes += 1
         self._racks[place].add(node)
 

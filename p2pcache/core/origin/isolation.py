@@ -1,53 +1,65 @@
-"""Whether a node reaches any other one of its swarm: neighbours come and go, dials fail. Pure."""
+"""Whether a node is isolated: it has no neighbour, and its dials to other members fail.
+
+A node that has no neighbour doesn't believe at once that it is isolated. A tracker may have named only members that
+nobody can dial, so the node first dials other members of the swarm, a few at a time.
+"""
 
 import math
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 
+from p2pcache.core.origin.settings import (
+    DIAL_TIMEOUT_S,
+    DIALS_AT_ONCE,
+    MAX_DIALS,
+)
 from p2pcache.core.settings import SwarmSettings
-
-ENOUGH = 24  # members that we dial in vain: as many as a tracker names as neighbours
-AT_ONCE = 8  # dials that are begun at one look: this must not look like a port scan
-DIAL_S = 15.0  # after which a dial that hasn't ended comes to nothing: handshakes have ten seconds
+from p2pcache.ids import NodeId
 
 
 class Isolation:
-    """Since when there is no neighbour, and who was dialled in vain since then."""
+    """Since when a node has no neighbour, and which members it has dialled in vain since then."""
 
-    def __init__(self, node: int, settings: SwarmSettings, now: float) -> None:
-        """There is none yet."""
+    def __init__(self, node: NodeId, settings: SwarmSettings, now: float) -> None:
+        """A node without a neighbour.
+
+        Args:
+            node: this node.
+            settings: how long a node waits before it believes that it is isolated.
+            now: seconds.
+        """
         self._node = node
         self._settings = settings
         self._alone_since = now  # inf: there is a neighbour
-        self._dialled: dict[int, float] = {}  # by us, to find out, and when
-        self._failed: set[int] = set()
+        self._dialled: dict[NodeId, float] = {}  # when we dialled a member to find out
+        self._failed: set[NodeId] = set()
 
-    def met(self) -> None:
+    def on_neighbour(self) -> None:
         """There is a neighbour."""
         self._restart(math.inf)
 
-    def lost(self, now: float) -> None:
-        """The last neighbour is gone, or only now it matters that there is none."""
+    def on_alone(self, now: float) -> None:
+        """The last neighbour is gone, or from now on it matters that there is none."""
         self._restart(now)
 
-    def no_good(self, nodes: Iterable[int]) -> None:
-        """Members that couldn't be reached, or that lied."""
+    def on_unreachable(self, nodes: Iterable[NodeId]) -> None:
+        """Dials to these members failed, or they sent wrong bytes."""
         if self._alone_since < math.inf:
             self._failed.update(nodes)
 
-    def whom_to_dial(self, members: Sequence[int], now: float) -> list[int]:
-        """Whom to dial before it is believed: perhaps a tracker named only those that nobody reaches.
+    def next_dials(self, members: Sequence[NodeId], now: float) -> list[NodeId]:
+        """The members to dial now; they count as dialled.
 
         Args:
             members: of the swarm, ascending.
             now: seconds.
         """
-        untried = self._untried(members)[:AT_ONCE]
+        untried = self._untried(members)[:DIALS_AT_ONCE]
         self._dialled.update(dict.fromkeys(untried, now))
         return untried
 
-    def found(self, members: Sequence[int], now: float) -> bool:
-        """Whether others were dialled in vain for so long that nobody will bring anything.
+    def is_certain(self, members: Sequence[NodeId], now: float) -> bool:
+        """Whether the node is isolated: it was alone for long enough, and every dial failed.
 
         Args:
             members: of the swarm, ascending.
@@ -55,15 +67,19 @@ class Isolation:
         """
         if now < self._alone_since + self._settings.owner_patience_s or not self._failed:
             return False
-        ended = (node in self._failed or now >= at + DIAL_S for node, at in self._dialled.items())
+        ended = (
+            node in self._failed or now >= at + DIAL_TIMEOUT_S
+            for node, at in self._dialled.items()
+        )  # fmt: skip
         return all(ended) and not self._untried(members)
 
-    def _untried(self, members: Sequence[int]) -> list[int]:
+    def _untried(self, members: Sequence[NodeId]) -> list[NodeId]:
         known = {*members}
         self._dialled = {node: at for node, at in self._dialled.items() if node in known}
-        if self._alone_since == math.inf or len(self._dialled) >= ENOUGH:
+        if self._alone_since == math.inf or len(self._dialled) >= MAX_DIALS:
             return []
-        first = bisect(members, self._node)  # or all who are alone would dial the same ones
+        # Each node begins behind its own id, or all lonely nodes would dial the same members.
+        first = bisect(members, self._node)
         tried = {self._node, *self._dialled, *self._failed}
         return [one for one in (*members[first:], *members[:first]) if one not in tried]
 

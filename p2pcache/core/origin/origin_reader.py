@@ -1,4 +1,4 @@
-"""The origin's side of one swarm on one node: leases and reads in flight."""
+"""What one node reads from the origin for one swarm: its leases and its reads in flight."""
 
 import math
 from collections.abc import Iterator
@@ -7,8 +7,15 @@ from random import Random
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
-from p2pcache.core.origin.read_concurrency import Depth
-from p2pcache.core.origin.without_tracker import MIN_SHARE, Trackerless
+from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.origin.settings import (
+    CORRUPT_AFTER,
+    CREDIT_PER_READ,
+    FIRST_CREDIT,
+    MAX_URGENT_REPORTED,
+    MIN_SHARE,
+)
+from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
@@ -28,119 +35,111 @@ from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Story
 from p2pcache.errors import LocalProtocolError
-
-# A storm's first agent is alone for an instant: with its full credit it would take all leases and then be the only
-# uploader (16 nodes, 256 runs: 0.90 of the bound with 8, 0.92 with 2; now 0.940 with 2, 0.937 with 1, and of 8 nodes
-# 0.945 and 0.952).
-_FIRST_CREDIT = 1
-_MORE_CREDIT = 2  # for each that was read: a lone node far from storage is as soon at its usual reads as it was
-_CORRUPT_AFTER = 2  # mismatches of our own reads that convict the origin
-_DEMANDED_AT_ONCE = 64  # runs in one report: a loader waits for a tensor or two at a time
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 @dataclass(slots=True)
 class Reading:
     """One `Fetch` that hasn't ended."""
 
-    run: int
+    run: RunIndex
     started: float
     live: bool = True  # False: cancelled, only its end is awaited
     duplicated: bool = False  # a neighbour was asked for the run as well, because this takes long
 
 
-class OriginSide:
+class OriginReader:
     """Decides what this node reads from the origin.
 
     Invariants (`check`): `mine.fetching` is exactly the runs of the live `readings`; `waiting`
-    is exactly the leased runs that aren't being fetched; without a grant or an ownership
-    nothing is read.
+    is exactly the leased runs that aren't being fetched; a node reads only runs that it was granted or owns.
     """
 
     def __init__(
-        self, node: int, mine: RunStates, book: PeerBook,
-        settings: SwarmSettings, dice: Random, story: Story, tempo: SwarmPace, *, tracker: bool, now: float,
+        self, node: NodeId, mine: RunStates, book: PeerBook,
+        settings: SwarmSettings, dice: Random, story: Story, pace: SwarmPace, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         usual = settings.origin_fetches
-        self._depth = Depth(usual, usual + settings.origin_ahead)
+        self._concurrency = ReadConcurrency(usual, usual + settings.origin_ahead)
         self._mine = mine
         self._book = book
         self._settings = settings
         self._story = story
-        self._by_itself = Trackerless(
-            node, mine, book, settings, dice, tempo, tracker=tracker, now=now
+        self._by_itself = WithoutTracker(
+            node, mine, book, settings, dice, pace, tracker=tracker, now=now
         )
         self.owners = self._by_itself.owners
         self._isolation = Isolation(node, settings, now)
         self.readings: dict[int, Reading] = {}
-        self.waiting: dict[int, float] = {}  # leased run -> since when it waits to be read
+        self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
         self._next_fetch = 1
-        self._credit_told = LeaseCredit(0)
-        self._demand_told = 0  # demanded runs (bits) that the tracker has heard of
-        self._demand_at = -math.inf  # when it was told last
+        self._told_credit = LeaseCredit(0)
+        self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
+        self._urgent_at = -math.inf  # when it was told last
         self._report = LeaseReport()
-        self._mismatches: dict[int, int] = {}
-        self._rotten = 0  # runs that the origin has wrong (bits)
+        self._mismatches: dict[RunIndex, int] = {}
+        self._rotten: RunSet = 0  # runs of which the origin has wrong bytes
         self.halted = False
 
     # -- what happened ----------------------------------------------------------------------
 
-    def tracker_up(self) -> None:
-        """The tracker is back: leases are its business again; reads in flight become leases."""
-        self._by_itself.up = True
-        self._credit_told = LeaseCredit(0)  # say it again: a tracker that restarted knows nothing
-        self._demand_told = 0
+    def on_tracker_up(self) -> None:
+        """The tracker is back and grants leases again; reads in flight become leases."""
+        self._by_itself.tracker_up = True
+        self._told_credit = LeaseCredit(0)  # say it again: a tracker that restarted knows nothing
+        self._told_urgent = 0
         self._mine.leased |= self._mine.fetching
 
-    def tracker_down(self, now: float) -> None:
-        """The tracker is gone; leases stay ours."""
-        self._by_itself.tracker_down(now)
+    def on_tracker_down(self, now: float) -> None:
+        """The tracker is gone; this node keeps its leases."""
+        self._by_itself.on_tracker_down(now)
 
-    def joined(self, node: int) -> None:
-        """A member is connected, as a neighbour if it isn't barred."""
-        self.owners.joined(node)
+    def on_peer_joined(self, node: NodeId) -> None:
+        """A member is connected; it is a neighbour unless it is banned."""
+        self.owners.on_peer_joined(node)
         if self._book.peers:
-            self._isolation.met()
-            self._by_tracker()
+            self._isolation.on_neighbour()
+            self._end_cut_off()
 
-    def left(self, node: int, now: float) -> None:
+    def on_peer_left(self, node: NodeId, now: float) -> None:
         """A neighbour's connection broke."""
-        self.owners.left(node)
-        self.perhaps_alone(now)
+        self.owners.on_peer_left(node)
+        self.on_perhaps_alone(now)
 
-    def barred(self, node: int, now: float) -> None:
-        """A neighbour sent wrong bytes and is none any more."""
-        self.owners.failed(node)
-        self.perhaps_alone(now)
+    def on_peer_banned(self, node: NodeId, now: float) -> None:
+        """A neighbour sent wrong bytes and is no neighbour any more."""
+        self.owners.on_peer_failed(node)
+        self.on_perhaps_alone(now)
 
-    def dial_failed(self, node: int, now: float) -> None:
+    def on_dial_failed(self, node: NodeId, now: float) -> None:
         """A member couldn't be reached."""
-        self._isolation.no_good({node})
-        self.owners.failed(node)
-        self.look_again(now)
+        self._isolation.on_unreachable({node})
+        self.owners.on_peer_failed(node)
+        self.replan(now)
 
-    def perhaps_alone(self, now: float) -> None:
-        """There may be no neighbour any more, or from now on it matters."""
+    def on_perhaps_alone(self, now: float) -> None:
+        """There may be no neighbour any more, or from now on it matters that there is none."""
         if not self._book.peers:
-            self._isolation.lost(now)
-        self.look_again(now)
+            self._isolation.on_alone(now)
+        self.replan(now)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether no other node can be reached: nobody can bring what the tracker granted to others."""
+        """Whether no other node can be reached, so that nobody brings the runs that the tracker granted to others."""
         return self._by_itself.is_cut_off
 
-    def look_around(self, now: float, out: list[Command]) -> None:
-        """There is no neighbour, and nothing to read: is there anybody whom we reach?"""
-        members = self.owners.told_of
-        self._isolation.no_good(self._book.banned)
-        if not self._isolation.found(members, now):
-            out += [Dial(node) for node in self._isolation.whom_to_dial(members, now)]
+    def probe_isolation(self, now: float, out: list[Command]) -> None:
+        """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
+        members = self.owners.members
+        self._isolation.on_unreachable(self._book.banned)
+        if not self._isolation.is_certain(members, now):
+            out += [Dial(node) for node in self._isolation.next_dials(members, now)]
         elif not self.is_cut_off:
-            self._by_itself.cut_off(now)
+            self._by_itself.on_cut_off(now)
             out.append(CutOff())
 
-    def granted(self, runs: int, now: float) -> None:
-        """The tracker lets us read these runs."""
+    def on_granted(self, runs: RunSet, now: float) -> None:
+        """The tracker granted these runs."""
         mine = self._mine
         runs &= mine.full
         self._report.done |= runs & mine.have
@@ -153,8 +152,8 @@ class OriginSide:
         for run in bitset.members(fresh & ~mine.fetching):
             self.waiting[run] = now
 
-    def revoked(self, runs: int, out: list[Command]) -> None:
-        """The tracker takes leases back: others have the runs."""
+    def on_revoked(self, runs: RunSet, out: list[Command]) -> None:
+        """The tracker takes leases back: other nodes have the runs."""
         mine = self._mine
         runs &= mine.leased
         mine.leased &= ~runs
@@ -162,8 +161,8 @@ class OriginSide:
             del self.waiting[run]
         self._cancel(runs & mine.fetching, out)
 
-    def unwanted(self) -> None:
-        """The wish narrowed: leases that wait go back (reads in flight go on: others want them)."""
+    def return_unwanted(self) -> None:
+        """This node wants fewer runs: give back leases that wait. Reads in flight go on, since others want them."""
         mine = self._mine
         runs = bitset.of(self.waiting) & ~mine.wanted
         mine.leased &= ~runs
@@ -171,20 +170,22 @@ class OriginSide:
         for run in bitset.members(runs):
             del self.waiting[run]
 
-    def proved(self, runs: int, out: list[Command]) -> None:
-        """These missing runs are about to be had: settle their leases, stop reading them."""
+    def on_proved(self, runs: RunSet, out: list[Command]) -> None:
+        """These missing runs are proved: report their leases as done and stop reading them."""
         leased = runs & self._mine.leased
         self._report.done |= leased
         for run in bitset.members(leased & ~self._mine.fetching):
             del self.waiting[run]
         self._cancel(runs & self._mine.fetching, out)
 
-    def ended(self, fetch: int, outcome: Outcome, now: float, out: list[Command]) -> int:
-        """A `Fetch` ended; returns its run, which the caller proves if it is DONE.
+    def on_fetch_ended(
+        self, fetch: int, outcome: Outcome, now: float, out: list[Command]
+    ) -> RunIndex:
+        """A `Fetch` ended; returns its run, which the caller marks as proved if the outcome is DONE.
 
         Args:
-            fetch: which one.
-            outcome: how.
+            fetch: its number.
+            outcome: how it ended.
             now: seconds.
             out: commands are added here.
 
@@ -197,10 +198,10 @@ class OriginSide:
         bit = 1 << reading.run
         self._story.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
-            self._by_itself.read(now - reading.started)
+            self._by_itself.on_read_done(now - reading.started)
             if self._by_itself.governs:
-                self._depth.ended(now - reading.started, len(self.readings) + 1)
-            if self._by_itself.up or self._mine.leased & bit:
+                self._concurrency.on_read_done(now - reading.started, len(self.readings) + 1)
+            if self._by_itself.tracker_up or self._mine.leased & bit:
                 self._report.done |= bit
         elif outcome is Outcome.MISMATCH:
             self._mismatched(reading.run, out)
@@ -214,79 +215,85 @@ class OriginSide:
         elif outcome is not Outcome.DONE:
             if outcome is not Outcome.MISMATCH:
                 self._report.failed |= leased
-            self._by_itself.failed(reading.started, now)
+            self._by_itself.on_read_failed(reading.started, now)
         return reading.run
 
     def halt(self, out: list[Command]) -> None:
-        """This node can't store any more: give every lease back and read nothing."""
+        """This node has no space left: give every lease back and read nothing."""
         self.halted = True
         self._report.failed |= bitset.of(self.waiting)
         self._mine.leased &= self._mine.fetching
         self.waiting.clear()
         self._cancel(self._mine.fetching, out)
 
-    def look_again(self, now: float) -> None:
-        """Something changed that matters to what we may read by ourselves."""
-        self._by_itself.look_again(now)
+    def replan(self, now: float) -> None:
+        """Something changed that decides what this node may read without leases."""
+        self._by_itself.replan(now)
 
-    def others_read(self, node: int, runs: int, quiet_s: float, now: float) -> None:
-        """A neighbour has runs (bits) that nobody had, after nothing new for so long."""
-        self._by_itself.others_read(node, runs, quiet_s, now)
+    def replan_soon(self) -> None:
+        """A neighbour has more: plan again, but not for every have batch."""
+        self._by_itself.replan_soon()
 
-    def look_soon(self) -> None:
-        """A neighbour has more: look again, but not for every batch that comes in."""
-        self._by_itself.look_soon()
+    def on_others_read(self, node: NodeId, runs: RunSet, quiet_s: float, now: float) -> None:
+        """A neighbour has runs that nobody had, after `quiet_s` seconds without a new run."""
+        self._by_itself.on_others_read(node, runs, quiet_s, now)
 
-    # -- what to do -------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------
 
     @property
     def credit(self) -> int:
-        """Leases that we can work on at once: how many we get of them is the tracker's business."""
+        """Leases that this node can work on at once. The tracker decides how many of them it grants."""
         if self.halted or not self._mine.needed:
             return 0
-        known = _FIRST_CREDIT + _MORE_CREDIT * self._by_itself.reads
-        return known if known < self._settings.origin_fetches else self._depth.most
+        known = FIRST_CREDIT + CREDIT_PER_READ * self._by_itself.reads
+        return known if known < self._settings.origin_fetches else self._concurrency.most
 
     def alone(self, now: float) -> bool:
-        """Whether we decide ourselves what to read, without a tracker."""
+        """Whether this node decides by itself what to read."""
         return self._by_itself.alone(now)
 
     @property
-    def listens(self) -> bool:
-        """Whether what a neighbour has can change what `act` does."""
-        return not self._by_itself.up or bool(self.waiting) or bool(self._mine.urgent)
+    def heeds_haves(self) -> bool:
+        """Whether a neighbour's new runs can change what `act` does."""
+        return not self._by_itself.tracker_up or bool(self.waiting) or bool(self._mine.urgent)
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
-        """Start what may be read, and tell the tracker what there is to tell."""
+        """Start the reads that are allowed, and report to the tracker.
+
+        Args:
+            now: seconds.
+            quiet_s: for how long no new run has come to this node or its neighbours.
+            out: commands are added here.
+        """
         if self.waiting:
             self._read_leased(now, out)
         if not self._mine.needed:
-            self._by_tracker()
+            self._end_cut_off()
         if self._by_itself.governs and self._mine.needed and not self.halted:
             self._read_owned(now, quiet_s, out)
         mine, report = self._mine, self._report
-        if self._by_itself.up and mine.urgent:
-            self._tell_demand(now)
-        # Every have-delta of every neighbour comes by here: no objects are made just to compare.
+        if self._by_itself.tracker_up and mine.urgent:
+            self._report_urgent(now)
+        # Called for every have batch of every neighbour, so no objects are made just to compare.
         if report.done or report.returned or report.urgent or report.failed or report.mismatched:
             self._report = LeaseReport()
-            if self._by_itself.up:
+            if self._by_itself.tracker_up:
                 out.append(report)
-        if self._by_itself.up:
+        if self._by_itself.tracker_up:
             credit, wanted = self.credit, ALL if mine.wanted == mine.full else mine.wanted
-            if credit != self._credit_told.credit or wanted != self._credit_told.wanted:
-                self._credit_told = LeaseCredit(credit, wanted)
-                out.append(self._credit_told)
+            if credit != self._told_credit.credit or wanted != self._told_credit.wanted:
+                self._told_credit = LeaseCredit(credit, wanted)
+                out.append(self._told_credit)
 
     def next_wakeup(self) -> float:
-        """When `act` has something to do by itself; inf if never."""
+        """When `act` has something to do though nothing happens, in seconds; inf: never."""
         wake = math.inf
-        if self.waiting and len(self.readings) < self._depth.most:
+        if self.waiting and len(self.readings) < self._concurrency.most:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
-        if self._by_itself.up and self._mine.urgent and self._untold:
-            wake = min(wake, self._demand_at + self._settings.have_interval_s)
+        if self._by_itself.tracker_up and self._mine.urgent and self._untold:
+            wake = min(wake, self._urgent_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
-            wake = min(wake, self._by_itself.due_at())
+            wake = min(wake, self._by_itself.deadline())
         return wake
 
     def views(self, now: float) -> Iterator[InFlight]:
@@ -302,38 +309,38 @@ class OriginSide:
         assert len(live) == len(set(live)), "a run is read twice at once"
         assert bitset.of(live) == mine.fetching
         assert bitset.of(self.waiting) == mine.leased & ~mine.fetching
-        assert len(live) <= max(self._depth.most, MIN_SHARE)
+        assert len(live) <= max(self._concurrency.most, MIN_SHARE)
 
     # -- within -----------------------------------------------------------------------------
 
-    def _by_tracker(self) -> None:
-        # There is a neighbour, or nothing is needed: what is being read becomes leases.
+    def _end_cut_off(self) -> None:
+        """There is a neighbour, or nothing is needed: reads in flight become leases."""
         if self.is_cut_off:
-            self._by_itself.reached()
-            if self._by_itself.up:
+            self._by_itself.on_reached()
+            if self._by_itself.tracker_up:
                 self._mine.leased |= self._mine.fetching
 
     @property
-    def _untold(self) -> int:
-        """Demanded runs that no neighbour has and that the tracker hasn't heard of."""
-        demanded = self._mine.urgent & ~self._demand_told
-        return demanded & ~self._book.rarity.held if demanded else 0
+    def _untold(self) -> RunSet:
+        """Urgent runs that no neighbour has and that the tracker hasn't heard of."""
+        urgent = self._mine.urgent & ~self._told_urgent
+        return urgent & ~self._book.rarity.held if urgent else 0
 
-    def _tell_demand(self, now: float) -> None:
-        due = now >= self._demand_at + self._settings.have_interval_s
+    def _report_urgent(self, now: float) -> None:
+        due = now >= self._urgent_at + self._settings.have_interval_s
         if due and (untold := self._untold):
-            self._demand_at = now
-            fresh = bitset.lowest(untold, _DEMANDED_AT_ONCE)
-            self._demand_told |= fresh
+            self._urgent_at = now
+            fresh = bitset.lowest(untold, MAX_URGENT_REPORTED)
+            self._told_urgent |= fresh
             self._report.urgent |= fresh
 
     def _read_leased(self, now: float, out: list[Command]) -> None:
-        # A run that a good neighbour has by now is asked of it; its lease is held meanwhile, so
-        # that the tracker grants it to nobody else, and used if the neighbour doesn't deliver.
+        # A run that a good neighbour has by now is requested from it. The node keeps the lease meanwhile, so that
+        # the tracker grants the run to nobody else, and reads the run if the neighbour doesn't deliver.
         elsewhere = self._book.fit_runs()
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(bitset.of(self.waiting)):
-            if len(self.readings) >= self._depth.most:
+            if len(self.readings) >= self._concurrency.most:
                 return
             if elsewhere >> run & 1 and now < self.waiting[run] + patience_s:
                 continue
@@ -345,11 +352,11 @@ class OriginSide:
             return
         plan = self._by_itself.plan(self._rotten, quiet_s, now)
         out += [Dial(node) for node in plan.dial]
-        room = self._by_itself.room(self._depth.reads, self._depth.most)
-        for run in plan.read[: max(0, room - len(self.readings))]:
+        most = self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
+        for run in plan.read[: max(0, most - len(self.readings))]:
             self._fetch(run, now, out)
 
-    def _fetch(self, run: int, now: float, out: list[Command]) -> None:
+    def _fetch(self, run: RunIndex, now: float, out: list[Command]) -> None:
         number = self._next_fetch
         self._next_fetch += 1
         self.readings[number] = Reading(run, now)
@@ -358,7 +365,7 @@ class OriginSide:
         self._story.note(now, run, "origin: reading")
         out.append(Fetch(number, run))
 
-    def _cancel(self, runs: int, out: list[Command]) -> None:
+    def _cancel(self, runs: RunSet, out: list[Command]) -> None:
         if not runs:
             return
         for number, reading in self.readings.items():
@@ -368,12 +375,11 @@ class OriginSide:
         self._mine.end_fetch(runs)
         self._mine.leased &= ~runs
 
-    def _mismatched(self, run: int, out: list[Command]) -> None:
+    def _mismatched(self, run: RunIndex, out: list[Command]) -> None:
         self._report.mismatched |= 1 << run
         self._story.counters.mismatched += 1
         count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
-        if (
-            count == _CORRUPT_AFTER and self._by_itself.governs
-        ):  # nobody else judges reads without a lease
+        # Nobody else judges the origin when nodes read without leases.
+        if count == CORRUPT_AFTER and self._by_itself.governs:
             self._rotten |= 1 << run
             out.append(OriginCorrupt(run))

@@ -1,10 +1,11 @@
-"""A swarm that has lost its tracker: who reads which run from the origin, and whom to dial.
+"""A swarm that has lost its tracker: which node reads which run from the origin, and which members to dial.
 
-The owner of a run is the first live member in rendezvous order. Others wait for it, dial it if
-they can't see it, and pass it over when it can't be reached, lied, or let everybody wait for long:
-then all that it owns goes to the next in order. Bound: one origin copy per connected part of the
-swarm, also when storage falls silent: that looks as if all owners were idle, and if each passed over
-all the others, everybody would read everything afterwards.
+The owner of a run is the first live member in rendezvous order (Thaler and Ravishankar 1998). The other nodes wait for
+it, and dial it if they aren't connected. They pass it over if it can't be reached, sent wrong bytes, or brought
+nothing for a long time: then the next member in order owns all of its runs.
+
+Bound: one copy from the origin for each connected part of the swarm. It also holds when storage falls silent. Then all
+owners seem idle, and if each node passed over all others, each would read everything afterwards.
 """
 
 import math
@@ -12,77 +13,79 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import bitset, rendezvous
+from p2pcache.core.origin.settings import (
+    MAX_OWNER_DIALS,
+    PATIENCE_RATIO,
+    SHORTER_PATIENCE,
+)
 from p2pcache.core.settings import SwarmSettings
-
-# Runs without a holder that owners read at a time. A count, as leases are: so far from the first one on, one that
-# was late stopped the rest, then all began at once (50 nodes, 512 runs, tracker lost at 30 %: 0.854 of the bound
-# with 48 from the first on; by count 0.872 with 20, 0.889 with 28, 0.895 with 40, 0.878 with 64).
-LOOK_AHEAD = 40
-LEAST_AHEAD = 24  # of them, however many others may be left alone by their owners
-LEASED = 16  # runs that a tracker which is lost has granted at that moment, where storage is near
-_PATIENT = 2.0  # times what reads at once take: the uplink isn't shared evenly
-# After one owner was passed over and something came: of the usual patience, for the other ones that are waited for.
-_KNOWN = 0.25
-_DIALS = 4  # dials in flight: an owner hunt must not look like a port scan
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class Plan(NamedTuple):
     """What to do now about runs that no neighbour has."""
 
-    read: list[int]  # we may read these, in order
-    dial: list[int]  # members to connect to
-    wake_at: float  # look again then
+    read: list[RunIndex]  # this node may read these, in order
+    dial: list[NodeId]  # members to connect to
+    wake_at: float  # when to plan again, in seconds
 
 
-def patience(settings: SwarmSettings, reads: int, tempo_s: float) -> float:
-    """How long an owner may let everybody wait, in seconds.
+def patience(settings: SwarmSettings, reads: int, pace_s: float) -> float:
+    """How long an owner may bring nothing before it is passed over, in seconds.
 
-    What the owners read at once shares the origin's uplink and ends together, and meanwhile nothing comes from
-    anybody: where that takes longer than the usual patience all would be passed over, everybody would read
-    everything, and the slower it became the more (12 nodes, 2 MB/s for runs of 1 MiB, tracker lost at 30 %: 4.0
-    copies left the origin).
+    The runs that owners read at once share the origin's uplink and end together, and until then nothing comes from
+    anybody. Where that takes longer than the usual patience, all owners would be passed over and each node would read
+    everything (docs/lab/0027).
 
     Args:
         settings: the usual patience.
-        reads: how many runs may be read at once now, by all.
-        tempo_s: from one new run to the next, as it was of late; 0: not known.
+        reads: runs that all nodes together may be reading now.
+        pace_s: seconds from one new run to the next, of late; 0: not known.
     """
-    return max(settings.owner_patience_s, _PATIENT * reads * tempo_s)
+    return max(settings.owner_patience_s, PATIENCE_RATIO * reads * pace_s)
 
 
-class Owners:
-    """The member list as last told, and which members are no good as owners.
+class OriginOwners:
+    """The member list as the tracker last gave it, and the members that are passed over.
 
-    Invariants: members passed over are never owners; a node is in `dialling` from the Dial to its end;
-    `_live` is None or what `live` would come to.
+    Invariants: a member that is passed over owns nothing; a node is in `dialling` from the Dial to its end;
+    `_live` is None or the value of `live`.
     """
 
-    def __init__(self, node: int, settings: SwarmSettings) -> None:
+    def __init__(self, node: NodeId, settings: SwarmSettings) -> None:
+        """No member is known yet.
+
+        Args:
+            node: this node.
+            settings: when a member that isn't connected is dialled.
+        """
         self._node = node
         self._settings = settings
-        self._told: tuple[int, ...] = ()  # the list as the tracker last gave it
-        self._connected: set[int] = set()  # neighbours: members too, known or not
-        # Made when it is asked for, and that is without a tracker only: 10,000 sorted copies of a list
-        # of 10,000 cost a simulated storm more than all its chunks.
-        self._live: tuple[int, ...] | None = None
-        self._passed: set[int] = set()  # dead, lying or idle
-        self._idle: set[int] = set()  # of them those that may only look so, storage being silent
-        self._back: set[int] = set()  # of those whom it turned out so: once each
+        self._members: tuple[NodeId, ...] = ()  # as the tracker last gave them
+        self._connected: set[NodeId] = set()  # neighbours: members too, listed or not
+        # Computed when it is asked for, which happens without a tracker only: each node of a large simulated storm
+        # would sort its list again and again.
+        self._live: tuple[NodeId, ...] | None = None
+        self._passed: set[NodeId] = set()  # passed over: dead, lying or idle
+        self._idle: set[NodeId] = (
+            set()
+        )  # passed over because they seemed idle; storage may have been silent
+        self._pardoned: set[NodeId] = set()  # seemed idle, then brought a run: pardoned once
         self._tried_at = -math.inf  # when an idle owner was last passed over
-        self._left: set[int] = set()  # were neighbours, and their connection broke
-        self._cache: dict[int, int | None] = {}  # run -> owner among `_live`
-        self._since: dict[int, float] = {}  # run -> since when we wait for its owner
-        self.dialling: set[int] = set()
+        self._left: set[NodeId] = set()  # former neighbours whose connection broke
+        self._owners: dict[RunIndex, NodeId | None] = {}  # cache of the owners among `_live`
+        self._since: dict[RunIndex, float] = {}  # since when we wait for a run's owner
+        self.dialling: set[NodeId] = set()
 
-    def told(self, nodes: Iterable[int]) -> None:
-        """The swarm's full member list; whom we passed over gets another chance."""
-        self._told = tuple(nodes)
-        for some in (self._passed, self._idle, self._back):
+    def on_members(self, nodes: Iterable[NodeId]) -> None:
+        """The tracker gave the full member list. Members that were passed over get another chance."""
+        self._members = tuple(nodes)
+        for some in (self._passed, self._idle, self._pardoned):
             some.clear()
         self._relist()
 
-    def joined(self, node: int) -> None:
-        """A member is connected. It may be one that the lost tracker had no time to tell us of."""
+    def on_peer_joined(self, node: NodeId) -> None:
+        """A member is connected. It may have joined after the lost tracker's last list."""
         self.dialling.discard(node)
         self._left.discard(node)
         self._connected.add(node)
@@ -90,67 +93,67 @@ class Owners:
         if self._live is not None and node not in self._live:
             self._relist()
 
-    def left(self, node: int) -> None:
-        """A neighbour's connection broke: dial it at once when it matters."""
+    def on_peer_left(self, node: NodeId) -> None:
+        """A neighbour's connection broke. It is dialled without delay when one of its runs is needed."""
         self._left.add(node)
         self._connected.discard(node)
-        if self._live is not None and node not in self._told:
+        if self._live is not None and node not in self._members:
             self._relist()
 
-    def failed(self, node: int) -> None:
-        """A dial failed, or it sent us wrong bytes: its runs go to the next in order."""
+    def on_peer_failed(self, node: NodeId) -> None:
+        """A dial failed, or the node sent wrong bytes: the next in order owns its runs."""
         self.dialling.discard(node)
-        self._idle.discard(node)  # whatever it brings
+        self._idle.discard(node)  # it isn't pardoned, whatever it brings
         self._pass_over({node})
 
-    def brought(self, node: int, runs: int) -> None:
-        """A neighbour has runs (bits) that nobody had: if it should read one of them it isn't idle."""
+    def on_new_runs(self, node: NodeId, runs: RunSet) -> None:
+        """A neighbour has runs that nobody had. If it owns one of them, it isn't idle."""
         if node not in self._idle:
             return
         self._passed.discard(node)
         self._relist()
         if any(self._owner(run) == node for run in bitset.members(runs)):
             self._idle.discard(node)
-            self._back.add(node)
+            self._pardoned.add(node)
         else:
             self._pass_over({node})
 
     @property
-    def told_of(self) -> tuple[int, ...]:
+    def members(self) -> tuple[NodeId, ...]:
         """The member list as the tracker last gave it."""
-        return self._told
+        return self._members
 
     @property
     def share(self) -> int:
-        """How many live members read from the origin at the same time as we do."""
+        """How many live members read from the origin at the same time as this node."""
         return len(self.live)
 
     @property
-    def live(self) -> tuple[int, ...]:
+    def live(self) -> tuple[NodeId, ...]:
         """Members that aren't passed over, ascending."""
         if self._live is None:
-            known = {*self._told, *self._connected} if self._told else set()
+            known = {*self._members, *self._connected} if self._members else set()
             self._live = tuple(sorted(known - self._passed))
         return self._live
 
     def plan(
-        self, orphans: Sequence[int], neighbours: Collection[int], quiet_s: float, now: float,
+        self, orphans: Sequence[RunIndex], neighbours: Collection[NodeId], quiet_s: float, now: float,
         patience_s: float,
     ) -> Plan:  # fmt: skip
         """Decide about runs without a holder.
 
         Args:
-            orphans: run indices in order.
-            neighbours: nodes connected to us.
-            quiet_s: for how long nothing has come our way from anybody.
+            orphans: these runs, in the order in which they are needed.
+            neighbours: nodes that are connected.
+            quiet_s: for how long no new run has come to this node or its neighbours.
             now: seconds.
-            patience_s: how long an owner may let everybody wait.
+            patience_s: how long an owner may bring nothing.
         """
-        read: list[int] = []
-        dial: list[int] = []
-        since: dict[int, float] = {}
+        read: list[RunIndex] = []
+        dial: list[NodeId] = []
+        since: dict[RunIndex, float] = {}
         wake_at = math.inf
-        self._overtake(orphans, quiet_s, now, patience_s)
+        self._pass_over_idle(orphans, quiet_s, now, patience_s)
         for run in orphans:
             owner = self._owner(run)
             if owner == self._node:
@@ -163,21 +166,25 @@ class Owners:
                 due = now if owner in self._left else since[run] + self._settings.stuck_after_s
                 if due > now:
                     wake_at = min(wake_at, due)
-                elif len(self.dialling) < _DIALS:
+                elif len(self.dialling) < MAX_OWNER_DIALS:
                     self.dialling.add(owner)
                     dial.append(owner)
         self._since = since
         if since:
-            wake_at = min(wake_at, now + _KNOWN * patience_s)
+            wake_at = min(wake_at, now + SHORTER_PATIENCE * patience_s)
         return Plan(read, dial, wake_at)
 
-    def _overtake(
-        self, orphans: Sequence[int], quiet_s: float, now: float, patience_s: float
+    def _pass_over_idle(
+        self, orphans: Sequence[RunIndex], quiet_s: float, now: float, patience_s: float
     ) -> None:
-        """Pass over whom everybody waits for: one, to see whether anything comes from storage; then all others."""
+        """Skip owners that were silent for `patience_s`.
+
+        At first one is skipped, to tell an idle owner from silent storage. If storage then delivers, all other silent
+        ones are skipped.
+        """
         came = self._tried_at < now - quiet_s <= self._tried_at + patience_s
         silent_s = quiet_s if came else min(quiet_s, now - self._tried_at)
-        if silent_s < patience_s * (_KNOWN if came else 1):
+        if silent_s < patience_s * (SHORTER_PATIENCE if came else 1):
             return
         waited = (run for run in orphans if now >= self._since.get(run, now) + patience_s)
         idle = dict.fromkeys(
@@ -187,21 +194,23 @@ class Owners:
             self._tried_at = now
             these = list(idle) if came else list(idle)[:1]
             self._pass_over(these)
-            self._idle.update(node for node in these if node is not None and node not in self._back)
+            self._idle.update(
+                node for node in these if node is not None and node not in self._pardoned
+            )
 
-    def _pass_over(self, nodes: Collection[int | None]) -> None:
+    def _pass_over(self, nodes: Collection[NodeId | None]) -> None:
         fresh = {node for node in self.live if node in nodes}
         if fresh:
             self._passed |= fresh
-            for run in [r for r, owner in self._cache.items() if owner in fresh]:
+            for run in [r for r, owner in self._owners.items() if owner in fresh]:
                 self._since.pop(run, None)  # the next owner gets its own time
             self._relist()
 
-    def _owner(self, run: int) -> int | None:
-        if run not in self._cache:
-            self._cache[run] = rendezvous.owner(run, self.live)
-        return self._cache[run]
+    def _owner(self, run: RunIndex) -> NodeId | None:
+        if run not in self._owners:
+            self._owners[run] = rendezvous.owner(run, self.live)
+        return self._owners[run]
 
     def _relist(self) -> None:
         self._live = None
-        self._cache.clear()
+        self._owners.clear()

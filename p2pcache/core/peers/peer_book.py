@@ -117,7 +117,7 @@ class PeerBook:
             rack: those in our rack.
             site: those in our site.
         """
-        self._boundaries.told(nodes, rack, site)
+        self._boundaries.on_members(nodes, rack, site)
         for peer in self.peers.values():
             peer.distance = self._boundaries.distance(peer.node)
         self.rarity_in_rack = Rarity() if self._boundaries.active else self.rarity
@@ -175,7 +175,7 @@ class PeerBook:
             needed: runs that we need.
             starved: whether nothing has come for long.
         """
-        self._boundaries.look(*self.only_beyond(needed), starved=starved)
+        self._boundaries.review(*self.only_beyond(needed), starved=starved)
 
     # -- what follows -------------------------------------------------------------------------
 

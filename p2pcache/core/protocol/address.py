@@ -1,18 +1,18 @@
-"""Where a peer says it can be dialled: "host:port" or "[v6]:port". Pure."""
+"""Where a peer says it can be dialled: "host:port" or "[v6]:port"."""
 
 import re
 from ipaddress import ip_address
 
 from p2pcache.errors import RemoteProtocolError
 
-_NAME = re.compile(r"[^\s:/%\[\]*]+")  # slips of the pen; the rest a resolver knows
-_NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver would take "0" and "10.1" for numbers
-MAX_LENGTH = 255  # of what others are told: a JOIN has one byte for the length
-_PORT_DIGITS = 5  # or a number of any length would be taken in
+_NAME = re.compile(r"[^\s:/%\[\]*]+")  # refuses slips of the pen only; the resolver judges the rest
+_NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver takes "0" and "10.1" for addresses
+MAX_LENGTH = 255  # characters: a JOIN has one byte for the length
+_PORT_DIGITS = 5  # bounds the work for a number of any length
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host (without brackets; it may be a name) and port (1 to 65535).
+    """Host (a name, or an IP address without brackets) and port (1 to 65535).
 
     Raises:
         RemoteProtocolError: it isn't an address.
@@ -26,10 +26,10 @@ def split(address: str) -> tuple[str, int]:
 
 
 def canonical(address: str) -> str:
-    """An address of a node as the others should be told it: IPv6 in brackets, nothing else.
+    """The one form of a node's address in which others are told it, with IPv6 in brackets.
 
     Raises:
-        RemoteProtocolError: nobody could dial it, or be told it.
+        RemoteProtocolError: nobody could dial the address, or it is too long or not ASCII.
     """
     host, port = split(address)
     if not _is_of_a_node(host):

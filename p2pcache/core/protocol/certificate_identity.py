@@ -1,10 +1,9 @@
-"""Who a certificate says somebody is, and which node ids are theirs. Pure.
+"""Which member a certificate names, and which node ids belong to it.
 
 In mTLS mode a member's certificate names it in one subject alternative name of type URI:
-`p2pcache://ROLE/NAME`. The upper bits of an agent's node id are a hash of that name, so anybody
-can check, from the certificate alone and without asking anybody, that a node id belongs to the
-member that uses it. The lower bits are the cache's own: one certificate may serve several caches
-(a machine's agent, and pulls that run one of their own).
+`p2pcache://ROLE/NAME` (as SPIFFE ids do). The upper bits of an agent's node id are a hash of that name, so a
+certificate alone proves that a node id belongs to its bearer. The lower bits are the cache's own: one certificate may
+serve several caches (a machine's agent, and pulls that run an agent of their own).
 """
 
 import re
@@ -14,13 +13,14 @@ from typing import Literal, NamedTuple
 from blake3 import blake3
 
 from p2pcache.errors import NotAllowed
+from p2pcache.ids import NodeId
 
 Role = Literal["agent", "tracker"]
 ROLES: tuple[Role, ...] = ("agent", "tracker")
 PREFIX = "p2pcache://"
-# Of the cache. A DaemonSet may share one certificate: 1,000 caches meet by chance in 1 of 4,000
-# clusters. The other 32 are enough against names that a CA's owner chooses, not against names
-# that strangers may choose (docs/trust.md).
+# Bits of a node id that are the cache's own. A DaemonSet may share one certificate, and a thousand caches hardly ever
+# collide in them. The other 32 bits are enough for names that the CA's owner chooses, but not for names that
+# strangers may choose (docs/trust.md).
 OWN_BITS = 31
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -36,25 +36,29 @@ class Member(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The name in the certificate."""
         return f"{PREFIX}{self.role}/{self.name}"
 
-    def node(self, own: int) -> int:
-        """The node id of this member's cache whose own id is `own`."""
+    def node(self, own: NodeId) -> NodeId:
+        """The node id of a cache of this member.
+
+        Args:
+            own: the cache's own id, of which the lower bits are used.
+        """
         return _name_bits(self.name) << OWN_BITS | own & ((1 << OWN_BITS) - 1)
 
-    def owns(self, node: int) -> bool:
-        """Whether a node id is one of this member's."""
+    def owns(self, node: NodeId) -> bool:
+        """Whether a node id belongs to this member."""
         return self.role == "agent" and node >> OWN_BITS == _name_bits(self.name)
 
 
-def bearer_of(node: int) -> int:
-    """Whose node id this is, where certificates name their bearers: all of one certificate have this in common."""
+def bearer_of(node: NodeId) -> int:
+    """The part that all node ids of one certificate have in common."""
     return node >> OWN_BITS
 
 
 def is_name(text: str) -> bool:
-    """Whether a member can be called that."""
+    """Whether a text can be a member's name."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -62,7 +66,7 @@ def of_uris(uris: Iterable[str]) -> Member:
     """The member that a certificate's URIs name.
 
     Raises:
-        NotAllowed: none of them, or more than one, is ours; or it is malformed.
+        NotAllowed: not exactly one of them names a member, or it is malformed.
     """
     ours = [uri for uri in uris if uri.startswith(PREFIX)]
     if len(ours) != 1:

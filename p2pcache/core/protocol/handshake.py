@@ -1,4 +1,4 @@
-"""The member handshake, the same on peer connections and on the tracker's WebSocket. Pure.
+"""The member handshake, the same on peer connections and on the tracker's WebSocket: challenge and response.
 
     server -> client  CHALLENGE(nonce_s, versions)
     client -> server  HELLO(nonce_c, node, role, version, proof_c)
@@ -6,8 +6,8 @@
 
 Each proof is HMAC-SHA256 with the cluster key over everything both sides said, the version list
 included: nothing can be replayed (both nonces are fresh) and nothing downgraded (the list is
-under the proof). Without a cluster key (loopback or --insecure) the key is empty: the same
-messages prove nothing, and DESIGN section 6 says so.
+under the proof). Without a cluster key (loopback or --insecure) the key is empty, and the same
+messages prove nothing (docs/trust.md).
 """
 
 import hmac
@@ -17,8 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from p2pcache.errors import NotAllowed, RemoteProtocolError
+from p2pcache.ids import NodeId
 
-VERSIONS: tuple[int, ...] = (1,)  # wire versions this release speaks: its own and the one before
+VERSIONS: tuple[int, ...] = (
+    1,
+)  # wire versions that this release speaks: its own and the one before
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 _MAX_NODE = (1 << 63) - 1  # eight signed bytes in the proofs
@@ -32,11 +35,11 @@ class Challenge(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """The client's half. `role` is "peer" or "agent" (towards a tracker)."""
+    """The client's half."""
 
     nonce: bytes
-    node: int
-    role: str
+    node: NodeId
+    role: str  # "peer", or "agent" towards a tracker
     version: int
     proof: bytes
 
@@ -44,7 +47,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 class Welcome(msgspec.Struct, array_like=True, frozen=True):
     """The server's half."""
 
-    node: int
+    node: NodeId
     proof: bytes
 
 
@@ -58,7 +61,7 @@ class Secret(NamedTuple):
 
 
 def choose_version(offered: Sequence[int]) -> int:
-    """The newest version both sides speak.
+    """The newest version that both sides speak.
 
     Raises:
         RemoteProtocolError: none in common.
@@ -72,8 +75,19 @@ def choose_version(offered: Sequence[int]) -> int:
     return max(common)
 
 
-def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: int, role: str) -> Hello:
-    """The client's answer to a challenge."""
+def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: NodeId, role: str) -> Hello:
+    """The client's answer to a challenge.
+
+    Args:
+        secret: the cluster key.
+        challenge: of the server.
+        nonce: fresh random bytes.
+        node: this node.
+        role: "peer" or "agent".
+
+    Raises:
+        RemoteProtocolError: a nonce of the wrong size, or no version in common.
+    """
     _check_nonce(challenge.nonce)
     version = choose_version(challenge.versions)
     proof = _proof(secret, b"client", challenge, nonce, node, role, version)
@@ -85,8 +99,17 @@ def is_node(number: int) -> bool:
     return 0 < number <= _MAX_NODE
 
 
-def accept(secret: Secret, challenge: Challenge, said: Hello, *, node: int, role: str) -> Welcome:
-    """The server's check of a HELLO and its WELCOME.
+def accept(
+    secret: Secret, challenge: Challenge, said: Hello, *, node: NodeId, role: str
+) -> Welcome:
+    """Check a HELLO, and answer with a WELCOME.
+
+    Args:
+        secret: the cluster key.
+        challenge: that this server sent.
+        said: the client's HELLO.
+        node: this server's node.
+        role: that the client must have.
 
     Raises:
         NotAllowed: wrong key.
@@ -104,7 +127,13 @@ def accept(secret: Secret, challenge: Challenge, said: Hello, *, node: int, role
 
 
 def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome) -> None:
-    """The client's check of a WELCOME.
+    """Check a WELCOME.
+
+    Args:
+        secret: the cluster key.
+        challenge: of the server.
+        said: the HELLO that this client sent.
+        welcome: the server's answer.
 
     Raises:
         NotAllowed: the server doesn't hold the key.
@@ -115,7 +144,7 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
         )
 
 
-def _server_proof(secret: Secret, challenge: Challenge, said: Hello, node: int) -> bytes:
+def _server_proof(secret: Secret, challenge: Challenge, said: Hello, node: NodeId) -> bytes:
     return _proof(
         secret, b"server" + node.to_bytes(8, "big", signed=True),
         challenge, said.nonce, said.node, said.role, said.version,
@@ -127,7 +156,7 @@ def _proof(
     side: bytes,
     challenge: Challenge,
     nonce: bytes,
-    node: int,
+    node: NodeId,
     role: str,
     version: int,
 ) -> bytes:

@@ -1,9 +1,9 @@
 """What agents and tracker say to each other on the one WebSocket between them.
 
 MessagePack arrays, tagged by a small int: one binary WebSocket message holds one message.
-Bitmaps are `chunkset.to_bytes` over the runs of the model. Fields are only ever appended, with
-defaults, so that neighbouring releases understand each other. Everything here is untrusted
-input to the other side; sizes are limited by `MAX_MESSAGE_BYTES` and the checks where used.
+Bitmaps are `bitset.to_bytes` over the runs of the model. Fields are only ever appended, with
+defaults, so that neighbouring releases understand each other. Messages are untrusted input to
+the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the values.
 """
 
 from collections.abc import Iterable
@@ -11,22 +11,34 @@ from collections.abc import Iterable
 import msgspec
 
 from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
-TWIN = 4409  # ... another live agent has the same node id; the reason says where it is
+CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
+ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
     pass
 
 
-def run_bits(runs: Iterable[int], run_count: int) -> int:
-    """Run numbers of a message as bits.
+def unfit_text(text: str) -> str:
+    """Why other nodes, terminals and logs must not see a text, as the end of a sentence; empty: they may."""
+    if len(text) > MAX_TEXT:
+        return f"has {len(text)} characters; {MAX_TEXT} are allowed"
+    if not text.isprintable():  # it could change a terminal, or forge a line of a log
+        return "has characters that can't be printed"
+    return ""
+
+
+def run_bits(runs: Iterable[RunIndex], run_count: int) -> RunSet:
+    """The runs that a message lists.
 
     Raises:
-        RemoteProtocolError: a number beyond the model.
+        RemoteProtocolError: a run index beyond the model.
     """
     bits = 0
     for run in runs:
@@ -39,7 +51,7 @@ def run_bits(runs: Iterable[int], run_count: int) -> int:
 class Member(_Message, frozen=True):
     """One live node: id, address "host:port" of its peer listener, place."""
 
-    node: int
+    node: NodeId
     address: str
     rack: str = ""
     site: str = ""
@@ -53,21 +65,21 @@ class SwarmState(_Message, frozen=True):
     have: bytes = b""
     complete: bool = False
     credit: int = 0  # > 0: it wants the rest, and works on so many leases at once
-    leases: tuple[int, ...] = ()  # runs it is reading from the origin right now
-    known: tuple[int, ...] = ()  # the swarm's members as it last knew them
-    label: str = ""  # a ref that it has it by; this and what follows is for people
+    leases: tuple[RunIndex, ...] = ()  # runs it is reading from the origin right now
+    known: tuple[NodeId, ...] = ()  # the swarm's members as it last knew them
+    label: str = ""  # a ref of the model; this and the next two fields are for people
     total_bytes: int = 0  # distinct bytes of the model
     taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
     pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
-    # Index 12 is taken: the release before names slow nodes there (decision 0042).
+    # Index 12 is taken: the release before names slow nodes there (docs/lab/0042).
 
 
 # -- agent to tracker ---------------------------------------------------------------------------
 
 
 class Announce(_Message, tag=1, frozen=True):
-    """First message after the handshake: who I am and all that I have."""
+    """First message after the handshake: the agent's address and labels, and all that it has."""
 
     address: str
     version: str
@@ -76,13 +88,12 @@ class Announce(_Message, tag=1, frozen=True):
     swarms: tuple[SwarmState, ...] = ()
     name: str = ""  # what people call the node, for example its Kubernetes node name
     warms: bool = False  # it understands `Warm`
-    instance: int = (
-        0  # random, of this process: tells a restart from a second agent with the same id; 0: older
-    )
+    # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
+    instance: int = 0
 
 
 class Heartbeat(_Message, tag=2, frozen=True):
-    """Every `heartbeat_s`: I live; the swarms whose have-set or leases changed or are active."""
+    """Sign of life every `heartbeat_s`, with the swarms that are active or whose have-set or leases changed."""
 
     load: int = 0
     swarms: tuple[SwarmState, ...] = ()
@@ -91,13 +102,13 @@ class Heartbeat(_Message, tag=2, frozen=True):
 
 
 class Enter(_Message, tag=3, frozen=True):
-    """I take part in a swarm (as one who wants or only has). Answered with `Swarm`."""
+    """The agent takes part in a swarm: it has or wants runs. Answered with `Swarm`."""
 
     swarm: SwarmState
 
 
 class Exit(_Message, tag=4, frozen=True):
-    """I have nothing of this model any more, or don't want to serve it."""
+    """The agent has nothing of this model any more, or doesn't serve it."""
 
     digest: str
 
@@ -107,37 +118,39 @@ class LeaseReport(_Message, tag=5, frozen=True):
 
     digest: str
     epoch: int
-    done: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-    mismatched: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
+    done: tuple[RunIndex, ...] = ()
+    failed: tuple[RunIndex, ...] = ()
+    mismatched: tuple[RunIndex, ...] = ()
+    returned: tuple[RunIndex, ...] = ()
     credit: int = -1  # new credit, or -1: as before
-    wanted: bytes = b""  # with a credit: leases of other runs are of no use to it; empty: of all
-    demanded: tuple[int, ...] = ()  # a loader waits for these: let them be read first
+    wanted: bytes = b""  # with a credit: the only runs whose leases it can use; empty: all
+    demanded: tuple[
+        RunIndex, ...
+    ] = ()  # urgent: a loader waits for these, they are to be read first
 
 
 class Stuck(_Message, tag=6, frozen=True):
-    """No neighbour has these runs for long, and none has any of those in the bitmap `lacks` at the moment."""
+    """No neighbour has had these runs for long, and none has any of the runs in `lacks` at the moment."""
 
     digest: str
-    runs: tuple[int, ...]
-    lacks: bytes = b""  # what it wants and has no lease for; empty: a release that doesn't tell
-    vain: tuple[
-        int, ...
-    ] = ()  # neighbours that say they have some of these runs and deliver nothing
-    gives: tuple[int, ...] = ()  # ... that it named before, and that deliver now
+    runs: tuple[RunIndex, ...]
+    lacks: bytes = b""  # bitmap of runs that it wants and has no lease for; empty: an older release
+    vain: tuple[NodeId, ...] = ()  # neighbours that claim some of these runs and deliver nothing
+    gives: tuple[
+        NodeId, ...
+    ] = ()  # neighbours that it named in `vain` before, and that deliver now
 
 
 class Blame(_Message, tag=7, frozen=True):
-    """That node sent me bytes that don't match."""
+    """A node sent bytes that don't match the manifest."""
 
-    node: int
+    node: NodeId
     digest: str
-    run: int
+    run: RunIndex
 
 
 class Leaving(_Message, tag=8, frozen=True):
-    """Orderly end: forget me now."""
+    """Orderly end of the membership: the tracker forgets the agent now."""
 
 
 class Ask(_Message, tag=9, frozen=True):
@@ -145,7 +158,7 @@ class Ask(_Message, tag=9, frozen=True):
 
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
     "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
-    "warm" (JSON -> JSON: see to it that so many nodes get a model),
+    "warm" (JSON -> JSON: a number of nodes is to get a model),
     "tag_put" (origin without conditional put: the tracker writes, alone).
     """
 
@@ -156,7 +169,7 @@ class Ask(_Message, tag=9, frozen=True):
 
 
 class Warmed(_Message, tag=10, frozen=True):
-    """The one answer to a `Warm`: what it found or began, else the exit code of the cause, and one line."""
+    """The one answer to a `Warm`: the state of the model there, or an exit code and one line."""
 
     id: int
     state: str = ""  # "had", "getting" or "started"
@@ -169,7 +182,7 @@ class Warmed(_Message, tag=10, frozen=True):
 
 
 class Settled(_Message, tag=32, frozen=True):
-    """First message after Announce: you are a member."""
+    """First message after `Announce`: the agent is a member."""
 
     epoch: int
     origin: str  # URL of the default origin, "" if none
@@ -184,47 +197,46 @@ class Swarm(_Message, tag=33, frozen=True):
     version: int
     full: bool
     joined: tuple[Member, ...] = ()
-    left: tuple[int, ...] = ()
+    left: tuple[NodeId, ...] = ()
     neighbours: tuple[
-        int, ...
-    ] = ()  # whom to dial, in order of preference (may be empty in deltas)
-    # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (decision 0042).
+        NodeId, ...
+    ] = ()  # nodes to dial, in order of preference; may be empty in deltas
+    # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (docs/lab/0042).
 
 
 class Grant(_Message, tag=34, frozen=True):
-    """You may read these runs from the origin until `ttl_s` after your last heartbeat."""
+    """The agent may read these runs from the origin until `lease_ttl_s` after its last heartbeat."""
 
     digest: str
     epoch: int
-    runs: tuple[int, ...]
+    runs: tuple[RunIndex, ...]
 
 
 class Revoke(_Message, tag=35, frozen=True):
-    """Not needed any more: enough nodes have them."""
+    """These leases end: enough nodes have the runs."""
 
     digest: str
-    runs: tuple[int, ...]
+    runs: tuple[RunIndex, ...]
 
 
 class Stop(_Message, tag=36, frozen=True):
-    """No more leases for this model: the origin's bytes are wrong (exit 6 everywhere), or those that you read."""
+    """No more leases for this model: the origin has wrong bytes (exit 6 everywhere), or this agent read wrong ones."""
 
     digest: str
-    run: int
+    run: RunIndex
     reason: str
-    odd: int = (
-        0  # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`)
-    )
+    # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`).
+    odd: int = 0
 
 
 class Poll(_Message, tag=37, frozen=True):
-    """A holder left: say now what you have of this model (answered with a Heartbeat)."""
+    """A holder left: the agent says now what it has of this model. Answered with a `Heartbeat`."""
 
     digest: str
 
 
 class Answer(_Message, tag=38, frozen=True):
-    """The good end of an `Ask`. `total`: size of the whole thing, for parts."""
+    """The good end of an `Ask`. `total`: bytes of the whole answer, of which `data` may be a part."""
 
     id: int
     data: bytes
@@ -240,14 +252,14 @@ class Refusal(_Message, tag=39, frozen=True):
 
 
 class Warm(_Message, tag=40, frozen=True):
-    """Fetch this model, after all that somebody waits for. Only for who said `warms`; answered by `Warmed`."""
+    """The agent fetches this model, after all models that somebody waits for. Sent only to agents that said `warms`."""
 
     id: int
     ref: str
 
 
-class TwinSeen(_Message, tag=41, frozen=True):
-    """Another live agent has your node id and was refused. Only for who announced an `instance`."""
+class ClonedId(_Message, tag=41, frozen=True):
+    """Another live agent has the same node id and was refused. Sent only to agents that announced an `instance`."""
 
     address: str
 
@@ -255,7 +267,7 @@ class TwinSeen(_Message, tag=41, frozen=True):
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | TwinSeen
+ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)

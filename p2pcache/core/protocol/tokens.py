@@ -1,11 +1,11 @@
-"""Tokens: what a client may do, signed by whoever holds the token key. Pure.
+"""Tokens: bearer tokens that say what a client may do, signed with the token key.
 
     p2pc1.<payload>.<mac>      both base64url without padding
 
-The payload is JSON, readable by anybody (`p2pcache token show`) and secret to nobody; the mac is
-HMAC-SHA256 over everything before it. Nothing is stored: a token is good until it expires or the
-key changes. The mac's key is *derived* from what the key file holds, so that the cluster key can
-serve both the members' handshake and tokens without either telling anything about the other.
+The payload is JSON and no secret (`p2pcache token show` prints it); the mac is HMAC-SHA256 (RFC 2104) over
+everything before it. Nothing is stored: a token is good until it expires or the key changes. The mac's key is *derived*
+from the key file, so that the cluster key can serve for the members' handshake and for tokens, and neither use reveals
+anything about the other.
 """
 
 import base64
@@ -26,7 +26,7 @@ VERSION = "p2pc1"
 EVERY = "*"  # every namespace, and what belongs to no namespace
 MAX_TOKEN_CHARS = 4096  # 32 namespaces of 80 letters fit; a header line has 8 KiB
 MAX_NAMESPACES = 32
-MAX_LIFE_S = 366 * 86400.0  # nothing can take a token back but a change of the key
+MAX_LIFE_S = 366 * 86400.0  # only a change of the key revokes a token
 CLOCK_SKEW_S = 120.0  # between the machine that signs and the one that checks
 _CONTEXT = "p2pcache client tokens v1"  # BLAKE3 key derivation: never change it, never reuse it
 _WHO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -34,11 +34,11 @@ _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 
 
 class Scope(StrEnum):
-    """What may be done. Each one includes those before it."""
+    """What a client may do. Each scope includes those before it."""
 
     PULL = "pull"  # fetch models, and look
     PUSH = "push"  # store models
-    ADMIN = "admin"  # remove, prune, verify; with every namespace: what concerns the whole node
+    ADMIN = "admin"  # remove, prune, verify; with every namespace also calls for the whole node
 
 
 _RANK = {scope: rank for rank, scope in enumerate(Scope)}
@@ -52,17 +52,17 @@ class Rights(NamedTuple):
 
     @property
     def everywhere(self) -> bool:
-        """Whether no namespace is out of reach."""
+        """Whether they are for every namespace."""
         return EVERY in self.namespaces
 
     def allow(self, scope: Scope, namespace: str = "") -> bool:
-        """Whether something may be done in a namespace; "": somewhere at all."""
+        """Whether a scope is allowed in a namespace; "": in at least one."""
         if _RANK[self.scope] < _RANK[scope]:
             return False
         return self.everywhere or not namespace or namespace in self.namespaces
 
     def within(self, other: "Rights") -> "Rights":
-        """What both allow. No common namespace: rights to nothing at all."""
+        """The rights that both allow; without a common namespace they allow nothing."""
         scope = min(self.scope, other.scope, key=_RANK.__getitem__)
         if self.everywhere:
             return Rights(scope, other.namespaces)
@@ -73,10 +73,10 @@ class Rights(NamedTuple):
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is signed. A field that this release doesn't know may narrow the rights: refused."""
+    """The signed content. An unknown field may narrow the rights, so a token that has one is refused."""
 
     id: str  # random; tells two tokens of one name apart in the audit log
-    name: str  # who it was made for
+    name: str  # of its holder
     scope: Scope
     namespaces: tuple[str, ...]
     issued: int  # unix seconds
@@ -84,7 +84,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def rights(self) -> Rights:
-        """What it allows."""
+        """The rights that it gives."""
         return Rights(self.scope, self.namespaces)
 
 
@@ -101,14 +101,14 @@ def make(
 
     Args:
         token_id: random text.
-        name: who will hold it; letters, digits and `._@+-`.
-        scope: what for.
-        namespaces: where, or `("*",)`.
+        name: of its holder; letters, digits and `._@+-`.
+        scope: of its rights.
+        namespaces: of its rights; `("*",)`: all.
         now: unix seconds.
-        life_s: for so long.
+        life_s: seconds until it expires.
 
     Raises:
-        UsageError: says which argument can't be.
+        UsageError: an argument is wrong; the message says which.
     """
     if _WHO.fullmatch(name) is None:
         raise UsageError(f"not a token's name: {name!r}; up to 64 letters, digits and ._@+-")
@@ -124,10 +124,10 @@ def make(
 
 
 def check_namespaces(namespaces: tuple[str, ...]) -> None:
-    """Refuse what isn't a list of namespaces.
+    """Refuse a wrong list of namespaces.
 
     Raises:
-        UsageError: empty, too many, or not a name.
+        UsageError: the list is empty or too long, or has something that isn't a name.
     """
     if not 1 <= len(namespaces) <= MAX_NAMESPACES:
         raise UsageError(f"name 1 to {MAX_NAMESPACES} namespaces, or * for every one")
@@ -148,21 +148,26 @@ def signing_key(secret: Secret) -> Secret:
 
 
 def sign(key: Secret, token: Token) -> str:
-    """The token as text, one word of ASCII. `key` is a `signing_key`."""
+    """The token as one word of ASCII text.
+
+    Args:
+        key: a `signing_key`.
+        token: from `make`.
+    """
     body = f"{VERSION}.{_encode(msgspec.json.encode(token))}"
     return f"{body}.{_mac(key, body)}"
 
 
 def verify(key: Secret, text: str, now: float) -> Token:
-    """The token that a text is, if we signed it and it is good now.
+    """The token of a text that was signed with this key and is valid now.
 
     Args:
         key: a `signing_key`.
-        text: from anybody.
+        text: untrusted.
         now: unix seconds.
 
     Raises:
-        NotAllowed: says what is wrong with it, never what it holds.
+        NotAllowed: the token isn't valid. The message says why, but not what the token holds.
     """
     body, dot, mac = text.rpartition(".")
     if len(text) > MAX_TOKEN_CHARS or not dot or not text.isascii():
@@ -190,10 +195,10 @@ def verify(key: Secret, text: str, now: float) -> Token:
 
 
 def peek(text: str) -> Token:
-    """What a token says, its signature unchecked.
+    """The content of a token whose signature isn't checked.
 
     Raises:
-        NotAllowed: it isn't one, or a newer release made it.
+        NotAllowed: not a token, or made by a newer release.
     """
     parts = text.split(".")
     if len(parts) != 3 or parts[0] != VERSION or len(text) > MAX_TOKEN_CHARS:

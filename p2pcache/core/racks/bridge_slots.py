@@ -1,8 +1,8 @@
-"""Seats: who of a rack or site brings which runs across its boundary. Pure.
+"""Bridge slots: which node of a rack or site brings which runs across its boundary.
 
-Run r is brought by whoever has seat r modulo `SEATS`. All who know the same members come to the same seats, so
-nobody is told anything. Because a run has the same seat everywhere, it takes a short way: from the origin to
-that seat's holder in one rack, from there to the holders in the others, and in each to its rack.
+Run r is brought by the holder of slot r modulo `BRIDGE_SLOTS`. All nodes that know the same members compute the same
+holders by rendezvous hashing, so no message is needed. A run has the same slot everywhere and so takes a short path:
+from the origin to the slot's holder in one rack, from there to the holders in other racks, and in each into its rack.
 """
 
 import functools
@@ -10,57 +10,58 @@ import heapq
 from collections.abc import Sequence
 
 from p2pcache.core import rendezvous
+from p2pcache.core.racks.settings import BRIDGE_SLOTS, LINKS, MIN_LINKS
+from p2pcache.ids import NodeId
 
-SEATS = 16  # members of a rack or site that share the work: no link notices, and lists stay short
-LINKS = (
-    12  # holders of our seat elsewhere that we dial: half of a node's neighbours, as far ones are
-)
-LEAST_LINKS = 4  # ... for each of several seats; as many dial us, and all are within a few steps
-_LOBBY = 1 << 32  # beyond every seat: the dice that choose the holders aren't those that rank them
+# A key beyond all slots: the choice of bridges is independent of their order in a slot.
+_LOBBY = 1 << 32
 
-Group = tuple[int, ...]
+Group = tuple[NodeId, ...]
 """The nodes of one rack or site, ascending."""
 
 
-@functools.lru_cache(maxsize=4096)  # racks; the nodes of one ask the same thing, in a simulation
-def holders(group: Group) -> tuple[int, ...]:
-    """Who has each seat. In a group that is smaller than that some have two, but none two more than others."""
-    free: set[int] = set()  # they have a seat less than the others
-    found: list[int] = []
-    for seat in range(SEATS if group else 0):
+@functools.lru_cache(maxsize=4096)  # racks: in a simulation all nodes of a rack ask for the same
+def holders(group: Group) -> tuple[NodeId, ...]:
+    """The holder of each slot, by slot.
+
+    In a small group nodes hold several slots. No node holds two slots more than another bridge.
+    """
+    free: set[NodeId] = set()  # they hold one slot less than the others
+    found: list[NodeId] = []
+    for slot in range(BRIDGE_SLOTS if group else 0):
         free = free or set(_bridges(group))
-        found.append(min(free, key=lambda n: (rendezvous.weight(n, seat), n)))
+        found.append(min(free, key=lambda n: (rendezvous.weight(n, slot), n)))
         free.remove(found[-1])
     return tuple(found)
 
 
 @functools.lru_cache(maxsize=256)
-def order(group: Group) -> tuple[tuple[int, ...], ...]:
-    """Per seat its holder, and who steps in for him: the second in order, the third and so on."""
+def order(group: Group) -> tuple[tuple[NodeId, ...], ...]:
+    """For each slot its holder, then the bridges that step in for it, in order."""
     bridges = _bridges(group)
     return tuple(
-        tuple(dict.fromkeys((holder, *rendezvous.order(seat, bridges))))
-        for seat, holder in enumerate(holders(group))
+        tuple(dict.fromkeys((holder, *rendezvous.order(slot, bridges))))
+        for slot, holder in enumerate(holders(group))
     )
 
 
-def links(node: int, group: Group, others: Sequence[Group]) -> set[int]:
-    """Whom a node should know beyond its group: some of those who have its seats elsewhere.
+def links(node: NodeId, group: Group, others: Sequence[Group]) -> set[NodeId]:
+    """The nodes outside its group that a bridge should know: some holders of its slots elsewhere.
 
     Args:
-        node: we; without a seat we need nobody.
-        group: our rack or site.
+        node: the bridge; a node that holds no slot needs none.
+        group: its rack or site.
         others: the other racks or sites.
     """
-    ours = [seat for seat, holder in enumerate(holders(group)) if holder == node]
+    ours = [slot for slot, holder in enumerate(holders(group)) if holder == node]
     there = [holders(other) for other in others if other]
-    found: set[int] = set()
-    for seat in ours:
-        theirs = {each[seat] for each in there}
-        count = max(LINKS // len(ours), LEAST_LINKS)
+    found: set[NodeId] = set()
+    for slot in ours:
+        theirs = {each[slot] for each in there}
+        count = max(LINKS // len(ours), MIN_LINKS)
         found.update(heapq.nsmallest(count, theirs, key=lambda n: (rendezvous.weight(n, node), n)))
     return found - {node}
 
 
-def _bridges(group: Group) -> list[int]:
-    return heapq.nsmallest(SEATS, group, key=lambda n: (rendezvous.weight(n, _LOBBY), n))
+def _bridges(group: Group) -> list[NodeId]:
+    return heapq.nsmallest(BRIDGE_SLOTS, group, key=lambda n: (rendezvous.weight(n, _LOBBY), n))

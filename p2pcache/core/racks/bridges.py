@@ -1,77 +1,88 @@
-"""Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it. Pure.
+"""Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it.
 
-A run that the own rack lacks is fetched by one member of it, who has its seat (`seats`), and spreads
-inside from there; the others wait for it. When it brings far less than the other bridges, the next in order
-step in: first the second, then four, eight, sixteen, at last everybody. (Who steps in because a thin uplink
-is slow for all makes it slower: when time alone decided, 1.8 copies crossed a busy one.) A site is crossed by
-the same rule among all its nodes. Nobody is told anything: who holds the same list comes to the same order.
+A run that the own rack lacks is fetched by one member of it, the holder of the run's bridge slot, and spreads inside
+the rack from there. The others wait for it. If that bridge brings far less than the other bridges, the next nodes in
+order step in: first the second, then four, eight, sixteen, at last all. Time alone doesn't decide: on a thin uplink all
+bridges are slow, and nodes that step in make it slower (docs/lab/0014). A site is crossed by the same rule among all
+of its nodes. No message is needed: all nodes that hold the same list compute the same order.
 """
 
 from collections.abc import Sequence
 
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.racks.bridge_slots import SEATS
+from p2pcache.core.racks.settings import (
+    BRIDGE_SLOTS,
+    LATE_RATIO,
+    LONG_REVIEWS,
+    OWED_RATIO,
+    OWED_RUNS,
+    PROBATION_REVIEWS,
+    SILENT_REVIEWS,
+    STUCK_REVIEWS,
+)
+from p2pcache.core.stats import median
+from p2pcache.ids import NodeId, RunSet
 
-_STEPS = SEATS.bit_length()  # looks at which a run of a late bridge waits until all may fetch it
-# Below this part of what the median bridge brings of that which waited, others step in, ...
-_LATE_RATIO = 0.3
-# ... if it is behind the others, too: more than a few runs beyond so many times what most of them owe, or one
-# run for two looks. (One that had brought the one run that it owed, while others brought four, was called late,
-# and so was one that was late with a single run: on real uplinks that made 1.03 to 1.1 copies out of one, and on
-# a full one, where those who stepped in made everybody slower, 1.15 and half a copy more that was cancelled.)
-_BEHIND = 2
-_FEW = 2
-_STUCK = 2
-_SILENT = 6  # ... or for so many, if most others bring nothing either: then it is the uplink
-_PAROLE = 8  # looks for which the second in order does the work of a bridge that was late
-_LONG = 16  # looks at which a run waits until all may fetch it, whatever else its bridge brings
-_ALL = -1  # as bits
+_STEPS = BRIDGE_SLOTS.bit_length()  # reviews after which all nodes may fetch a run of a late bridge
+_ALL: RunSet = -1
 
-Reach = tuple[int, int, int]
-"""Per distance (0: own rack, 1: own site, 2: elsewhere) the runs (bits) that may be asked for there."""
+Reach = tuple[RunSet, RunSet, RunSet]
+"""The runs that may be requested at each distance (0: own rack, 1: own site, 2: elsewhere)."""
 
 EVERYWHERE: Reach = (_ALL, _ALL, _ALL)
 WITHIN: Reach = (_ALL, 0, 0)
 
 
 class Boundaries:
-    """Where the other nodes are, and what may be brought from there.
+    """Where the other nodes are, and which runs may be brought from there.
 
-    Invariants: `_open[d]` is what may be brought from distance d if nobody nearer has it; while
-    `active` is false everybody is near, and all of it may.
+    Invariants: `_open[d]` is the set of runs that may be brought from distance d if no nearer node has them; while
+    `active` is false all nodes are near and `_open` holds all runs.
     """
 
-    def __init__(self, node: int, run_count: int) -> None:
+    def __init__(self, node: NodeId, run_count: int) -> None:
+        """No labels are known yet.
+
+        Args:
+            node: this node.
+            run_count: runs of the model.
+        """
         self.active = False
         self._node = node
         self._repeat = _repeated(run_count)
-        self._rack: frozenset[int] = frozenset()
-        self._site: frozenset[int] = frozenset()
-        # Per distance: runs whose first 1, 2, 4 ... we are of, and runs that waited for 1, 2, 3 ... looks.
-        self._duty: list[list[int]] = [[], [], []]
-        self._waited: list[list[int]] = [[], [], []]
-        self._long: list[list[int]] = [[], [], []]  # ... and for so many, brought others or not
-        self._starved = [0, 0, 0]  # runs that waited when nothing else came any more
-        self._shares: list[list[int]] = [[], [], []]  # what each bridge is there for
-        self._paroles: list[dict[int, int]] = [
-            {},
-            {},
-            {},
-        ]  # shares of late bridges: for how many looks
-        self._open = [_ALL, _ALL, _ALL]
+        self._rack: frozenset[NodeId] = frozenset()
+        self._site: frozenset[NodeId] = frozenset()
+        # For each distance: the runs for which this node is among the first 1, 2, 4 ... in order.
+        self._duty: list[list[RunSet]] = [[], [], []]
+        # The runs of late bridges that waited for at least 1, 2, 3 ... reviews.
+        self._waited: list[list[RunSet]] = [[], [], []]
+        self._long: list[list[RunSet]] = [[], [], []]  # the same, of all bridges
+        self._starved: list[RunSet] = [0, 0, 0]  # runs that waited when nothing came any more
+        self._shares: list[list[RunSet]] = [[], [], []]  # the runs of each bridge
+        # For each share of a late bridge: reviews that its probation still lasts.
+        self._probation: list[dict[RunSet, int]] = [{}, {}, {}]
+        self._open: list[RunSet] = [_ALL, _ALL, _ALL]
 
-    def told(self, nodes: Sequence[int], rack: tuple[int, ...], site: tuple[int, ...]) -> None:
-        """The member list, and who of them shares our rack and our site; nobody: no labels are known."""
-        ours: frozenset[int] = frozenset(rack)
+    def on_members(
+        self, nodes: Sequence[NodeId], rack: tuple[NodeId, ...], site: tuple[NodeId, ...]
+    ) -> None:
+        """The member list changed.
+
+        Args:
+            nodes: all members.
+            rack: those in this node's rack; empty: no labels are known.
+            site: those in this node's site.
+        """
+        ours: frozenset[NodeId] = frozenset(rack)
         active = bool(rack) and not ours.issuperset(nodes)
-        # Without boundaries nobody asks who they are, and a site may be 10,000.
-        groups = (ours, frozenset(site)) if active else (frozenset[int](), frozenset[int]())
+        # Without boundaries the groups aren't needed, and a site may have thousands of nodes.
+        groups = (ours, frozenset(site)) if active else (frozenset[NodeId](), frozenset[NodeId]())
         if active == self.active and groups == (self._rack, self._site):
             return
         self.active, (self._rack, self._site) = active, groups
         for distance, group in ((1, rack), (2, site)):
             orders = bridge_slots.order(group) if self.active else ()
-            self._paroles[distance] = {}
+            self._probation[distance] = {}
             bridges = {first: None for first, *_ in orders}
             self._shares[distance] = [self._share(orders, node, 1) for node in bridges]
             self._duty[distance] = [
@@ -79,82 +90,89 @@ class Boundaries:
             ]
             self._reopen(distance)
 
-    def distance(self, node: int) -> int:
-        """0: in our rack, 1: in our site, 2: elsewhere."""
+    def distance(self, node: NodeId) -> int:
+        """How far a node is: 0 in this rack, 1 in this site, 2 elsewhere."""
         if not self.active or node in self._rack:
             return 0
         return 1 if node in self._site else 2
 
-    def reach(self, in_rack: int, in_site: int) -> Reach:
-        """What may be asked for at each distance.
+    def reach(self, in_rack: RunSet, in_site: RunSet) -> Reach:
+        """The runs that may be requested at each distance.
 
         Args:
-            in_rack: runs (bits) that somebody fit has in our rack.
-            in_site: and in our site.
+            in_rack: runs that nodes in this rack have and deliver.
+            in_site: the same in this site.
         """
         if not self.active:
             return EVERYWHERE
         return _ALL, self._open[1] & ~in_rack, self._open[2] & ~in_site
 
-    def look(self, beyond_rack: int, beyond_site: int, *, starved: bool = False) -> None:
-        """Once in a while: what waited since the last look may be fetched by more of us.
+    def review(self, beyond_rack: RunSet, beyond_site: RunSet, *, starved: bool = False) -> None:
+        """Let more nodes fetch the runs that have waited since the last review. Called once in a while.
 
         Args:
-            beyond_rack: needed runs (bits) that somebody fit in our site has, and nobody in our rack.
-            beyond_site: that somebody elsewhere has, and nobody in our site.
-            starved: nothing has come for long: perhaps no bridge wants these runs, or none gets at who has them.
+            beyond_rack: needed runs that nodes in this site have and deliver, and none in this rack has.
+            beyond_site: needed runs that nodes elsewhere have and deliver, and none in this site has.
+            starved: nothing has come for long. Perhaps no bridge wants these runs, or none reaches their holders.
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
             self._starved[distance] = runs if starved else runs & self._starved[distance]
-            long = [runs, *(step & runs for step in self._long[distance])][:_LONG]
+            long = [runs, *(step & runs for step in self._long[distance])][:LONG_REVIEWS]
             ages = runs & self._late(distance, self._long[distance], runs)
             steps = [runs, *(step & ages for step in self._waited[distance])]
             self._waited[distance], self._long[distance] = steps[: _STEPS + 1], long
             self._reopen(distance)
 
-    def _late(self, distance: int, before: list[int], runs: int) -> int:
-        """Runs (bits) of bridges that bring far less than the others: the rest only queues."""
+    def _late(self, distance: int, before: list[RunSet], runs: RunSet) -> RunSet:
+        """The runs of bridges that bring far less than the others. Runs of other bridges only queue.
+
+        Args:
+            distance: of the boundary.
+            before: runs that waited for at least 1, 2, 3 ... reviews, as of the last one.
+            runs: that wait now.
+        """
         waited = before[0] if before else 0
         parts = {
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
-        limit = _LATE_RATIO * sorted(parts.values())[len(parts) // 2] if parts else 0.0
-        looks = _SILENT if len(parts) > 1 and not limit else _STUCK
-        stuck = before[looks - 1] & runs if len(before) >= looks else 0
-        patience = self._patience(distance, runs)
-        paroles = {
-            share: looks - 1 for share, looks in self._paroles[distance].items() if looks > 1
+        limit = LATE_RATIO * median(parts.values())
+        reviews = SILENT_REVIEWS if len(parts) > 1 and not limit else STUCK_REVIEWS
+        stuck = before[reviews - 1] & runs if len(before) >= reviews else 0
+        tolerated = self._tolerated(distance, runs)
+        probation = {
+            share: left - 1 for share, left in self._probation[distance].items() if left > 1
         }
         late = {
-            share: _PAROLE for share, part in parts.items()
-            if part <= limit and (stuck & share or (runs & share).bit_count() >= patience)
+            share: PROBATION_REVIEWS for share, part in parts.items()
+            if part <= limit and (stuck & share or (runs & share).bit_count() >= tolerated)
         }  # fmt: skip
-        self._paroles[distance] = paroles | late
-        return sum(self._paroles[distance])
+        self._probation[distance] = probation | late
+        return sum(self._probation[distance])
 
-    def _patience(self, distance: int, runs: int) -> int:
-        """How many runs a bridge may owe before it is behind the others."""
+    def _tolerated(self, distance: int, runs: RunSet) -> int:
+        """From how many owed runs on a bridge is behind the others."""
         owed = sorted((runs & share).bit_count() for share in self._shares[distance])
-        return _BEHIND * owed[(len(owed) - 1) // 2] + _FEW if owed else 0
+        return OWED_RATIO * owed[(len(owed) - 1) // 2] + OWED_RUNS if owed else 0
 
     def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]
-        runs = duty[0] | duty[1] & sum(self._paroles[distance]) | self._starved[distance]
+        runs = duty[0] | duty[1] & sum(self._probation[distance]) | self._starved[distance]
         for step, waited in enumerate(self._waited[distance]):
-            # What was seen waiting once only may have begun to a moment ago: nothing but our duty.
+            # A run that waited at one review only may have appeared a moment before, so the first step opens
+            # nothing but this node's own duty.
             runs |= waited & duty[step] if step < _STEPS else waited
-        if len(self._long[distance]) == _LONG:
+        if len(self._long[distance]) == LONG_REVIEWS:
             runs |= self._long[distance][-1]
         self._open[distance] = runs if self.active else _ALL
 
-    def _share(self, orders: Sequence[tuple[int, ...]], node: int, first: int) -> int:
-        """Runs (bits) of which a node is among the `first` that may fetch them."""
+    def _share(self, orders: Sequence[tuple[NodeId, ...]], node: NodeId, first: int) -> RunSet:
+        """The runs for which a node is among the `first` that may fetch them."""
         return (
-            sum(1 << seat for seat, one in enumerate(orders) if node in one[:first]) * self._repeat
+            sum(1 << slot for slot, one in enumerate(orders) if node in one[:first]) * self._repeat
         )
 
 
 def _repeated(run_count: int) -> int:
-    """What turns a set of seats into a set of (at least all) runs by multiplication."""
-    return sum(1 << start for start in range(0, run_count, SEATS))
+    """The factor that turns a set of slots into the set of their runs, of at least `run_count` runs."""
+    return sum(1 << start for start in range(0, run_count, BRIDGE_SLOTS))

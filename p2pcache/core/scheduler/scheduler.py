@@ -12,7 +12,7 @@ from typing import Any
 from p2pcache.core import bitset
 from p2pcache.core.download.requester import Requester
 from p2pcache.core.download.stuck_watch import StuckWatch
-from p2pcache.core.origin.origin_reader import OriginSide
+from p2pcache.core.origin.origin_reader import OriginReader
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
@@ -29,7 +29,7 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class Scheduler:
     """Hands each event to the part that it concerns, then lets each part act.
 
-    `Requester` asks neighbours, `OriginSide` reads the origin, `HaveBatch` tells neighbours what is here, and
+    `Requester` asks neighbours, `OriginReader` reads the origin, `HaveBatch` tells neighbours what is here, and
     `StuckWatch` tells the tracker what doesn't come. They share the `RunStates` and the `PeerBook`.
 
     Invariants (`check`): those of its parts.
@@ -61,7 +61,7 @@ class Scheduler:
         self._states = states = RunStates(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._requester = Requester(run_bytes, states, book, settings, dice, story, now)
-        self._origin = OriginSide(
+        self._origin = OriginReader(
             node, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now
         )  # fmt: skip
         self._tracker_up = False
@@ -112,7 +112,7 @@ class Scheduler:
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
         # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
-        if type(event) is not events.PeerHas or self._origin.listens:
+        if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         self._have_batch.announce(now, out)
         if self._tracker_up and now >= self._stuck.deadline:
@@ -207,7 +207,7 @@ class Scheduler:
     def _on_peer_joined(self, event: events.PeerJoined, now: float) -> None:
         self._drop(event.peer, now)  # a new connection replaces the old one
         peer = self._book.on_connected(event.peer, event.have & self._states.full, now, event.rtt_s)
-        self._origin.joined(event.peer)
+        self._origin.on_peer_joined(event.peer)
         if peer is not None:
             self._requester.deliveries.on_connected(peer)
         if peer is not None and peer.have & self._states.needed and peer.delivers:
@@ -216,7 +216,7 @@ class Scheduler:
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
         if self._drop(event.peer, now):
-            self._origin.left(event.peer, now)
+            self._origin.on_peer_left(event.peer, now)
 
     def _drop(self, node: int, now: float) -> bool:
         peer = self._book.on_disconnected(node)
@@ -239,8 +239,8 @@ class Scheduler:
         elif runs:
             if not self._tracker_up:
                 if fresh := runs & ~held:
-                    self._origin.others_read(peer.node, fresh, now - self._progress_at, now)
-                self._origin.look_soon()
+                    self._origin.on_others_read(peer.node, fresh, now - self._progress_at, now)
+                self._origin.replan_soon()
             self._progress_at = now if runs & self._states.needed else self._progress_at
             self._requester.on_have(peer, runs, now, self._out)
 
@@ -250,7 +250,7 @@ class Scheduler:
         )
         for command in self._out:
             if isinstance(command, Blame):
-                self._origin.barred(command.peer, now)
+                self._origin.on_peer_banned(command.peer, now)
         self._settle(run, event.outcome, Source.PEER, now)
 
     # -- runs -------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Scheduler:
         self._story.counters.on_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
-        self._origin.proved(fresh, self._out)
+        self._origin.on_proved(fresh, self._out)
         self._requester.on_proved(fresh, now, self._out)
         self._states.set_proved(fresh)
         self._have_batch.on_proved(fresh)
@@ -302,7 +302,7 @@ class Scheduler:
         self._change_needs(self._states.want_only, event.runs, now)
         self._wanted_open = True
         self._progress_at = now  # from now on we wait for these runs
-        self._origin.unwanted()
+        self._origin.return_unwanted()
         self._answer_wanted()
 
     def _change_needs(self, change: Callable[[RunSet], None], runs: RunSet, now: float) -> None:
@@ -310,23 +310,23 @@ class Scheduler:
         idle = not self._states.needed
         change(runs)
         if idle:
-            self._origin.perhaps_alone(now)
-        self._origin.look_again(now)
+            self._origin.on_perhaps_alone(now)
+        self._origin.replan(now)
         self._requester.deadline = now
 
     # -- tracker and origin -----------------------------------------------------------------
 
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
-        run = self._origin.ended(event.fetch, event.outcome, now, self._out)
+        run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out)
         self._settle(run, event.outcome, Source.ORIGIN, now)
-        self._origin.look_again(now)
+        self._origin.replan(now)
         self._requester.deadline = now
 
     def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
-        self._origin.granted(event.runs, now)
+        self._origin.on_granted(event.runs, now)
 
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
-        self._origin.revoked(event.runs, self._out)
+        self._origin.on_revoked(event.runs, self._out)
         self._requester.deadline = now
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
@@ -337,15 +337,15 @@ class Scheduler:
                 self._requester.deadline = now
         self._epoch = event.epoch
         self._stuck.on_tracker_up(now)
-        self._origin.tracker_up()
+        self._origin.on_tracker_up()
 
     def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
         self._tracker_up = False
-        self._origin.tracker_down(now)
+        self._origin.on_tracker_down(now)
 
     def _on_members(self, event: events.Members, now: float) -> None:
-        self._origin.owners.told(event.nodes)
-        self._origin.look_again(now)
+        self._origin.owners.on_members(event.nodes)
+        self._origin.replan(now)
         self._book.on_members(event.nodes, event.rack, event.site)
         if self._book.has_boundaries and self._states.needed:
             self._requester.deadline = now  # what may be asked of which neighbour has changed
@@ -359,26 +359,26 @@ class Scheduler:
             self._out += [Dial(node) for node in sorted(near - known)]
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
-        self._origin.dial_failed(event.peer, now)
+        self._origin.on_dial_failed(event.peer, now)
 
     def _on_deliveries_changed(self, now: float) -> None:
         """Some neighbours are doubted, or believed again: others may have to read what those have."""
         deliveries = self._requester.deliveries
         for node in deliveries.doubted:
-            self._origin.owners.failed(node)
+            self._origin.owners.on_peer_failed(node)
             self._stuck.on_doubted(node, now)
         for node in deliveries.believed:
-            self._origin.owners.joined(node)
+            self._origin.owners.on_peer_joined(node)
         if deliveries.believed and self._tracker_up:
             self._out.append(Stuck(0, recovered=tuple(deliveries.believed)))
         deliveries.doubted, deliveries.believed = [], []
-        self._origin.look_again(now)
+        self._origin.replan(now)
 
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
         found = self._stuck.find_stuck(self._progress_at, now)
         if not self._book.peers and not self.origin_runs and found.waited:
-            self._origin.look_around(now, self._out)
+            self._origin.probe_isolation(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
         if found.stuck:
             self._stuck.report(found, self._out)

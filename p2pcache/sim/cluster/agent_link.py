@@ -1,23 +1,38 @@
 """One agent's connection to the tracker, in virtual time: announce, heartbeat, come back."""
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm import events
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.node import SimNode
+from p2pcache.ids import NodeId
+from p2pcache.sim.cluster.node_state import NodeState
 
 RECONNECT_S = 1.0  # with jitter, as the agent's first attempts
 LAST_RECONNECT_S = 1.5 * RECONNECT_S  # by then everybody has found a tracker that came back
 
 
+class TrackerEnd(Protocol):
+    """What an agent sees of its tracker."""
+
+    side: int  # of a partition
+
+    def reachable(self, agent: NodeState) -> bool:
+        """Whether a connection can be made now."""
+
+    def hear(self, link: "AgentLink", message: m.ToTracker) -> None:
+        """A message of an agent arrives."""
+
+    def lost(self, node: NodeId) -> None:
+        """The connection of an agent broke."""
+
+
 class AgentLink:
     """The agent's end. A message in flight when the connection breaks is lost with it."""
 
-    def __init__(self, agent: "SimNode") -> None:
+    def __init__(self, agent: NodeState, tracker: TrackerEnd) -> None:
         self._agent = agent
+        self._tracker = tracker
         self.epoch = 0
         self.connected = False
         self._generation = 0  # of the connection: late messages of an old one are dropped
@@ -25,32 +40,34 @@ class AgentLink:
     def connect(self) -> None:
         """Try until it works."""
         agent = self._agent
-        cluster = agent.cluster
+        world = agent.world
         if not agent.alive or self.connected:
             return
-        if not cluster.tracker.reachable(agent):
-            pause = RECONNECT_S * (0.5 + cluster.world.dice.random())
-            cluster.world.after(pause, self.connect)
+        if not self._tracker.reachable(agent):
+            world.after(RECONNECT_S * (0.5 + world.dice.random()), self.connect)
             return
         self.connected = True
         self._generation += 1
         address, rack = f"{ip_address(agent.node + 1)}:7401", agent.place.rack
-        self.tell(m.Announce(address, "sim", rack=rack, swarms=(agent.state(announcing=True),)))
-        cluster.world.after(self._beat_s(), self._beat, self._generation)
+        self.tell(
+            m.Announce(address, "sim", rack=rack, swarms=(agent.announced_state(first=True),))
+        )
+        world.after(self._beat_s(), self._beat, self._generation)
 
     def tell(self, message: m.ToTracker) -> None:
         """Send a message, if there is a connection."""
-        cluster = self._agent.cluster
         if self.connected:
-            tracker = cluster.tracker
-            cluster.post(self._agent.side, tracker.side, tracker.hear, self, message)
+            agent, tracker = self._agent, self._tracker
+            agent.env.post(agent.side, tracker.side, tracker.hear, self, message)
 
     def hear(self, generation: int, message: m.ToAgent) -> None:
         """The tracker's message arrives."""
         if not self.connected or generation != self._generation:
             return
         if isinstance(message, m.Settled):
-            if not self.epoch:  # who never met a tracker may read nothing, and knows nobody
+            if (
+                not self.epoch
+            ):  # before it met a tracker, the node may read nothing and knows no other one
                 self._agent.progress_at = self._agent.world.now
             self.epoch = message.epoch
             self._agent.post(events.TrackerUp(message.epoch))
@@ -63,13 +80,13 @@ class AgentLink:
             return
         self.connected = False
         agent = self._agent
-        agent.cluster.tracker.lost(agent.node)
+        self._tracker.lost(agent.node)
         if agent.alive:
             agent.post(events.TrackerDown())
             self.connect()
 
     @property
-    def node(self) -> int:
+    def node(self) -> NodeId:
         """Whose end this is."""
         return self._agent.node
 
@@ -86,9 +103,10 @@ class AgentLink:
     def _beat(self, generation: int) -> None:
         if not self.connected or generation != self._generation:
             return
-        self.tell(m.Heartbeat(load=self._agent.serving.queue.load, swarms=(self._agent.state(),)))
-        self._agent.world.after(self._beat_s(), self._beat, generation)
+        agent = self._agent
+        self.tell(m.Heartbeat(load=agent.load, swarms=(agent.announced_state(),)))
+        agent.world.after(self._beat_s(), self._beat, generation)
 
     def _beat_s(self) -> float:
-        cluster = self._agent.cluster
-        return cluster.members.heartbeat_s * (0.8 + 0.4 * cluster.world.dice.random())
+        env = self._agent.env
+        return env.members.heartbeat_s * (0.8 + 0.4 * env.world.dice.random())

@@ -1,12 +1,12 @@
 """Links and flows: bytes as a fluid, shared fairly.
 
-A flow crosses a path of links: a node's uplink and another's downlink, and between them whatever
-the scenario has there (disks, the uplinks of racks). Rates are solved once per quantum for all flows
-by progressive filling (near max-min fair, as TCP flows on shaped links come out); between two quanta
-a new flow gets what its links have to spare, and what an ended one leaves is picked up by the next
-solution, as TCP needs some round trips for it. Ends of flows are exact in time for the rates as solved.
+A flow crosses a path of links: one node's uplink, another node's downlink, and between them the disks and rack uplinks
+of the scenario. Once per quantum all rates are solved by progressive filling (Bertsekas and Gallager 1992), which comes
+near max-min fairness, as TCP flows on shaped links do. Between two solutions a new flow gets the spare rate
+of its links, and the rate of an ended flow is unused until the next solution, as TCP needs some round trips to take it.
+The ends of flows are exact in time for the solved rates.
 
-Everything per flow and link is a row of an array: a storm of 10,000 nodes has 100,000 flows at once.
+Flows and links are rows of arrays: a storm of 10,000 nodes has 100,000 flows at once.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from p2pcache.sim.cluster.world import World
 
-_ROUNDS = 6  # of filling: what is left over after them is under a hundredth
-_LEFTOVER = 0.01  # share of a link that isn't worth another round
+_ROUNDS = 6  # of filling: after them less than a hundredth of a link is unused
+_LEFTOVER = 0.01  # unused share of a link that isn't worth another round
 _FIRST_ROWS = 256
-_NOWHERE = 0  # the link that pads short paths: it has no end of bandwidth
+_NOWHERE = 0  # the link that pads short paths: its rate is infinite
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,17 +42,17 @@ class Link:
 
     @property
     def spare(self) -> float:
-        """Bytes per second that no flow uses, as of the last solution or change."""
+        """Unused rate in bytes per second, as of the last solution or change."""
         return float(self._net.spare(self.number))
 
     @property
     def carried(self) -> float:
-        """Bytes so far, as of the last solution or end of a flow."""
+        """Bytes carried so far, as of the last solution or end of a flow."""
         return float(self._net.carried[self.number])
 
     @property
     def side(self) -> int:
-        """Of a partition: flows between two sides stand still. 0: it reaches both."""
+        """The side of a partition. Flows between two sides stand still. 0: the link reaches both."""
         return int(self._net.sides[self.number])
 
     @side.setter
@@ -61,7 +61,7 @@ class Link:
 
 
 class Flow:
-    """Bytes on their way."""
+    """One transfer of bytes along a path."""
 
     __slots__ = ("args", "links", "on_done", "row")
 
@@ -98,7 +98,7 @@ class Network:
         self._solve_at = -1.0  # when the next solution is scheduled for
 
     def link(self, rate: float) -> Link:
-        """A new link of so many bytes per second."""
+        """A new link; `rate` in bytes per second."""
         number = self._links
         self._links += 1
         if number == len(self.rates):
@@ -110,13 +110,20 @@ class Network:
         return Link(self, number)
 
     def spare(self, number: int) -> float:
-        """Of the link in this row: see `Link.spare`."""
+        """`Link.spare` of the link in this row."""
         return float(self._spare[number])
 
     def start(
         self, path: list[Link], size: float, on_done: Callable[..., None], *args: Any
     ) -> Flow:
-        """Send bytes along a path; `on_done(*args)` is called when the last one leaves."""
+        """Send bytes along a path.
+
+        Args:
+            path: the links.
+            size: bytes.
+            on_done: called when the last byte leaves.
+            *args: of the call.
+        """
         world = self._world
         links = [link.number for link in path]
         row = self._row(len(links))
@@ -139,19 +146,19 @@ class Network:
         return flow
 
     def cancel(self, flow: Flow) -> None:
-        """Stop a flow; what was sent was sent."""
+        """Stop a flow. Bytes that were sent stay counted."""
         if flow.row >= 0:
             self._settle(flow)
             self._remove(flow)
 
     def rewired(self) -> None:
-        """Links changed their side."""
+        """Links changed their side: solve again."""
         self._solve()
 
     # -- one flow ---------------------------------------------------------------------------------
 
     def _row(self, width: int) -> int:
-        """A vacant row, for a path of so many links."""
+        """A vacant row for a path of `width` links."""
         if width > self._paths.shape[1]:
             pad = np.zeros((len(self._paths), width - self._paths.shape[1]), np.int64)
             self._paths = np.hstack((self._paths, pad))
@@ -167,11 +174,11 @@ class Network:
         return row
 
     def _frozen(self, links: list[int]) -> bool:
-        """A partition lies between its ends."""
+        """Whether a partition lies on a path."""
         return len({side for i in links if (side := int(self.sides[i]))}) > 1
 
     def _settle(self, flow: Flow) -> None:
-        """Book what has flowed since the last look."""
+        """Count the bytes that have flowed since the flow was last settled."""
         row, now = flow.row, self._world.now
         left = self._left[row]
         sent = min(left, self._rate[row] * (now - self._at[row]))
@@ -197,7 +204,7 @@ class Network:
             return
         self._settle(flow)
         if self._left[row] > self._rate[row] * 1e-9 + 1e-6:
-            return  # slower by now: foreseen again at the next solution
+            return  # the flow became slower: the next solution schedules its end again
         self._remove(flow)
         flow.on_done(*flow.args)
 
@@ -233,7 +240,7 @@ class Network:
             self._world.after(wait_s, self._maybe_done, self._flows[row])
 
     def _cut(self, paths: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these paths lead from one side of a partition to the other."""
+        """Which of these paths cross a partition."""
         sides = self.sides[paths]
         high: Ints = sides.max(axis=1)
         low: Ints = np.where(sides == 0, self.sides.max(), sides).min(axis=1)
@@ -241,7 +248,7 @@ class Network:
         return cut
 
     def _fill(self, open_: Ints) -> Ints:
-        """Give each flow an even share of what its links have left; returns those that can grow."""
+        """Give each flow an even share of its links' unused rate; returns the flows that can still grow."""
         paths, spare, links = self._paths[open_], self._spare, len(self.rates)
         share = spare / np.maximum(np.bincount(paths.ravel(), minlength=links), 1)
         grown = share[paths].min(axis=1)

@@ -1,13 +1,13 @@
 """One agent in virtual time: the real scheduler and upload queue, and a driver that pretends.
 
-What an agent's driver, data plane and store do with sockets and disks is done here with messages
+An agent's driver, data plane and store work with sockets and disks. This node does the same with messages
 and flows: a request reaches the server after the latency, waits in the real `UploadQueue`, flows,
-and ends. Nothing in here decides what the daemon leaves to its core.
+and ends. It decides nothing that the daemon leaves to its core.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol import messages as m
@@ -16,80 +16,74 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.core.swarm import commands, events
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.sim.cluster.agent_link import AgentLink
+from p2pcache.core.upload.priority import Priority
+from p2pcache.ids import NodeId, RunIndex, RunSet
+from p2pcache.sim.cluster.agent_link import AgentLink, TrackerEnd
+from p2pcache.sim.cluster.environment import Environment, Pause
 from p2pcache.sim.cluster.member_list import NOBODY
-from p2pcache.sim.cluster.network import Network
 from p2pcache.sim.cluster.node_place import Place
 from p2pcache.sim.cluster.node_reads import OriginReads
-from p2pcache.sim.cluster.node_uploads import Serving
-from p2pcache.sim.cluster.world import World
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.cluster import Cluster
+from p2pcache.sim.cluster.node_state import NodeState
+from p2pcache.sim.cluster.node_uploads import NodeUploads
 
 REDIAL_S = 5.0  # as the agent's driver: neighbours that we lack are dialled again
 DIAL_TIMEOUT_S = 3.0  # of a dial into the void
-LONG_S = 5.0  # without a run for so long is a pause to be noted
-
-
-class Pause(NamedTuple):
-    """A node that lacked runs got none for long."""
-
-    node: int
-    since: float
-    until: float
+LONG_S = 5.0  # a node that gets no run for this long makes a pause that is noted
 
 
 class Neighbour:
-    """What a node knows of one that it is or was connected with."""
+    """What a node knows of another one that it is or was connected with."""
 
     __slots__ = ("askable", "have")
 
     def __init__(self) -> None:
-        self.have = 0  # bits that it told us of
+        self.have: RunSet = 0  # that it told us of
         self.askable = False  # we may request from it
 
 
-class SimNode:
+class SimNode(NodeState):
     """One agent that wants the model."""
 
     def __init__(
-        self, cluster: "Cluster", node: int, *, place: Place, rate: float,
-        run_bytes: Sequence[int], have: int = 0, settings: SwarmSettings, uploads: UploadSettings, tracker: bool,
-        check_every: int = 0,
+        self, env: Environment, node: NodeId, *, nodes: "Mapping[NodeId, SimNode]", tracker: TrackerEnd, place: Place,
+        rate: float, have: RunSet, settings: SwarmSettings, uploads: UploadSettings, tracked: bool, check_every: int,
     ) -> None:  # fmt: skip
-        self.cluster = cluster
-        self.world: World = cluster.world
-        self.net: Network = cluster.net
-        self.node = node
-        self.up = cluster.net.link(rate)
-        self.down = cluster.net.link(rate)
-        self.place = place
-        self.way_in = [link for link in (place.way_in, self.down, place.disk) if link is not None]
-        self.run_bytes = run_bytes
-        self.serving = Serving(self, uploads)
+        """A node that starts now; nothing is dialled yet.
+
+        Args:
+            env: what surrounds it.
+            node: its id.
+            nodes: all nodes of the storm, by id.
+            tracker: what its link to the tracker leads to.
+            place: its rack and disk.
+            rate: of its link each way, bytes per second.
+            have: the runs that it has from before.
+            settings: of its scheduler.
+            uploads: of its upload queue.
+            tracked: whether a tracker is configured.
+            check_every: its invariants are checked after this many events; 0: never.
+        """
+        super().__init__(env, node, place=place, rate=rate)
+        self._nodes = nodes
+        self.uploads = NodeUploads(self, uploads)
         self.scheduler = Scheduler(
-            node=node, run_bytes=run_bytes, have=have, settings=settings,
-            seed=cluster.seed * 1_000_003 + node, tracker=tracker, now=self.world.now, story_lines=0,
+            node=node, run_bytes=env.run_bytes, have=have, settings=settings,
+            seed=env.seed * 1_000_003 + node, tracker=tracked, now=self.world.now, story_lines=0,
         )  # fmt: skip
-        self.link = AgentLink(self)
-        self.alive = True
-        self.liar = False  # serves garbage
-        self.hidden = False  # nobody can dial it
-        self.side = 0  # of a partition; 0: it reaches both
+        self.link = AgentLink(self, tracker)
         self.started = self.world.now
-        self.progress_at = self.world.now  # when it last got a run, or started
         self.finished: float | None = None
-        self.wanted_done: float | None = None  # when what it was told to get was here
-        self.askable: dict[int, SimNode] = {}  # whom we may request from
-        self._heard: dict[int, Neighbour] = {}  # whom we are or were connected with
-        self._audience: list[tuple[SimNode, Neighbour]] = []  # of our news; []: to be made anew
-        self.wanted: list[int] = []  # neighbours that the tracker named
-        self.members = NOBODY
+        self.askable: dict[NodeId, SimNode] = {}  # nodes that we may request from
+        self.askers: dict[NodeId, SimNode] = {}  # nodes that may request from us
+        self._connected: dict[NodeId, Neighbour] = {}  # nodes that we are or were connected with
+        # The nodes that hear what we have; []: to be made anew.
+        self._audience: list[tuple[SimNode, Neighbour]] = []
+        self._neighbours: list[NodeId] = []  # that the tracker named
+        self._members = NOBODY
         self.corrupt = False  # gave up: the origin's bytes are wrong
-        self._dialling: set[int] = set()
+        self._dialling: set[NodeId] = set()
         # Our requests in flight: server, run, when they were sent.
-        self._asked: dict[int, tuple[SimNode, int, float]] = {}
+        self._asked: dict[int, tuple[SimNode, RunIndex, float]] = {}
         self.reads = OriginReads(self)
         self._timer = float("inf")
         self._inbox: deque[events.Event] = deque()
@@ -109,9 +103,9 @@ class SimNode:
     @property
     def is_source(self) -> bool:
         """Whether others can get from it what it has."""
-        return self.alive and not (self.liar or self.hidden or self.serving.fault)
+        return self.alive and not (self.liar or self.hidden or self.uploads.fault)
 
-    # -- the pump -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
 
     def post(self, event: events.Event) -> None:
         """Hand an event to the scheduler and perform what it says."""
@@ -139,7 +133,7 @@ class SimNode:
         self._events += 1
         if self._events % self._check_every == 0:
             self.scheduler.check()
-            self.serving.check()
+            self.uploads.check()
 
     @property
     def done(self) -> bool:
@@ -147,9 +141,19 @@ class SimNode:
         return self.scheduler.complete or self.finished is not None
 
     @property
-    def have(self) -> int:
-        """Bits of the proved runs."""
+    def have(self) -> RunSet:
+        """The proved runs."""
         return self.scheduler.have
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds between two new runs in the swarm, as this node sees it."""
+        return self.scheduler.pace_s
+
+    @property
+    def load(self) -> int:
+        """Requests that wait for it or are being served."""
+        return self.uploads.queue.load
 
     def wake(self, when: float) -> None:
         """Arm the one timer."""
@@ -164,73 +168,76 @@ class SimNode:
 
     # -- peers: asking ------------------------------------------------------------------------
 
-    def dial(self, other_id: int) -> None:
+    def dial(self, other_id: NodeId) -> None:
         """Open the connection on which we request; ends in PeerJoined or DialFailed."""
         if other_id in self.askable or other_id in self._dialling or other_id == self.node:
             return
         self._dialling.add(other_id)
-        other = self.cluster.nodes.get(other_id)
+        other = self._nodes.get(other_id)
         if other is None or not other.alive:
-            self.world.after(2 * self.cluster.latency_s, self._dialled, None, other_id)
-        elif other.hidden or self.cluster.cut(self, other):
+            self.world.after(2 * self.env.latency_s, self._dialled, None, other_id)
+        elif other.hidden or self.is_cut_from(other):
             self.world.after(DIAL_TIMEOUT_S, self._dialled, None, other_id)
         else:  # TCP, handshake, JOIN
-            self.world.after(6 * self.cluster.latency_s, self._dialled, other, other_id)
+            self.world.after(6 * self.env.latency_s, self._dialled, other, other_id)
 
-    def _dialled(self, other: "SimNode | None", other_id: int) -> None:
+    def _dialled(self, other: "SimNode | None", other_id: NodeId) -> None:
         self._dialling.discard(other_id)
         if not self.alive:
             return
-        if other is None or not other.alive or self.cluster.cut(self, other):
+        if other is None or not other.alive or self.is_cut_from(other):
             self.post(events.DialFailed(other_id))
             return
         self.askable[other_id] = other
-        self._hear(other).askable = True
-        other.inbound(self)
-        self.post(events.PeerJoined(other_id, other.have, 2 * self.cluster.latency_s))
+        self._connect(other).askable = True
+        other.on_dialled(self)
+        self.post(events.PeerJoined(other_id, other.have, 2 * self.env.latency_s))
 
-    def inbound(self, asker: "SimNode") -> None:
-        """Somebody may request from us; we dial back if we want something too."""
-        self.serving.askers[asker.node] = asker
-        self._hear(asker)
+    def on_dialled(self, asker: "SimNode") -> None:
+        """A node may request from us; we dial back if we want something too."""
+        self.askers[asker.node] = asker
+        self._connect(asker)
         if not self.scheduler.complete:
             self.dial(asker.node)
 
-    def _hear(self, other: "SimNode") -> "Neighbour":
-        """A connection with it is there: we know what it has now."""
-        known = self._heard.setdefault(other.node, Neighbour())
+    def _connect(self, other: "SimNode") -> Neighbour:
+        """A connection is there: we know what the other node has now."""
+        known = self._connected.setdefault(other.node, Neighbour())
         known.have = other.have
-        self.audience_changed()
+        self._audience = []
         return known
 
-    def audience_changed(self) -> None:
-        """Somebody came or went."""
+    def on_request(self, asker: "SimNode", number: int, run: RunIndex, priority: Priority) -> None:
+        """A request came in."""
+        if self.alive and asker.node in self.askers:
+            self.uploads.serve(asker, number, run, priority)
+
+    def asker_left(self, asker: "SimNode") -> None:
+        """The connection on which a node requested is gone."""
+        self.askers.pop(asker.node, None)
         self._audience = []
+        self.uploads.asker_left(asker)
 
     def hang_up(self, other: "SimNode", outcome: Outcome) -> None:
         """The connection on which we request broke: every request to it ends."""
         if self.askable.pop(other.node, None) is None:
             return
-        self._heard[other.node].askable = False
-        self.audience_changed()
-        other.serving.dropped_by(self)
+        self._connected[other.node].askable = False
+        self._audience = []
+        other.asker_left(self)
         for number, (server, _run, _at) in list(self._asked.items()):
             if server is other:
                 self.ended(number, outcome)
         self.post(events.PeerLeft(other.node))
 
-    def stalled(self, other: "SimNode") -> None:
-        """No bytes for too long: what was asked has ended, the connection is given up."""
-        self.hang_up(other, Outcome.STALLED)
-
-    def gives_up(self, other: "SimNode", number: int, hang_up: bool) -> None:  # noqa: FBT001 - through the heap
-        """No bytes for this request for too long."""
+    def give_up(self, number: int, hang_up: bool) -> None:  # noqa: FBT001 - through the heap
+        """No bytes came for a request for too long."""
         if hang_up and number in self._asked:
-            self.stalled(other)
+            self.hang_up(self._asked[number][0], Outcome.STALLED)
         self.ended(number, Outcome.STALLED)
 
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:
-        """The one end of a request of ours; its answer began then (0: there was none)."""
+        """A request of ours has ended; its answer began then (0: there was none)."""
         _, _, at = self._asked.pop(number, (None, 0, -1.0))
         if at < 0:
             return
@@ -246,7 +253,7 @@ class SimNode:
         since, self.progress_at = self.progress_at, self.world.now
         waited = self.progress_at - since >= LONG_S and not self.done
         if waited and self.link.epoch:  # without having met the tracker nothing may be read
-            self.cluster.pauses.append(Pause(self.node, since, self.progress_at))
+            self.env.pauses.append(Pause(self.node, since, self.progress_at))
 
     def _on_request(self, command: commands.Request) -> None:
         server = self.askable.get(command.peer)
@@ -256,30 +263,27 @@ class SimNode:
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run, self.world.now)
-        self.cluster.send(
-            self, server, server.serving.serve, self, command.request, command.run, command.priority
-        )
+        self.send(server, server.on_request, self, command.request, command.run, command.priority)
 
     def _on_cancel(self, command: commands.Cancel) -> None:
         if command.request in self._asked:
             server = self._asked[command.request][0]
-            self.cluster.send(self, server, server.serving.unserve, self, command.request)
+            self.send(server, server.uploads.cancel, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
-        load = self.serving.queue.load
         runs = command.runs
         if not self._audience:
-            heard, others = self._heard, {**self.serving.askers, **self.askable}
-            self._audience = [(other, heard[node]) for node, other in others.items()]
+            connected, others = self._connected, {**self.askers, **self.askable}
+            self._audience = [(other, connected[node]) for node, other in others.items()]
         unaware = [
             other for other, known in self._audience
             if runs & ~known.have and not other.scheduler.complete
         ]  # fmt: skip
-        self.cluster.spread(self, unaware, runs, load)
+        self.spread(unaware, runs, self.load)
 
-    def told(self, node: int, runs: int, load: int) -> None:
-        """A neighbour's HAVE."""
-        known = self._heard.get(node)
+    def on_have(self, node: NodeId, runs: RunSet, load: int) -> None:
+        """A neighbour's HAVE came in."""
+        known = self._connected.get(node)
         if known is not None:
             known.have |= runs
             if known.askable:
@@ -293,20 +297,20 @@ class SimNode:
 
     # -- tracker ------------------------------------------------------------------------------
 
-    def state(self, *, announcing: bool = False) -> m.SwarmState:
-        """What an announcement or a heartbeat says of us."""
+    def announced_state(self, *, first: bool = False) -> m.SwarmState:
+        """What an announcement (the `first` message) or a heartbeat says of us."""
         scheduler, count = self.scheduler, len(self.run_bytes)
         have = b"" if scheduler.complete else bitset.to_bytes(self.have, count)
         leases = tuple(bitset.members(scheduler.origin_runs))
         return m.SwarmState(
-            self.cluster.digest, count, have, complete=scheduler.complete,
-            credit=scheduler.credit, leases=leases, known=self.members.listed if announcing else (),
+            self.env.digest, count, have, complete=scheduler.complete,
+            credit=scheduler.credit, leases=leases, known=self._members.listed if first else (),
             wanted=reports.wish(scheduler.wanted, count),
         )  # fmt: skip
 
     def tell_state(self) -> None:
         """Tell the tracker what we have now, not with the next heartbeat."""
-        self.link.tell(m.Heartbeat(swarms=(self.state(),)))
+        self.link.tell(m.Heartbeat(swarms=(self.announced_state(),)))
 
     def from_tracker(self, message: m.ToAgent) -> None:
         """A message of the tracker."""
@@ -325,16 +329,16 @@ class SimNode:
                 pass
 
     def _swarm_changed(self, message: m.Swarm) -> None:
-        self.members = self.cluster.lists.after(self.members, message, self.node)
+        self._members = self.env.lists.after(self._members, message, self.node)
         if message.joined or message.left:
-            listed = self.members.listed
+            listed = self._members.listed
             if not (name := self.place.rack):
                 self.post(events.Members(listed, (), listed))
             else:
-                racks = self.members.racks
+                racks = self._members.racks
                 others = tuple(rack for other, rack in racks.items() if other != name)
                 self.post(events.Members(listed, racks.get(name, ()), listed, others))
-        self.wanted = [*dict.fromkeys((*self.wanted, *message.neighbours))]
+        self._neighbours = [*dict.fromkeys((*self._neighbours, *message.neighbours))]
         if not self.scheduler.complete:
             for node in message.neighbours:
                 self.dial(node)
@@ -342,15 +346,15 @@ class SimNode:
     def redial(self) -> None:
         """The driver's slow loop: dial the neighbours that we lack."""
         if self.alive and not self.scheduler.complete:
-            for node in self.wanted:
-                if node in self.members.ids:
+            for node in self._neighbours:
+                if node in self._members.ids:
                     self.dial(node)
             self.world.after(REDIAL_S, self.redial)
 
     def _on_report(self, command: commands.Command) -> None:
-        self.cluster.stuck += isinstance(command, commands.Stuck)
+        self.env.stuck += isinstance(command, commands.Stuck)
         count = len(self.run_bytes)
-        said = reports.to_tracker(command, self.cluster.digest, self.link.epoch, count)
+        said = reports.to_tracker(command, self.env.digest, self.link.epoch, count)
         if said is not None:
             self.link.tell(said)
 
@@ -371,25 +375,20 @@ class SimNode:
         self.corrupt = True
 
     def _on_wanted_done(self, _command: commands.WantedDone) -> None:
-        self.wanted_done = self.world.now
         self._got_it()
 
     def _got_it(self) -> None:
         if self.finished is None:
             self.finished = self.world.now
-            self.cluster.finished(self)
-
-    def move(self, side: int) -> None:
-        """A partition comes or goes."""
-        self.side = self.up.side = self.down.side = side
+            self.env.finished()
 
     def die(self) -> None:
         """Killed: its sockets close, its flows stop."""
         self.alive = False
         self.link.broken()
-        self.serving.stop()
+        self.uploads.stop()
         self.reads.stop()
         for other in list(self.askable.values()):
-            other.serving.dropped_by(self)
-        for other in list(self.serving.askers.values()):
-            self.cluster.send(self, other, other.hang_up, self, Outcome.LOST)
+            other.asker_left(self)
+        for other in list(self.askers.values()):
+            self.send(other, other.hang_up, self, Outcome.LOST)

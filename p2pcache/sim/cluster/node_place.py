@@ -1,4 +1,4 @@
-"""Where a simulated node stands, and what lies between two of them."""
+"""Where a simulated node stands, and the links between two nodes."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,14 @@ from p2pcache.sim.cluster.network import Link
 class Place:
     """A node's rack and disk.
 
-    The links of a rack are shared by all its nodes. A disk that is slower than the network card
-    holds up what comes in (the kernel makes writers wait); what goes out was proved a moment ago
-    and is in the page cache.
+    All nodes of a rack share its links. A disk that is slower than the network card holds up bytes that come in, since
+    the kernel makes writers wait. Bytes that go out were proved a moment ago and come from the page cache.
     """
 
-    rack: str = ""  # as the tracker is told; "": none is known
+    rack: str = ""  # that the tracker is told; "": none
     way_out: Link | None = None  # from the rack to all other racks
-    way_in: Link | None = None  # into the rack: from the others, and from the origin
-    disk: Link | None = None  # None: fast enough never to matter
+    way_in: Link | None = None  # into the rack, from all others and from the origin
+    disk: Link | None = None  # None: it is never slower than the network
 
 
 def path(a: Place, up: Link, b: Place, down: Link) -> list[Link]:

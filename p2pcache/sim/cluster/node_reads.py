@@ -1,17 +1,15 @@
-"""What one simulated node reads from the origin, as the daemon's threads do it: begun, frozen, cancelled, ended."""
-
-from typing import TYPE_CHECKING
+"""The reads of a simulated node from the origin: begun, frozen, cancelled and ended as in the daemon's threads."""
 
 from p2pcache.core.swarm import events
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.ids import RunIndex
 from p2pcache.sim.cluster.network import Flow, Link
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.node import SimNode
+from p2pcache.sim.cluster.node_state import NodeState
 
 STREAMS = 64  # connections of one node to the origin: more than it ever uses
-STALL_S = 10.0  # as the data plane: no bytes from a peer for so long ends a request
-READ_TIMEOUT_S = 10.0  # as the origin's client: without a byte for so long a read begins again
+STALL_S = 10.0  # a request ends after this time without bytes, as in the data plane
+# A read begins again after this time without bytes, as in the origin's client.
+READ_TIMEOUT_S = 10.0
 
 
 class Read:
@@ -19,7 +17,7 @@ class Read:
 
     __slots__ = ("cancelled", "flow", "frozen", "run")
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, run: RunIndex) -> None:
         self.run = run
         self.flow: Flow | None = None  # None: the origin hasn't answered yet, or is frozen
         self.frozen = False
@@ -29,8 +27,8 @@ class Read:
 class OriginReads:
     """The reads of one node."""
 
-    def __init__(self, node: "SimNode") -> None:
-        self.odd = False  # this node's storage isn't what the others read
+    def __init__(self, node: NodeState) -> None:
+        self.odd = False  # this node reads other storage than the others
         self._node = node
         self._reads: dict[int, Read] = {}
         self._streams: list[Link] = []
@@ -38,13 +36,13 @@ class OriginReads:
     def __len__(self) -> int:
         return len(self._reads)
 
-    def begin(self, fetch: int, run: int) -> None:
+    def begin(self, fetch: int, run: RunIndex) -> None:
         """Ask the origin for a run."""
         self._reads[fetch] = Read(run)
         self._ask(fetch)
 
     def cancel(self, fetch: int) -> None:
-        """Nobody needs it any more; a thread that waits for bytes doesn't hear of it before its timeout."""
+        """The run isn't needed any more. A thread that waits for bytes notices it only at its timeout."""
         read = self._reads.get(fetch)
         if read is None:
             return
@@ -55,7 +53,7 @@ class OriginReads:
             self._node.world.after(0, self._ended, fetch, Outcome.CANCELLED)
 
     def freeze(self) -> int:
-        """No byte more of what flows now; returns how many reads that were."""
+        """Reads that flow now get no more bytes; returns how many they are."""
         flowing = [(n, r) for n, r in self._reads.items() if r.flow is not None and not r.cancelled]
         for fetch, read in flowing:
             assert read.flow is not None
@@ -71,20 +69,20 @@ class OriginReads:
 
     def _ask(self, fetch: int) -> None:
         node = self._node
-        node.world.after(node.cluster.first_byte_s(), self._answers, fetch)
+        node.world.after(node.env.first_byte_s(), self._answers, fetch)
 
     def _answers(self, fetch: int) -> None:
         node, read = self._node, self._reads.get(fetch)
         if not node.alive or read is None or read.cancelled:
             return
-        if node.cluster.refusing_until > node.world.now:
+        if node.env.refusing_until > node.world.now:
             self._ended(fetch, Outcome.UNAVAILABLE)
         elif self.odd:
             self._ended(fetch, Outcome.MISMATCH)
-        elif node.cluster.frozen_until > node.world.now:
+        elif node.env.frozen_until > node.world.now:
             self._hang(fetch, read)
         else:
-            path = [node.cluster.origin, *self._stream(fetch), *node.way_in]
+            path = [node.env.origin, *self._stream(fetch), *node.links_in]
             size = node.run_bytes[read.run]
             read.flow = node.net.start(path, size, self._ended, fetch, Outcome.DONE)
 
@@ -103,8 +101,8 @@ class OriginReads:
             self._ask(fetch)
 
     def _stream(self, fetch: int) -> list[Link]:
-        """What one connection to the origin carries, if that is limited."""
-        rate, number = self._node.cluster.origin_stream, fetch % STREAMS
+        """The link of a read's connection to the origin, if connections are limited."""
+        rate, number = self._node.env.origin_stream, fetch % STREAMS
         while rate and len(self._streams) <= number:
             self._streams.append(self._node.net.link(rate))
         return self._streams[number : number + 1]

@@ -1,17 +1,14 @@
-"""What one simulated agent's data plane does for its askers: the real `UploadQueue`, and flows."""
-
-from typing import TYPE_CHECKING
+"""What a simulated node uploads: the real `UploadQueue`, and flows."""
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.upload_queue import UploadQueue
+from p2pcache.ids import NodeId, RunIndex
 from p2pcache.sim.cluster.network import Flow
 from p2pcache.sim.cluster.node_place import path
 from p2pcache.sim.cluster.node_reads import STALL_S
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.node import SimNode
+from p2pcache.sim.cluster.node_state import NodeState
 
 
 class Upload:
@@ -19,64 +16,66 @@ class Upload:
 
     __slots__ = ("asker", "began", "flow", "number", "run", "started")
 
-    def __init__(self, asker: "SimNode", number: int, run: int) -> None:
+    def __init__(self, asker: NodeState, number: int, run: RunIndex) -> None:
         self.asker = asker
         self.number = number  # the asker's
         self.run = run
-        self.flow: Flow | None = None  # while it flows; it knows us, too
+        self.flow: Flow | None = None  # None: it waits, or has ended
         self.started = 0.0
         self.began = 0.0  # when its first byte came to the asker
 
 
-class Serving:
-    """The serving half of a node.
+class NodeUploads:
+    """The uploads of one node.
 
     Invariant: `_uploads` holds exactly what waits or is active in `queue`.
     """
 
-    def __init__(self, node: "SimNode", settings: UploadSettings) -> None:
+    def __init__(self, node: NodeState, settings: UploadSettings) -> None:
         self._node = node
         self.queue: UploadQueue[Upload] = UploadQueue(settings)
-        # What it does instead of serving: "hung" sends nothing, "dripping" so little that the connection is given up,
-        # "busy" has never a place.
+        # What the node does instead of serving: "hung" sends nothing, "dripping" sends so little that the asker
+        # gives up the connection, "busy" always answers BUSY.
         self.fault = ""
-        self.askers: dict[int, SimNode] = {}  # who may request from us
-        self._uploads: dict[tuple[int, int], Upload] = {}  # by asker and its number
+        self._uploads: dict[tuple[NodeId, int], Upload] = {}  # by asker and the asker's number
 
-    def serve(self, asker: "SimNode", number: int, run: int, turn: Priority) -> None:
-        """A request came in."""
+    def serve(self, asker: NodeState, number: int, run: RunIndex, priority: Priority) -> None:
+        """A request came in.
+
+        Args:
+            asker: the node that asks.
+            number: of the request, at the asker.
+            run: what it asks for.
+            priority: how urgent it is.
+        """
         node = self._node
-        if not node.alive or asker.node not in self.askers:
-            return
         upload = Upload(asker, number, run)
         if not node.have >> run & 1:
-            node.cluster.send(node, asker, asker.ended, number, Outcome.REFUSED)
+            node.send(asker, asker.ended, number, Outcome.REFUSED)
             return
         if self.fault == "busy":
-            node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
+            node.send(asker, asker.ended, number, Outcome.BUSY)
             return
         if self.fault:
-            node.world.after(STALL_S, asker.gives_up, node, number, self.fault == "dripping")
+            node.world.after(STALL_S, asker.give_up, number, self.fault == "dripping")
             return
         self.queue.mark_slow_receivers(node.world.now)
-        if not self.queue.offer(asker.node, upload, turn):
-            node.cluster.send(node, asker, asker.ended, number, Outcome.BUSY)
+        if not self.queue.offer(asker.node, upload, priority):
+            node.send(asker, asker.ended, number, Outcome.BUSY)
         else:
             self._uploads[asker.node, number] = upload
             self._start()
 
-    def unserve(self, asker: "SimNode", number: int) -> None:
+    def cancel(self, asker: NodeState, number: int) -> None:
         """A CANCEL came in: it helps only while the request waits."""
         node = self._node
         upload = self._uploads.get((asker.node, number))
         if upload is not None and self.queue.cancel_waiting(asker.node, upload):
             del self._uploads[asker.node, number]
-            node.cluster.send(node, asker, asker.ended, number, Outcome.CANCELLED)
+            node.send(asker, asker.ended, number, Outcome.CANCELLED)
 
-    def dropped_by(self, asker: "SimNode") -> None:
+    def asker_left(self, asker: NodeState) -> None:
         """The asker's connection is gone."""
-        self.askers.pop(asker.node, None)
-        self._node.audience_changed()
         for upload in self.queue.on_peer_gone(asker.node):
             del self._uploads[asker.node, upload.number]
         for key, upload in list(self._uploads.items()):
@@ -106,10 +105,7 @@ class Serving:
             upload = started[1]
             upload.started = node.world.now
             asker = upload.asker
-            cluster = node.cluster
-            upload.began = (
-                upload.started + cluster.latency_s + cluster.queued_s_between(node, asker)
-            )
+            upload.began = upload.started + node.env.latency_s + node.queued_s_to(asker)
             links = path(node.place, node.up, asker.place, asker.down)
             size = node.run_bytes[upload.run]
             upload.flow = node.net.start(links, size, self._sent, upload)
@@ -120,12 +116,10 @@ class Serving:
         upload.flow = None
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
-        self.queue.on_upload_ended(asker.node, upload, took_s, node.scheduler.pace_s)
+        self.queue.on_upload_ended(asker.node, upload, took_s, node.pace_s)
         self.queue.mark_slow_receivers(node.world.now)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
-        node.cluster.send(node, asker, asker.ended, upload.number, outcome, upload.began)
+        node.send(asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
         for refused in self.queue.recall():
-            node.cluster.send(
-                node, refused.asker, refused.asker.told, node.node, 0, self.queue.load
-            )
+            node.send(refused.asker, refused.asker.on_have, node.node, 0, self.queue.load)

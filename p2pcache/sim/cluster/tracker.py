@@ -1,6 +1,6 @@
-"""The tracker in virtual time: the real `TrackerState` with messages for WebSockets."""
+"""The tracker in virtual time: the real decider, with messages instead of WebSockets."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
@@ -9,32 +9,47 @@ from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, S
 from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings
+from p2pcache.ids import NodeId
 from p2pcache.sim.cluster.agent_link import AgentLink
-
-if TYPE_CHECKING:
-    from p2pcache.sim.cluster.cluster import Cluster
-    from p2pcache.sim.cluster.node import SimNode
+from p2pcache.sim.cluster.environment import Environment
+from p2pcache.sim.cluster.node_state import NodeState
 
 
 class SimTracker:
-    """One tracker that can be killed and started again without memory."""
+    """One tracker, which can be killed and started again without memory."""
 
-    def __init__(self, cluster: "Cluster", leases: LeaseSettings, *, check_every: int = 0) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        env: Environment,
+        nodes: Mapping[NodeId, NodeState],
+        leases: LeaseSettings,
+        *,
+        check_every: int = 0,
+    ) -> None:
+        """A tracker that doesn't run yet.
+
+        Args:
+            env: what surrounds it.
+            nodes: all nodes of the storm: those that it may dial back.
+            leases: its settings.
+            check_every: its invariants are checked after this many messages; 0: never.
+        """
+        self._env = env
+        self._nodes = nodes
         self._leases = leases
         self._check_every = check_every
         self._mind: TrackerState | None = None
-        self._links: dict[int, AgentLink] = {}
+        self._links: dict[NodeId, AgentLink] = {}
         self._timer = float("inf")
         self.side = 0  # of a partition
-        self.word = WitnessReport.RIGHT  # what it finds when it reads a run itself
+        self.word = WitnessReport.RIGHT  # its result when it reads a run itself
         self.heard = 0  # messages
 
     def start(self, notes: dict[str, list[int]] | None = None) -> None:
-        """A fresh process: it knows nothing but the last one's notes."""
+        """Start a process that knows nothing but the notes of the last one."""
         self._mind = TrackerState(
-            epoch=self._cluster.world.dice.getrandbits(62),
-            members=self._cluster.members,
+            epoch=self._env.world.dice.getrandbits(62),
+            members=self._env.members,
             leases=self._leases,
             remembered=notes,
         )
@@ -43,17 +58,17 @@ class SimTracker:
         """Killed: every connection breaks."""
         self._mind = None
         for link in list(self._links.values()):
-            self._cluster.world.after(self._cluster.latency_s, link.broken)
+            self._env.world.after(self._env.latency_s, link.broken)
         self._links.clear()
 
     @property
     def mind(self) -> TrackerState | None:
-        """What it knows; None while it is dead."""
+        """The decider; None while it is dead."""
         return self._mind
 
-    def reachable(self, agent: "SimNode") -> bool:
+    def reachable(self, agent: NodeState) -> bool:
         """Whether a connection can be made now."""
-        return self._mind is not None and not self._cluster.between(agent.side, self.side)
+        return self._mind is not None and not self._env.between(agent.side, self.side)
 
     def hear(self, link: AgentLink, message: m.ToTracker) -> None:
         """A message arrives."""
@@ -61,29 +76,29 @@ class SimTracker:
             return
         self.heard += 1
         self._links[link.node] = link
-        self._perform(self._mind.handle(link.node, message, self._cluster.world.now))
+        self._perform(self._mind.handle(link.node, message, self._env.world.now))
 
-    def lost(self, node: int) -> None:
+    def lost(self, node: NodeId) -> None:
         """A connection broke."""
         if self._mind is not None and self._links.pop(node, None) is not None:
-            self._perform(self._mind.on_disconnected(node, self._cluster.world.now))
+            self._perform(self._mind.on_disconnected(node, self._env.world.now))
 
     def _perform(self, out: list[Output]) -> None:
-        cluster, mind = self._cluster, self._mind
+        env, mind = self._env, self._mind
         for output in out:
             if isinstance(output, DialBack):
                 self._dial(output.dial)
                 continue
             if isinstance(output, ReadRun):
-                cluster.world.after(cluster.first_byte_s(), self._witness, mind, output)
+                env.world.after(env.first_byte_s(), self._witness, mind, output)
                 continue
             link = self._links.get(output.node)
             if link is None:
                 continue
             if isinstance(output, Send):
-                cluster.post(self.side, link.side, link.hear, link.generation, output.message)
+                env.post(self.side, link.side, link.hear, link.generation, output.message)
             elif isinstance(output, Close):
-                cluster.post(self.side, link.side, link.broken)
+                env.post(self.side, link.side, link.broken)
         if mind is None:
             return
         if self._check_every and self.heard % self._check_every == 0:
@@ -91,18 +106,18 @@ class SimTracker:
         wake = mind.next_wakeup()
         if wake is not None and wake < self._timer:
             self._timer = wake
-            cluster.world.at(wake, self._tick, wake)
+            env.world.at(wake, self._tick, wake)
 
     def _witness(self, mind: TrackerState | None, asked: ReadRun) -> None:
         if mind is not None and mind is self._mind:
-            self._perform(mind.on_witness_report(asked, self.word, self._cluster.world.now))
+            self._perform(mind.on_witness_report(asked, self.word, self._env.world.now))
 
     def _dial(self, dial: Dial) -> None:
-        cluster, world, mind = self._cluster, self._cluster.world, self._mind
-        node = cluster.nodes.get(dial.member.node)
+        env, world, mind = self._env, self._env.world, self._mind
+        node = self._nodes.get(dial.member.node)
         alive = node is not None and node.alive
-        void = node is not None and alive and (node.hidden or cluster.between(node.side, self.side))
-        wait_s = DIAL_S if void else 2 * cluster.latency_s
+        void = node is not None and alive and (node.hidden or env.between(node.side, self.side))
+        wait_s = DIAL_S if void else 2 * env.latency_s
         reached = alive and not void
 
         def over() -> None:
@@ -116,4 +131,4 @@ class SimTracker:
             return
         self._timer = float("inf")
         if self._mind is not None:
-            self._perform(self._mind.tick(self._cluster.world.now))
+            self._perform(self._mind.tick(self._env.world.now))

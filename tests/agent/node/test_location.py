@@ -10,8 +10,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.neighbours import placed
 from p2pcache.agent.node.location import located, own_name
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core.protocol import label_rules
-from p2pcache.core.protocol.messages import Member
+from p2pcache.core.protocol.messages import Member, unfit_text
 from p2pcache.errors import UsageError
 from p2pcache.io.host.kube import NodeLabels
 
@@ -94,5 +93,5 @@ async def test_bad_labels_are_refused_before_kubernetes_is_asked() -> None:
 @pytest.mark.parametrize("host", ["n\x1b[2J", "n\udcff"])
 def test_a_host_s_name_is_made_printable(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
-    assert label_rules.unfit(own_name(AgentSettings())) == ""
+    assert unfit_text(own_name(AgentSettings())) == ""
     assert own_name(AgentSettings()).startswith("n?")

@@ -100,7 +100,7 @@ DOUBTFUL: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
-def test_on_any_doubt_the_file_is_cut_plainly(case: str) -> None:
+def test_a_file_with_a_doubtful_header_is_cut_on_a_plain_grid(case: str) -> None:
     assert starts_of(safetensors(DOUBTFUL[case], 10)) == []
 
 

@@ -30,7 +30,7 @@ def test_patterns(include: list[str], exclude: list[str], kept: set[str]) -> Non
     assert set(pick(LAYOUT, include, exclude)) == kept
 
 
-def test_nothing_and_nonsense_are_told() -> None:
+def test_patterns_that_select_nothing_or_are_wrong_are_refused() -> None:
     with pytest.raises(NotFound):
         pick(LAYOUT, ["*.gguf"], [])
     for patterns in ([""], ["x" * 1025], ["x"] * 65):

@@ -81,7 +81,7 @@ def test_a_good_node() -> None:
 
 
 @pytest.mark.parametrize(("check", "fact", "level", "code", "says"), BAD)
-def test_each_trouble_is_named_with_what_to_do(
+def test_each_trouble_has_advice(
     check: str, fact: d.Fact, level: str, code: int, says: str
 ) -> None:
     (finding,) = d.examine({check: fact})
@@ -102,7 +102,7 @@ def test_the_first_cause_gives_the_code() -> None:
         st.tuples(st.integers(1, 10), st.text()),
     )
 )
-def test_the_code_is_a_failures_or_0(troubles: dict[str, tuple[int, str]]) -> None:
+def test_the_exit_code_is_that_of_a_failure_or_0(troubles: dict[str, tuple[int, str]]) -> None:
     facts = GOOD | {name: d.Trouble(*trouble) for name, trouble in troubles.items()}
     findings = d.examine(facts)
     failed = [f for f in findings if f.level == "fail"]

@@ -22,7 +22,7 @@ def governor(mode: Mode = "on") -> Governor:
     return Governor(mode, floor=FLOOR, slots=SLOTS)
 
 
-def test_a_strained_host_is_given_way_to_and_a_calm_one_used_again() -> None:
+def test_the_share_shrinks_on_a_strained_host_and_grows_on_a_calm_one() -> None:
     one = governor()
     one.handle(Sample(cpu=0.0, sent=FAST), 0)
     limits = one.handle(Sample(cpu=2 * CPU_STALL, sent=FAST), 1)
@@ -36,13 +36,13 @@ def test_a_strained_host_is_given_way_to_and_a_calm_one_used_again() -> None:
     assert (limits.sent, limits.slots, limits.cause) == (0, SLOTS, "")
 
 
-def test_the_worst_of_what_is_measured_counts() -> None:
+def test_the_largest_strain_counts() -> None:
     limits = governor().handle(Sample(cpu=0.1, io=0.1, link=LINK_USE, engine=0.2), 0)
     assert limits.cause == "link"
     assert limits.share == pytest.approx(0.9)
 
 
-def test_auto_waits_for_an_engine_to_speak() -> None:
+def test_auto_waits_for_an_engine_to_report() -> None:
     one = governor("auto")
     assert one.handle(Sample(cpu=1, io=1, link=1), 0).share == 1
     assert one.handle(Sample(cpu=1, engine=0.1), 1).share < 1, "now it speaks: the host counts"
@@ -51,16 +51,16 @@ def test_auto_waits_for_an_engine_to_speak() -> None:
     assert one.limits.share == 1, "it is gone"
 
 
-def test_a_share_is_of_no_more_than_the_link_carries() -> None:
+def test_full_speed_is_at_most_the_rate_of_the_link() -> None:
     limits = governor().handle(Sample(cpu=1, sent=10 * FAST, link_rate=FAST), 0)
     assert limits.sent == limits.share * FAST
 
 
-def test_off_is_off() -> None:
+def test_off_never_limits() -> None:
     assert governor("off").handle(Sample(cpu=1, memory=1, engine=9), 0).share == 1
 
 
-def test_nothing_that_can_be_told_is_no_strain() -> None:
+def test_a_host_without_measurements_has_no_strain() -> None:
     one = governor()
     assert one.handle(Sample(), 0).strain == 0
     assert not one.governs
@@ -84,7 +84,7 @@ samples = st.builds(
 @given(
     st.lists(st.tuples(samples, st.floats(0, 100)), max_size=60), st.sampled_from(["auto", "on"])
 )
-def test_never_below_the_floor_and_full_speed_again_after_any_past(
+def test_the_share_stays_above_the_floor_and_returns_to_full_speed(
     past: list[tuple[Sample, float]], mode: Mode
 ) -> None:
     one, now = governor(mode), 0.0
@@ -102,7 +102,7 @@ def test_never_below_the_floor_and_full_speed_again_after_any_past(
 
 
 @given(st.floats(0.05, 20), st.floats(0, 0.6), st.integers(0, 2))
-def test_it_settles_where_strain_follows_the_share(gain: float, others: float, lag: int) -> None:
+def test_the_share_settles_where_strain_follows_it(gain: float, others: float, lag: int) -> None:
     """A host whose strain is that of others and `gain` times our share, seen `lag` looks late."""
     one, shares = governor(), [1.0] * 3
     for second in range(120):

@@ -51,7 +51,7 @@ def test_the_digest_is_cut_to_what_a_label_may_hold() -> None:
     }
 
 
-def test_there_are_never_too_many() -> None:
+def test_the_number_of_labels_is_bounded() -> None:
     models = [(Ref.parse(f"m{i}:v1"), DIGEST) for i in range(MAX_LABELS + 50)]
     wanted = wanted_labels(models)
     assert len(wanted) == MAX_LABELS
@@ -65,7 +65,7 @@ LABELS = st.dictionaries(
 
 
 @given(LABELS, LABELS)
-def test_a_patch_leads_to_what_is_wanted_and_touches_nothing_else(
+def test_a_patch_leads_to_the_wanted_labels_and_changes_no_others(
     present: dict[str, str], labels: dict[str, str]
 ) -> None:
     wanted = {k: v for k, v in labels.items() if k.startswith(PREFIX)}

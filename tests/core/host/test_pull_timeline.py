@@ -60,7 +60,7 @@ def test_a_straggler_shows_in_tail_and_eta() -> None:
     assert report["eta_node"] == pytest.approx(1000 / 100 / 30, abs=0.05)
 
 
-def test_a_pull_that_runs_tells_where_it_is() -> None:
+def test_a_pull_that_runs_reports_its_phases_so_far() -> None:
     line = Timeline(5.0)
     assert phases(line.report(7.0)) == {"resolve": 2.0}
     line.reached("resolve", 7.0)
@@ -74,7 +74,7 @@ def test_a_pull_that_runs_tells_where_it_is() -> None:
     assert report["eta_node"] == pytest.approx(1 / 3, abs=0.001)  # a second's worth in three
 
 
-def test_nothing_to_fetch_is_no_swarm() -> None:
+def test_a_pull_with_nothing_to_fetch_has_no_swarm_phase() -> None:
     line = Timeline(0.0)
     line.reached("resolve", 1.0)
     line.reached("manifest", 2.0)
@@ -92,7 +92,7 @@ def test_nothing_to_fetch_is_no_swarm() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10**12)), max_size=60))
-def test_whatever_comes_the_report_holds_together(steps: list[tuple[float, int]]) -> None:
+def test_the_report_is_consistent_for_any_events(steps: list[tuple[float, int]]) -> None:
     line, now = Timeline(0.0), 0.0
     line.expect(sum(n for _, n in steps) // 2)
     for pause, nbytes in steps:
@@ -116,14 +116,14 @@ def test_whatever_comes_the_report_holds_together(steps: list[tuple[float, int]]
         ({"tracker_up": False, "alone": True}, "owner"),
     ],
 )
-def test_what_a_pull_waits_for(state: dict[str, Any], word: str) -> None:
+def test_the_causes_of_waits(state: dict[str, Any], word: str) -> None:
     usual = {
         "needed": 7, "held": 0, "requested": 0, "fetching": 0, "tracker_up": True, "alone": False,
     }  # fmt: skip
     assert waits_for(**(usual | state)) == word
 
 
-def test_the_runs_that_hold_it_up() -> None:
+def test_the_runs_that_hold_a_pull_up() -> None:
     view = SwarmView(
         0b1111, 0b0011, "peers", (), (InFlight(1, 9.0, 5), InFlight(0, 2.0, 5)), (InFlight(2, 1.0),),
         (), tracker_up=True, alone=False,

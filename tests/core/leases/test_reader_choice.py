@@ -12,7 +12,8 @@ from p2pcache.core.leases.reader_choice import RackBalance
 from p2pcache.core.membership.member_record import MemberRecord, Place
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol.messages import Member
-from p2pcache.core.racks.bridge_slots import SEATS, holders
+from p2pcache.core.racks.bridge_slots import holders
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.core.settings import LeaseSettings
 
 RUNS = 640
@@ -77,7 +78,7 @@ def test_a_run_goes_to_the_node_that_would_bring_it_into_its_rack_anyway() -> No
         for place in storm.roster.places
     }
     for run, node in storm.readers.items():
-        assert bridges[storm.places[node]][run % SEATS] == node
+        assert bridges[storm.places[node]][run % BRIDGE_SLOTS] == node
 
 
 def test_sites_read_the_same_and_so_do_the_racks_of_each() -> None:

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.neighbour_handout import neighbours
 from p2pcache.core.protocol.messages import Member
-from p2pcache.core.sampled_set import Bag
+from p2pcache.core.sampled_set import SampledSet
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
 def test_bag_is_a_set(steps: list[tuple[bool, int]]) -> None:
-    bag, model = Bag(), set[int]()
+    bag, model = SampledSet(), set[int]()
     for add, member in steps:
         (bag.add if add else bag.discard)(member)
         (model.add if add else model.discard)(member)
@@ -29,14 +29,14 @@ def build(
 ) -> dict[int, tuple[int, ...]]:
     """Nodes enter one after another; returns the neighbours that each is handed."""
     rng = random.Random(seed)
-    everyone, whole = Bag(), Bag()
-    by_rack: dict[int, Bag] = {}
+    everyone, whole = SampledSet(), SampledSet()
+    by_rack: dict[int, SampledSet] = {}
     members: dict[int, MemberRecord] = {}
     handed = {}
     for node, rack in enumerate(racks):
         everyone.add(node)
         members[node] = MemberRecord(Member(node, "h:1"))
-        by_rack.setdefault(rack, Bag()).add(node)
+        by_rack.setdefault(rack, SampledSet()).add(node)
         if node in complete:
             whole.add(node)
         handed[node] = neighbours(

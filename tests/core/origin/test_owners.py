@@ -1,10 +1,10 @@
-"""Owners: which node reads a run without a tracker, and which owners are passed over."""
+"""OriginOwners: which node reads a run without a tracker, and which owners are passed over."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import rendezvous
-from p2pcache.core.origin.owners import Owners, patience
+from p2pcache.core.origin.owners import OriginOwners, patience
 from p2pcache.core.settings import SwarmSettings
 
 SETTINGS = SwarmSettings()
@@ -18,8 +18,8 @@ def test_each_run_has_one_reader_however_the_members_look_at_it(count: int, run:
     nodes = range(1, count + 1)
     readers = []
     for node in nodes:
-        owners = Owners(node, SETTINGS)
-        owners.told(nodes)
+        owners = OriginOwners(node, SETTINGS)
+        owners.on_members(nodes)
         readers += owners.plan([run], set(nodes) - {node}, 0.0, 0.0, PATIENCE_S).read
     assert readers == [run]
 
@@ -27,41 +27,41 @@ def test_each_run_has_one_reader_however_the_members_look_at_it(count: int, run:
 def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
     nodes = (1, 2)
     run = next(r for r in range(100) if rendezvous.owner(r, nodes) == 2)
-    owners = Owners(1, SETTINGS)
-    owners.told(nodes)
+    owners = OriginOwners(1, SETTINGS)
+    owners.on_members(nodes)
     plan = owners.plan([run], (), 0.0, 0.0, PATIENCE_S)
     assert (plan.read, plan.dial) == ([], [])  # it may well come through a neighbour
     assert plan.wake_at <= SETTINGS.stuck_after_s
     assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s, PATIENCE_S).dial == [2]
     assert owners.plan([run], (), 0.0, SETTINGS.stuck_after_s + 1, PATIENCE_S).dial == []
-    owners.failed(2)
+    owners.on_peer_failed(2)
     assert owners.plan([run], (), 0.0, 6.0, PATIENCE_S).read == [run]
-    owners.joined(2)
+    owners.on_peer_joined(2)
     assert owners.plan([run], (2,), 0.0, 7.0, PATIENCE_S).read == []
 
 
 def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
     nodes = (1, 2)
     theirs = [r for r in range(100) if rendezvous.owner(r, nodes) == 2][:20]
-    owners = Owners(1, SETTINGS)
-    owners.told(nodes)
+    owners = OriginOwners(1, SETTINGS)
+    owners.on_members(nodes)
     assert owners.plan(theirs, {2}, 0.0, 0.0, PATIENCE_S).read == []
     assert owners.plan(theirs, {2}, 1.0, PATIENCE_S, PATIENCE_S).read == [], (
         "something came from somebody lately"
     )
     assert owners.plan(theirs, {2}, PATIENCE_S, PATIENCE_S, PATIENCE_S).read == theirs
-    owners.told(nodes)
-    owners.failed(2)
+    owners.on_members(nodes)
+    owners.on_peer_failed(2)
     assert owners.plan(theirs, {2}, 0.0, PATIENCE_S, PATIENCE_S).read == theirs, (
         "a liar owns nothing"
     )
 
 
-def many_owners() -> tuple[Owners, list[int]]:
+def many_owners() -> tuple[OriginOwners, list[int]]:
     """One that owns none of these runs, which eight others should read; they are waited for."""
     nodes = tuple(range(1, 10))
-    owners = Owners(1, SETTINGS)
-    owners.told(nodes)
+    owners = OriginOwners(1, SETTINGS)
+    owners.on_members(nodes)
     theirs = [run for run in range(60) if rendezvous.owner(run, nodes) != 1]
     owners.plan(theirs, nodes, 0.0, 0.0, PATIENCE_S)
     return owners, theirs
@@ -98,15 +98,15 @@ def test_an_owner_that_brings_its_own_run_was_not_idle_once() -> None:
     (idle,) = set(live) - set(owners.live)
     own = next(run for run in theirs if rendezvous.owner(run, live) == idle)
     other = next(run for run in theirs if rendezvous.owner(run, live) != idle)
-    owners.brought(idle, 1 << other)
+    owners.on_new_runs(idle, 1 << other)
     assert idle not in owners.live, "somebody else has read that"
-    owners.brought(idle, 1 << own)
+    owners.on_new_runs(idle, 1 << own)
     assert owners.live == live
     owners.plan(theirs, live, 0.0, PATIENCE_S, PATIENCE_S)
     for later in (3, 9):  # again, and by now somebody else as well
         owners.plan(theirs, live, later * PATIENCE_S, later * PATIENCE_S, PATIENCE_S)
-    owners.failed(idle)
-    owners.brought(idle, 1 << own)
+    owners.on_peer_failed(idle)
+    owners.on_new_runs(idle, 1 << own)
     assert idle not in owners.live, "the second time it is so"
 
 
@@ -115,8 +115,8 @@ def test_an_idle_owner_that_lies_does_not_get_its_place_back() -> None:
     live = owners.live
     owners.plan(theirs, live, PATIENCE_S, PATIENCE_S, PATIENCE_S)
     (idle,) = set(live) - set(owners.live)
-    owners.failed(idle)
-    owners.brought(idle, 1 << next(run for run in theirs if rendezvous.owner(run, live) == idle))
+    owners.on_peer_failed(idle)
+    owners.on_new_runs(idle, 1 << next(run for run in theirs if rendezvous.owner(run, live) == idle))
     assert idle not in owners.live
 
 
@@ -130,14 +130,14 @@ def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
 def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> None:
     readers = []
     for node in (1, 2, 3):
-        owners = Owners(node, SETTINGS)
-        owners.told({1, node})  # each was told another list
+        owners = OriginOwners(node, SETTINGS)
+        owners.on_members({1, node})  # each was told another list
         for other in {1, 2, 3} - {node}:
-            owners.joined(other)
+            owners.on_peer_joined(other)
         readers += owners.plan(range(32), {1, 2, 3}, 0.0, 0.0, PATIENCE_S).read
     assert sorted(readers) == list(range(32))
-    owners = Owners(1, SETTINGS)
-    owners.joined(2)
+    owners = OriginOwners(1, SETTINGS)
+    owners.on_peer_joined(2)
     assert owners.plan([0, 1, 2], {2}, 0.0, 0.0, PATIENCE_S).read == [], (
         "never told anything: reads nothing"
     )

@@ -9,7 +9,7 @@ from p2pcache.errors import RemoteProtocolError
 
 
 @given(st.text(max_size=60))
-def test_any_text(text: str) -> None:
+def test_any_text_is_an_address_or_is_refused(text: str) -> None:
     try:
         host, port = address.split(text)
     except RemoteProtocolError:
@@ -35,7 +35,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
     ["", "10.0.0.1", ":7401", "[]:7401", "10.0.0.1:", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536",
      "10.0.0.1:-1", "10.0.0.1:\N{SUPERSCRIPT TWO}", "10.0.0.1:0000801000000", "10.0.0.1:" + 30 * "9"],
 )  # fmt: skip
-def test_no_addresses(text: str) -> None:
+def test_texts_that_are_no_addresses(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="not a peer address"):
         address.split(text)
 
@@ -52,7 +52,7 @@ def test_no_addresses(text: str) -> None:
         ("7.example:1", "7.example:1"),
     ],
 )
-def test_what_others_are_told(text: str, told: str) -> None:
+def test_the_canonical_form_of_addresses(text: str, told: str) -> None:
     assert address.canonical(text) == told
     assert address.canonical(told) == told
 
@@ -63,6 +63,6 @@ def test_what_others_are_told(text: str, told: str) -> None:
      "10.1:7401", "0x7f000001:1", "*:7401", " 10.0.0.7:7401", "n 7:7401", "n\x1b:7401", "n/x:7401",
      "[nonsense::zz:]:7401", "fd00::7", "224.0.0.1:7401", "http://n:7401"],
 )  # fmt: skip
-def test_what_nobody_could_dial(text: str) -> None:
+def test_addresses_that_nobody_could_dial(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         address.canonical(text)

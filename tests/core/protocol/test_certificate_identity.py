@@ -18,7 +18,7 @@ def test_a_members_node_ids_are_its_own(name: str, own: int) -> None:
 
 
 @given(names, names, nodes)
-def test_and_nobody_elses(name: str, other: str, own: int) -> None:
+def test_a_members_node_ids_belong_to_no_other_member(name: str, other: str, own: int) -> None:
     if name != other:
         assert not Member("agent", other).owns(Member("agent", name).node(own))
 
@@ -39,7 +39,7 @@ def test_uris_round_trip(name: str) -> None:
     ["p2pcache://agent/"], ["p2pcache://agent"], ["p2pcache://agent/a/b"], ["p2pcache://agent/a\n"],
     ["p2pcache://agent/\u0430"], ["p2pcache://agent/" + "a" * 81],
 ])  # fmt: skip
-def test_what_names_no_member(uris: list[str]) -> None:
+def test_uris_that_name_no_member(uris: list[str]) -> None:
     with pytest.raises(NotAllowed):
         of_uris(uris)
 

@@ -75,7 +75,7 @@ def test_an_unknown_field_may_narrow_so_it_is_refused_even_if_signed() -> None:
         tokens.verify(KEY, f"{body}.{tokens._mac(KEY, body)}", NOW)
 
 
-def test_time() -> None:
+def test_a_token_is_valid_from_its_issue_to_its_expiry() -> None:
     text = tokens.sign(KEY, token(life_s=60))
     tokens.verify(KEY, text, NOW + 59)
     with pytest.raises(NotAllowed, match="expired"):
@@ -88,7 +88,7 @@ def test_time() -> None:
 @pytest.mark.parametrize(
     "text", ["", ".", "..", "p2pc1", "p2pc1..", "Bearer x", "é.é.é", "p2pc2.e30.x", "p2pc1." + "A" * 5000]
 )  # fmt: skip
-def test_what_is_no_token(text: str) -> None:
+def test_texts_that_are_no_token(text: str) -> None:
     with pytest.raises(NotAllowed) as caught:
         tokens.verify(KEY, text, NOW)
     assert "\n" not in str(caught.value)
@@ -109,7 +109,7 @@ def test_any_other_letter_anywhere_is_refused(place: int, letter: int) -> None:
 
 
 @given(st.text(max_size=300))
-def test_garbage_is_refused_calmly(text: str) -> None:
+def test_garbage_is_refused(text: str) -> None:
     with pytest.raises(NotAllowed):
         tokens.verify(KEY, text, NOW)
 
@@ -144,7 +144,7 @@ def test_within_never_widens() -> None:
      {"namespaces": ("Team",)}, {"namespaces": ("../x",)}, {"namespaces": ("a",) * 33},
      {"life_s": 0.0}, {"life_s": 400 * 86400.0}],
 )  # fmt: skip
-def test_what_cannot_be_made(wrong: dict[str, object]) -> None:
+def test_tokens_that_cannot_be_made(wrong: dict[str, object]) -> None:
     good: dict[str, object] = {
         "token_id": "0", "name": "n", "scope": Scope.PULL, "namespaces": ("a",), "now": NOW, "life_s": 9.0,
     }  # fmt: skip

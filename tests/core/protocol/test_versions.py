@@ -25,7 +25,7 @@ def test_a_newer_tag() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b'{"digest": 1, "generation": 2}', b"\xff"])
-def test_what_no_release_wrote_is_no_newer_tag(bad: bytes) -> None:
+def test_a_record_that_no_release_wrote_is_no_newer_tag(bad: bytes) -> None:
     with pytest.raises(IntegrityError, match="not a tag record"):
         tag_record.decode_tag(bad)
 
@@ -59,7 +59,7 @@ def test_fields_that_a_newer_release_appends_are_passed_over() -> None:
     assert messages.decode_to_agent(msgspec.msgpack.encode(longer)) == settled
 
 
-def test_what_the_release_before_said_of_trees_is_passed_over() -> None:
+def test_fields_of_the_release_before_on_trees_are_passed_over() -> None:
     """Its bytes: a tracker names suppliers and roots, an agent names whom it supplies and finds slow."""
     digest = b"\xd9\x40" + DIGEST.encode()
     told = (
@@ -94,7 +94,7 @@ def test_fields_that_an_older_release_leaves_out_have_defaults() -> None:
         assert messages.decode_to_tracker(msgspec.msgpack.encode(old)) == new
 
 
-def test_a_message_of_a_kind_that_is_unknown() -> None:
+def test_a_message_of_an_unknown_kind_is_refused() -> None:
     for decode in (messages.decode_to_tracker, messages.decode_to_agent):
         with pytest.raises(RemoteProtocolError, match="bad message"):
             decode(msgspec.msgpack.encode([99, DIGEST]))

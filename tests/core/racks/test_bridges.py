@@ -1,4 +1,4 @@
-"""Racks and sites: one copy crosses a boundary, and nothing that is slow or dead there stops anybody."""
+"""Racks and sites: one copy crosses a boundary, and slow or dead bridges stop nobody."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
-from p2pcache.core.racks.bridge_slots import SEATS, holders
+from p2pcache.core.racks.bridge_slots import holders
 from p2pcache.core.racks.bridge_slots import order as order_of
 from p2pcache.core.racks.bridges import EVERYWHERE, Boundaries
+from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Cancel, Command, Dial, Request
@@ -31,10 +32,10 @@ groups = st.sets(st.integers(1, FAR - 1), min_size=1, max_size=40).map(lambda g:
 
 
 def boundaries(node: int, rack: tuple[int, ...], site: tuple[int, ...] | None = None) -> Boundaries:
-    """Of a node that knows its rack, and one node more in its site."""
+    """The boundaries of a node that knows its rack, and one node more in its site."""
     made = Boundaries(node, RUNS)
     site = (*rack, FAR) if site is None else site
-    made.told((*site, FAR + 1), rack, site)
+    made.on_members((*site, FAR + 1), rack, site)
     return made
 
 
@@ -44,12 +45,12 @@ def test_each_run_has_one_bridge(rack: tuple[int, ...]) -> None:
     shares = [boundaries(node, rack).reach(0, 0)[1] & FULL for node in rack]
     assert sum(share.bit_count() for share in shares) == RUNS
     assert bitset.full(RUNS) == sum(shares)
-    assert sum(map(bool, shares)) <= SEATS
+    assert sum(map(bool, shares)) <= BRIDGE_SLOTS
 
 
 @settings(deadline=None, max_examples=20)  # dozens of nodes each
 @given(groups)
-def test_what_the_rack_has_is_not_fetched_from_beyond(rack: tuple[int, ...]) -> None:
+def test_runs_in_the_rack_are_not_fetched_from_beyond(rack: tuple[int, ...]) -> None:
     near = FULL // 3
     for node in rack:
         every, in_site, elsewhere = boundaries(node, rack).reach(near, near)
@@ -59,10 +60,10 @@ def test_what_the_rack_has_is_not_fetched_from_beyond(rack: tuple[int, ...]) -> 
 
 def test_without_labels_and_with_one_rack_there_is_no_boundary() -> None:
     plain = Boundaries(1, RUNS)
-    plain.told((1, 2, 3), (), ())
+    plain.on_members((1, 2, 3), (), ())
     assert not plain.active
     assert plain.reach(0, 0) == EVERYWHERE
-    plain.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    plain.on_members((1, 2, 3), (1, 2, 3), (1, 2, 3))
     assert not plain.active
     assert {plain.distance(node) for node in (1, 2, 3, 4)} == {0}
 
@@ -70,7 +71,7 @@ def test_without_labels_and_with_one_rack_there_is_no_boundary() -> None:
 def test_distances() -> None:
     one = boundaries(1, (1, 2), (1, 2, 3))
     assert [one.distance(node) for node in (2, 3, 4)] == [0, 1, 2]
-    one.told((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    one.on_members((1, 2, 3), (1, 2, 3), (1, 2, 3))
     assert not one.active
 
 
@@ -83,12 +84,12 @@ def test_a_site_has_one_bridge_per_run_whatever_its_racks() -> None:
 
 @settings(deadline=None, max_examples=20)  # dozens of nodes each
 @given(groups)
-def test_who_waits_long_enough_may_cross_and_at_first_few_may(rack: tuple[int, ...]) -> None:
+def test_a_run_that_waits_may_be_fetched_by_more_and_more_nodes(rack: tuple[int, ...]) -> None:
     nodes = [boundaries(node, rack) for node in rack]
     allowed = []
     for _ in range(12):
         for node in nodes:
-            node.look(FULL, 0)
+            node.review(FULL, 0)
         allowed.append(sum((n.reach(0, 0)[1] & 1) for n in nodes))
     size = len(rack)
     assert allowed[:6] == [1] * 6, "nobody brings anything: it may be the uplink"
@@ -98,23 +99,23 @@ def test_who_waits_long_enough_may_cross_and_at_first_few_may(rack: tuple[int, .
 
 @settings(deadline=None, max_examples=20)  # dozens of nodes each
 @given(groups, st.integers(1, 6))
-def test_a_wait_that_ended_counts_no_more(rack: tuple[int, ...], looks: int) -> None:
+def test_a_wait_that_ended_does_not_count_any_more(rack: tuple[int, ...], reviews: int) -> None:
     one = boundaries(rack[0], rack)
     duty = one.reach(0, 0)
-    for _ in range(looks):
-        one.look(FULL, FULL)
+    for _ in range(reviews):
+        one.review(FULL, FULL)
     for _ in range(8):  # bridges that were late are left out for some time
-        one.look(0, 0)
+        one.review(0, 0)
     assert one.reach(0, 0) == duty
 
 
-def test_nobody_steps_in_where_all_are_slow() -> None:
+def test_no_node_steps_in_where_all_bridges_are_slow() -> None:
     rack = (1, 2, 3, 4)
     nodes = [boundaries(node, rack) for node in rack]
     duties = [node.reach(0, 0) for node in nodes]
     for missing in range(RUNS, 0, -60):
         for node in nodes:
-            node.look(bitset.full(missing) << RUNS - missing, 0)
+            node.review(bitset.full(missing) << RUNS - missing, 0)
     assert [node.reach(0, 0) for node in nodes] == duties
 
 
@@ -125,68 +126,70 @@ def test_the_second_in_order_does_the_work_of_a_slow_bridge() -> None:
     for missing in (RUNS, RUNS - 60, RUNS - 120):  # of all shares but the first one's
         waiting = bitset.full(missing) << RUNS - missing | duties[1]
         for one in nodes.values():
-            one.look(waiting, 0)
+            one.review(waiting, 0)
     relief = [nodes[node].reach(0, 0)[1] & duties[1] for node in (2, 3, 4)]
     assert sum(relief) == duties[1], "each of its runs has exactly one other bridge now"
 
 
-def test_who_starves_may_fetch_all_that_waits_until_it_is_had() -> None:
+def test_a_starved_node_may_fetch_all_waiting_runs() -> None:
     rack = tuple(range(1, 9))
     one = boundaries(1, rack)
     duty = one.reach(0, 0)[1] & FULL
-    one.look(FULL, 0, starved=True)
+    one.review(FULL, 0, starved=True)
     assert one.reach(0, 0)[1] & FULL == FULL
-    one.look(FULL & ~0b11, 0)
+    one.review(FULL & ~0b11, 0)
     assert one.reach(0, 0)[1] & FULL == FULL & ~0b11 | duty, "it goes on though something comes"
-    one.look(0, 0)
-    one.look(FULL, 0)
+    one.review(0, 0)
+    one.review(FULL, 0)
     assert one.reach(0, 0)[1] & FULL == duty, "a new wait is a new wait"
 
 
 def in_rack_of_four() -> tuple[Boundaries, list[int]]:
-    """Node 1's, and the shares of all four, its own first."""
+    """The boundaries of node 1, and the shares of all four nodes, its own first."""
     nodes = [boundaries(node, (1, 2, 3, 4)) for node in (1, 2, 3, 4)]
     return nodes[0], [node.reach(0, 0)[1] & FULL for node in nodes]
 
 
-def test_who_brought_all_that_waited_is_not_late_though_others_brought_more() -> None:
+def test_a_bridge_that_brought_all_it_owed_is_not_late_though_others_brought_more() -> None:
     one, shares = in_rack_of_four()
     duty = one.reach(0, 0)
     more = [bitset.lowest(share, 4) for share in shares[1:]]
     for busy in more:  # one share with a single run that waits, beside three with four
-        one.look(sum(more) ^ busy | bitset.lowest(busy, 1) | bitset.lowest(shares[0], 4), 0)
-        one.look(sum(share & ~bitset.lowest(share, 9) for share in shares), 0)
+        one.review(sum(more) ^ busy | bitset.lowest(busy, 1) | bitset.lowest(shares[0], 4), 0)
+        one.review(sum(share & ~bitset.lowest(share, 9) for share in shares), 0)
         assert one.reach(0, 0) == duty
 
 
-def test_a_single_run_that_comes_late_is_waited_for() -> None:
+def test_a_single_late_run_does_not_make_a_bridge_late() -> None:
     one, shares = in_rack_of_four()
     duty = one.reach(0, 0)
     slow = next(share for share in shares[1:] if second_of(share))
     late = sum(
-        1 << run for run in bitset.members(slow) if order_of((1, 2, 3, 4))[run % SEATS][1] == 1
+        1 << run
+        for run in bitset.members(slow)
+        if order_of((1, 2, 3, 4))[run % BRIDGE_SLOTS][1] == 1
     )
     late = bitset.lowest(late, 1)
     others = sum(bitset.lowest(share, 2) for share in shares if share != slow)
     for looks, waiting in enumerate((late | others, late, late)):
         assert one.reach(0, 0) == duty, f"after {looks} looks"
-        one.look(waiting, 0)
+        one.review(waiting, 0)
     assert one.reach(0, 0)[1] & late, "two looks later nobody knows what became of it"
 
 
-def test_who_falls_behind_the_others_is_relieved_at_the_second_look() -> None:
+def test_a_bridge_that_falls_behind_is_relieved_at_the_second_review() -> None:
     one, shares = in_rack_of_four()
     duty = one.reach(0, 0)
     slow = next(share for share in shares[1:] if second_of(share))
-    one.look(bitset.lowest(slow, 2) | sum(bitset.lowest(s, 2) for s in shares), 0)
-    one.look(bitset.lowest(slow, 5), 0)
+    one.review(bitset.lowest(slow, 2) | sum(bitset.lowest(s, 2) for s in shares), 0)
+    one.review(bitset.lowest(slow, 5), 0)
     assert one.reach(0, 0)[1] & slow & ~duty[1]
 
 
 def second_of(share: int) -> bool:
     """Whether node 1 is the second in order for some run of another's share."""
     orders = enumerate(order_of((1, 2, 3, 4)))
-    return any(order[1] == 1 for seat, order in orders if share >> seat & 1)
+    return any(order[1] == 1 for slot, order in orders if share >> slot & 1)
 
 
 class Desk:
@@ -232,7 +235,7 @@ class Desk:
         return {run for node, run in self.asked.values() if node == peer}
 
 
-def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> None:
+def test_a_node_requests_its_share_beyond_the_rack_and_the_rest_within() -> None:
     desk = Desk()
     share = desk.asked_of(9)
     assert 0 < len(share) < RUNS
@@ -242,7 +245,7 @@ def test_only_its_share_is_asked_for_beyond_the_rack_and_the_rest_within() -> No
     assert desk.asked_of(9) == share
 
 
-def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None:
+def test_requests_beyond_a_thin_uplink_leave_places_for_the_rack() -> None:
     """All seven requests of one node of twelve were there: it got half of the model while the others got all."""
     desk = Desk(outstanding=7)
     share = desk.asked_of(9)
@@ -255,7 +258,7 @@ def test_what_is_asked_beyond_a_thin_uplink_leaves_places_for_the_rack() -> None
     assert desk.asked_of(9) == share
 
 
-def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack() -> None:
+def test_a_slow_rackmate_is_asked_when_no_place_beyond_the_rack_is_left() -> None:
     """A simulated storm ended in `negative shift count`: chosen for a run that it then wasn't to be asked for."""
     desk = Desk(outstanding=7)
     share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
@@ -268,7 +271,7 @@ def test_a_slow_rackmate_is_asked_for_what_there_is_no_place_for_beyond_the_rack
     assert len(desk.asked_of(9)) == 7
 
 
-def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> None:
+def test_rarity_counts_holders_in_the_rack_only() -> None:
     desk = Desk(outstanding=1)
     rack, beyond = (1, 2, 3), (7, 8, 9)
     desk.do(Members((*rack, *beyond), rack, (*rack, *beyond)))
@@ -281,20 +284,20 @@ def test_rare_is_what_few_in_the_rack_have_however_many_have_it_elsewhere() -> N
     assert desk.asked_of(2) == {rare}
 
 
-def test_who_has_the_same_seat_in_another_rack_is_dialled() -> None:
+def test_the_holder_of_the_same_slot_in_another_rack_is_dialled() -> None:
     desk = Desk()
     racks = (7, 8), (9, 10, 11)
     event = Members((1, 2, *racks[0], *racks[1]), (1, 2), (1, 2, *racks[0], *racks[1]), racks)
     dialled = {c.peer for c in desk.scheduler.handle(event, 0.0) if isinstance(c, Dial)}
-    ours = [seat for seat, holder in enumerate(holders((1, 2))) if holder == 1]
-    bridges = {holders(rack)[seat] for rack in racks for seat in ours}
-    site = {holders(event.site)[seat] for seat in ours}
+    ours = [slot for slot, holder in enumerate(holders((1, 2))) if holder == 1]
+    bridges = {holders(rack)[slot] for rack in racks for slot in ours}
+    site = {holders(event.site)[slot] for slot in ours}
     assert dialled == (bridges | site) - {1, 2, 9}, "two are connected"
     desk.scheduler.handle(RunsProved(FULL, Source.LOCAL), 0.0)
     assert not desk.scheduler.handle(event, 0.0), "nothing is missing"
 
 
-def test_who_wants_a_part_only_does_not_wait_longer_than_it_takes_to_starve() -> None:
+def test_a_node_that_wants_a_part_waits_no_longer_than_it_takes_to_starve() -> None:
     """Twenty nodes that wanted one run each: twelve had it after 10 s and one after 20 s, 0.1 s being what it took."""
     run = next(run for run, order in enumerate(order_of((1, 2))) if order[0] == 2)
     full = bitset.full(run + 2)
@@ -313,7 +316,7 @@ def test_who_wants_a_part_only_does_not_wait_longer_than_it_takes_to_starve() ->
         assert soonest_s <= now <= soonest_s + 1.0
 
 
-def test_what_is_beyond_is_looked_at_though_the_boundary_was_told_of_last() -> None:
+def test_runs_beyond_are_reviewed_though_the_boundary_came_last() -> None:
     """A node that had nothing to ask for when it heard of racks slept for ever (nobody in its rack could dial it)."""
     scheduler = Scheduler(
         node=1, run_bytes=[100], have=0, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
@@ -327,7 +330,7 @@ def test_what_is_beyond_is_looked_at_though_the_boundary_was_told_of_last() -> N
     assert commands
 
 
-def test_a_dead_bridge_stops_nobody() -> None:
+def test_a_dead_bridge_stops_no_node() -> None:
     desk = Desk()
     share = desk.asked_of(9)
     desk.end_all(of=9, outcome=Outcome.DONE)
@@ -339,7 +342,7 @@ def test_a_dead_bridge_stops_nobody() -> None:
     assert 1.0 <= desk.now <= 4.0
 
 
-def test_who_waits_for_bridges_that_want_nothing_asks_by_itself() -> None:
+def test_a_node_whose_bridges_want_nothing_asks_by_itself() -> None:
     """Eight nodes in a rack that wanted parts: nobody can tell a bridge that doesn't want a run from a full uplink."""
     desk = Desk()
     rack = tuple(range(1, 9))
@@ -355,7 +358,7 @@ def test_who_waits_for_bridges_that_want_nothing_asks_by_itself() -> None:
     assert 6.0 <= desk.now <= 20.0
 
 
-def test_while_its_own_requests_across_take_long_it_steps_in_for_nobody() -> None:
+def test_a_node_with_slow_requests_across_does_not_step_in() -> None:
     desk = Desk()
     share = desk.asked_of(9)
     desk.now += 0.1
@@ -367,7 +370,7 @@ def test_while_its_own_requests_across_take_long_it_steps_in_for_nobody() -> Non
     assert desk.now > 8.0
 
 
-def test_a_rackmate_that_grew_slow_hides_nothing() -> None:
+def test_a_slow_rackmate_hides_no_runs() -> None:
     desk = Desk()
     share = desk.asked_of(9)
     rest = set(range(RUNS)) - share

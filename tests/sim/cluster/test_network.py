@@ -35,7 +35,7 @@ def test_one_flow_takes_its_size_over_the_narrower_link() -> None:
     assert ends.at == {"a": pytest.approx(2.0)}
 
 
-def test_two_flows_share_a_link_and_the_one_left_takes_it_all() -> None:
+def test_two_flows_share_a_link_and_the_last_one_takes_it_all() -> None:
     world = World(1)
     net = Network(world, 0.01)
     up = net.link(100.0)
@@ -48,7 +48,7 @@ def test_two_flows_share_a_link_and_the_one_left_takes_it_all() -> None:
     assert up.carried == pytest.approx(150.0)
 
 
-def test_what_one_flow_can_not_use_the_others_get() -> None:
+def test_a_rate_that_one_flow_cannot_use_goes_to_the_others() -> None:
     world = World(1)
     net = Network(world, 0.01)
     up = net.link(100.0)
@@ -113,7 +113,7 @@ def test_bytes_are_kept_and_no_link_carries_more_than_it_can(
         assert link.carried <= link.rate * (max(ends.at.values()) - first) * 1.01 + 1e-6
 
 
-def test_the_bound() -> None:
+def test_the_lower_bound() -> None:
     assert lower_bound(100.0, 10.0, [10.0], 1.0) == pytest.approx(10.0)
     assert lower_bound(100.0, 10.0, [10.0] * 8, 1.0) == pytest.approx(10.3)
     assert lower_bound(100.0, 1.0, [10.0] * 8, 1.0) == pytest.approx(100.3)

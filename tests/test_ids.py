@@ -1,12 +1,11 @@
-"""Refs, node ids, chunk sets, errors: floor 0 and its neighbours."""
+"""Refs, node ids and digests; errors and their exit codes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache import errors
-from p2pcache.core import bitset
-from p2pcache.errors import RemoteProtocolError, UsageError
+from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, format_node, is_digest, parse_node
 
 HEX = "0123456789abcdef" * 4
@@ -79,33 +78,6 @@ def test_digests() -> None:
     assert not any(
         map(is_digest, ("", HEX[:-1], HEX + "0", HEX.upper(), HEX[:-1] + "\n", HEX + "\n"))
     )
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_chunk_sets(members: set[int]) -> None:
-    bits = bitset.of(members)
-    assert list(bitset.members(bits)) == sorted(members)
-    assert bitset.first(bits) == min(members, default=-1)
-    assert bitset.from_bytes(bitset.to_bytes(bits, 301), 301) == bits
-    assert bits | bitset.full(301) == bitset.full(301)
-
-
-@given(st.binary(max_size=20), st.integers(0, 170))
-def test_untrusted_chunk_sets(data: bytes, count: int) -> None:
-    try:
-        bits = bitset.from_bytes(data, count)
-    except RemoteProtocolError:
-        return
-    assert bitset.to_bytes(bits, count) == data
-    assert bits & ~bitset.full(count) == 0
-
-
-def test_chunk_sets_refuse_other_lengths_and_high_bits() -> None:
-    for data, count in ((b"", 1), (b"\0\0", 8), (b"\x02", 1), (b"\0\x80", 15)):
-        with pytest.raises(RemoteProtocolError):
-            bitset.from_bytes(data, count)
-    assert bitset.from_bytes(b"", 0) == bitset.full(0) == 0
-    assert bitset.to_bytes(0, 0) == b""
 
 
 def test_errors_survive_the_way_through_a_code() -> None:

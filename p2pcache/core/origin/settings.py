@@ -1,0 +1,78 @@
+"""Thresholds of reads from storage that are the same on every node. `SwarmSettings` has those that can be tuned.
+
+Names that end in `_S` are seconds. Measurements are in the lab records that are named (docs/lab).
+"""
+
+# -- leases of one node --
+
+# Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
+# take all leases and then be the only uploader (docs/lab/0040).
+FIRST_CREDIT = 1
+# More leases for each run that was read, so that a lone node soon has its usual reads.
+CREDIT_PER_READ = 2
+CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
+MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
+
+# -- read concurrency --
+
+FIRST_READS = 8  # the first reads are few at once, so most take as long as a read that runs alone
+SAMPLE_READS = 16  # reads that are compared together
+# Reads that take this many times as long as the first ones wait for one another: the path is full. A higher ratio
+# makes nodes that begin with slow connections try in vain (docs/lab/0029).
+SHARED_RATIO = 1.5
+ALONE_RATIO = 1.25  # reads that take less than this many times as long don't wait; in between SAMPLES must agree
+SAMPLES = 3
+MIN_GAIN = 0.2  # share of the possible gain that more reads must bring
+MIN_STEP = 1.5  # a comparison says nothing if it compares fewer than this many times as many reads
+# Doubling the usual reads must bring this many times as many. Otherwise their links are busy with runs from
+# neighbours, and half of the reads bring less for that reason, also where storage is near.
+MIN_GAIN_DOUBLED = 1.15
+MIN_READ_S = 1e-6  # clocks have a grain
+# Reads that begin together end together, so a path that holds n reads is kept full by this many times n
+# (docs/lab/0028).
+FILL_RATIO = 3
+DROP_RATIO = 0.8  # the limit falls only below this share of itself: measured times swing
+RETRY_READS = 512  # reads until the next trial, doubled with each trial
+# Reads until the next trial where storage is far, at least: a trial costs some reads.
+RETRY_READS_FAR = 2048
+MAX_RETRY_READS = 8192  # reads until the next trial, at most: storage may move
+
+# -- owners --
+
+# Runs without a holder that owners read at a time, as many leases are in flight. It is a count of runs: with a
+# window from the first of them on, one late run stopped the others and then all began at once (docs/lab/0013).
+LOOK_AHEAD = 40
+MIN_AHEAD = 24  # of them, though many others may be left to their owners
+LEASED = 16  # runs that a lost tracker has granted at that moment, where storage is near
+PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
+# Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
+SHORTER_PATIENCE = 0.25
+MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like a port scan
+
+# -- without a tracker --
+
+MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
+# Leases go out in file order. A run this far above all runs that we know of when the tracker dies was leased to
+# nobody: the usual leases are in flight, and as many more may have been read without our knowledge.
+BEYOND_LEASES = 48
+KNOWLEDGE_GAP = 32  # runs by which two nodes' knowledge differs at that moment
+RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
+REST_S = 1.0  # pause after a failed read without a tracker; doubled with each failure in a row
+REST_MAX_S = 30.0  # storage that is back is found again within this time
+RECENT_READS = 16  # reads over which the mean goes
+# Runs that the tracker had granted are waited for as long as this many times what a batch of reads takes, and no
+# longer than `owner_patience_s`, which was measured with slower reads.
+GRANTED_RATIO = 12.0
+GRANTED_MIN_S = 1.0  # where reads are quick: storage itself is this late now and then
+# Owners read this many times the number of reads that were under way before: as LOOK_AHEAD is to the usual leases.
+AHEAD_RATIO = LOOK_AHEAD / LEASED
+# Storage is far if this many times the usual leases were under way; less may be chance.
+FAR_RATIO = 2
+MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
+
+# -- isolation --
+
+MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
+DIALS_AT_ONCE = 8  # dials that begin together: it must not look like a port scan
+# A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
+DIAL_TIMEOUT_S = 15.0
