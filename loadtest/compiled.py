@@ -28,7 +28,6 @@ CORE = (
     "download/requester",
     "leases/lease_book",
     "leases/lost_runs",
-    "leases/reachable_reader",
     "leases/reader_choice",
     "leases/slow_readers",
     "membership/roster",
