@@ -181,6 +181,8 @@ def main(argv: list[str] | None = None) -> int:
         said = redact(str(error))  # it may be a library's, and quote what it was given
         text = f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
         return _fail(args, 1, text)
+    finally:
+        _end_notes()
     return result if isinstance(result, int) else 0
 
 
@@ -201,13 +203,19 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _fail(args: list[str], code: int, message: str) -> int:
-    from p2pcache.cli.support.output import clean, emit_json
+    from p2pcache.cli.support.output import clean, emit_json, note
 
     line = clean(" ".join(message.split()))  # it may quote what somebody else sent
     if "--json" in args:
         emit_json({"event": "error", "code": code, "message": line})
-    print(f"p2pcache: error: {line}", file=sys.stderr)
+    note(f"p2pcache: error: {line}")
     return code
+
+
+def _end_notes() -> None:
+    from p2pcache.cli.support.output import end_notes
+
+    end_notes()
 
 
 def _open_standard_streams() -> None:

@@ -1,5 +1,6 @@
 """Output of commands: lines, JSON and tables on stdout, notes on stderr."""
 
+import contextlib
 import errno
 import json
 import os
@@ -43,8 +44,17 @@ def emit_document(value: Mapping[str, object]) -> None:
 
 
 def note(text: str) -> None:
-    """Print one line for people on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print one line for people on stderr. A stderr that can't be written (a log on a full disk) is no fault."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def end_notes() -> None:
+    """Give up what stderr wouldn't take; the interpreter's last flush would fail, and change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def clean(text: object) -> str:

@@ -214,7 +214,10 @@ def _absolute(directory: str | os.PathLike[str]) -> Path:
     # An empty name comes from an unset variable; as a path it would be the working directory.
     if not os.fspath(directory):
         raise UsageError("the cache's directory has no name; say where the engine keeps its cache")
-    return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
+    try:
+        return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
+    except RuntimeError:  # no HOME, and a user whom /etc/passwd doesn't know
+        raise UsageError(f"{directory}: no home directory; name it without '~'") from None
 
 
 def _detected_fields(engine: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -140,6 +140,18 @@ def test_a_stdout_that_is_full_is_said_in_one_line(agent: FakeAgent, tmp_path: P
         assert process.returncode == 5
 
 
+def test_a_stderr_that_is_full_changes_nothing(agent: FakeAgent, tmp_path: Path) -> None:
+    folder = tmp_path / "library/llama" / f"@{fakes.HEX}"
+    folder.mkdir(parents=True)
+    agent.stream("POST /v1/pull", [fakes.progress(1), fakes.done(tmp_path)])
+    for args, code in ((("pull", "llama"), 0), (("pull", "a/b/c"), 2)):
+        with Path("/dev/full").open("wb") as full:
+            process = start(tmp_path, *args, "--agent", agent.address, stderr=full)
+            out = process.communicate(timeout=60)[0]
+        assert process.returncode == code
+        assert bool(out) == (code == 0)
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_error(agent: FakeAgent, tmp_path: Path, closed: str) -> None:
     (tmp_path / "library/llama" / f"@{fakes.HEX}").mkdir(parents=True)
