@@ -17,6 +17,9 @@ from pathlib import Path
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.io.disk import syscalls
 
+OF_FILE_SYSTEMS = ("lost+found", ".snapshot")
+"""Entries at the root of a volume that its file system makes: ext4's repairs, NFS servers' snapshots."""
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.ELOOP)

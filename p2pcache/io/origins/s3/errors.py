@@ -104,7 +104,7 @@ def refuse_strangers(response_dict: dict[str, Any], **_: object) -> None:
     status, headers = int(response_dict["status_code"]), response_dict["headers"]
     if 200 <= status < 300 and str(headers.get("content-type", "")).startswith("text/html"):
         body = response_dict.get("body")
-        if hasattr(body, "close"):
+        if body is not None and hasattr(body, "close"):
             body.close()
         raise NotStorage("a web page")
     if 300 <= status < 400 and "x-amz-bucket-region" not in headers:
