@@ -8,6 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from p2pcache.errors import NoSpace, P2PCacheError
 
@@ -35,12 +36,17 @@ def emit(text: str) -> None:
 
 def emit_json(value: Mapping[str, object]) -> None:
     """Print a JSON object as one line on stdout."""
-    emit(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    emit(_json(value, separators=(", ", ": ")))
 
 
 def emit_document(value: Mapping[str, object]) -> None:
     """Print an indented JSON document on stdout."""
-    emit(json.dumps(value, ensure_ascii=False, indent=2))
+    emit(_json(value, indent=2))
+
+
+def _json(value: Mapping[str, object], **how: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, **how)
+    return text.encode(errors="backslashreplace").decode()  # a name's bytes that aren't UTF-8
 
 
 def note(text: str) -> None:
