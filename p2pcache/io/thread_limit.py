@@ -8,6 +8,6 @@ def no_more_threads(error: BaseException) -> NotAllowed | None:
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return NotAllowed(
             "the system allows no more threads here; raise the limit on processes (a pod's or container's pids "
-            "limit, systemd's TasksMax, ulimit -u): a pull takes up to 64"
+            "limit, systemd's TasksMax, ulimit -u)"
         )
     return None
