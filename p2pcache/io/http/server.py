@@ -153,7 +153,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         return error_response(UsageError.exit_code, text, status=400)
     except Exception as error:  # noqa: BLE001 - the edge: a bug must not leave as a trace
         if limited := no_more_threads(error):
-            return error_response(limited.exit_code, str(limited), status=503)
+            return error_response(limited.exit_code, str(limited), status=status_of(limited))
         _log_trace(request)
         message = (
             "internal error; the daemon's log has the details, or P2PCACHE_DEBUG=1 without one"
