@@ -223,9 +223,9 @@ def _unclassified(error: Exception) -> tuple[int, str]:
     if os.environ.get("P2PCACHE_DEBUG"):
         raise error
     from p2pcache.io.log import redact
-    from p2pcache.io.thread_limit import no_more_threads
+    from p2pcache.io.process_limits import limit_reached
 
-    if limited := no_more_threads(error):
+    if limited := limit_reached(error):
         return limited.exit_code, str(limited)
     said = redact(str(error))  # it may be a library's, and quote what it was given
     return 1, f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"

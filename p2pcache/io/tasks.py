@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from p2pcache.io.thread_limit import no_more_threads
+from p2pcache.io.process_limits import limit_reached
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -241,7 +241,7 @@ class Threads:
             threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
         except RuntimeError as error:
             if not self._live:
-                raise no_more_threads(error) or error from None
+                raise limit_reached(error) or error from None
             self._waiting.append(job)
         else:
             self._live += 1

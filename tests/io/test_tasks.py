@@ -118,7 +118,7 @@ async def test_jobs_that_come_as_threads_end_are_all_done() -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_where_no_more_threads_can_start_the_others_do_the_work(
+async def test_where_limit_reached_can_start_the_others_do_the_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool, begin, left = Threads(4, name="scarce", idle_s=0.02), threading.Thread.start, 1

@@ -27,8 +27,8 @@ from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageErro
 from p2pcache.ids import Ref
 from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
 from p2pcache.io.http.request_guard import refusal, refuse_other_sites
+from p2pcache.io.process_limits import limit_reached
 from p2pcache.io.security.cluster_key import is_loopback
-from p2pcache.io.thread_limit import no_more_threads
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -152,7 +152,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         text = f"the request's body is broken: {type(error).__name__}"
         return error_response(UsageError.exit_code, text, status=400)
     except Exception as error:  # noqa: BLE001 - the edge: a bug must not leave as a trace
-        if limited := no_more_threads(error):
+        if limited := limit_reached(error):
             return error_response(limited.exit_code, str(limited), status=status_of(limited))
         _log_trace(request)
         message = (
