@@ -8,7 +8,7 @@ import time
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.errors import OriginUnavailable, P2PCacheError, without_frames
+from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, without_frames
 from p2pcache.ids import RunIndex
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
@@ -80,6 +80,9 @@ class OriginReads:
             if outcome is Outcome.DONE:
                 self.odd = ""
             return outcome
+        except NotAllowed as error:  # no thread to read with
+            trouble.append(error)
+            return Outcome.UNAVAILABLE
         finally:
             self._end()
             self._note_wrong(layout.digest, run, wrong)

@@ -8,6 +8,7 @@ saved; options after ENGINE are those of `p2pcache compile-cache restore`.
 import sys
 
 from p2pcache.cli.main import main as p2pcache
+from p2pcache.cli.support.output import end_notes, note
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
 
@@ -45,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _usage(problem: str) -> int:
-    print(f"p2pcache-init: error: {' '.join(problem.split())}; {_USAGE}", file=sys.stderr)
+    note(f"p2pcache-init: error: {' '.join(problem.split())}; {_USAGE}")
+    end_notes()
     return 2
 
 

@@ -17,6 +17,7 @@ Only this module turns errors and signals into exit codes.
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from types import FrameType
 import click
 
 from p2pcache import __version__
+from p2pcache.cli.pid_one import ENDING, hear_signals
 from p2pcache.errors import P2PCacheError
 
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
@@ -151,11 +153,15 @@ def main(argv: list[str] | None = None) -> int:
     """
     args = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
+    if argv is None:
+        _name_files_in_utf8()
+    _write_utf8()
     if "_P2PCACHE_COMPLETE" in os.environ:  # registers our completion for bash
         importlib.import_module("p2pcache.cli.commands.program.completion")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
+        hear_signals()
         result = cli.main(args=args, prog_name="p2pcache", standalone_mode=False)
         sys.stdout.flush()
     except P2PCacheError as error:
@@ -173,14 +179,10 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
         return _fail(args, 128 + interruption.number, name)
-    except Exception as error:
-        if os.environ.get("P2PCACHE_DEBUG"):
-            raise
-        from p2pcache.io.log import redact
-
-        said = redact(str(error))  # it may be a library's, and quote what it was given
-        text = f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
-        return _fail(args, 1, text)
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        return _fail(args, *_unclassified(error))
+    finally:
+        _end_notes()
     return result if isinstance(result, int) else 0
 
 
@@ -201,13 +203,49 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _fail(args: list[str], code: int, message: str) -> int:
-    from p2pcache.cli.support.output import clean, emit_json
+    from p2pcache.cli.support.output import clean, emit_json, note
 
     line = clean(" ".join(message.split()))  # it may quote what somebody else sent
     if "--json" in args:
         emit_json({"event": "error", "code": code, "message": line})
-    print(f"p2pcache: error: {line}", file=sys.stderr)
+    note(f"p2pcache: error: {line}")
     return code
+
+
+def _end_notes() -> None:
+    from p2pcache.cli.support.output import end_notes
+
+    end_notes()
+
+
+def _unclassified(error: Exception) -> tuple[int, str]:
+    """Return exit code and message for an exception of nobody's; with P2PCACHE_DEBUG raise it."""
+    if os.environ.get("P2PCACHE_DEBUG"):
+        raise error
+    from p2pcache.io.log import redact
+    from p2pcache.io.process_limits import limit_reached
+
+    if limited := limit_reached(error):
+        return limited.exit_code, str(limited)
+    said = redact(str(error))  # it may be a library's, and quote what it was given
+    return 1, f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
+
+
+def _name_files_in_utf8() -> None:
+    """Start again with names of files in UTF-8 where the locale has another encoding.
+
+    There the same directory would get another digest, and a pulled file another name.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # a PID 1 would lose them meanwhile
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
+
+
+def _write_utf8() -> None:
+    """Write UTF-8 whatever the terminal, for what we print is read by programs; other bytes of names as they are."""
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def _open_standard_streams() -> None:

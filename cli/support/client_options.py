@@ -14,7 +14,7 @@ import msgspec
 
 from p2pcache.cli.support.options import PATH_TYPES, config_option
 from p2pcache.core.units import format_duration
-from p2pcache.errors import TimedOut
+from p2pcache.errors import TimedOut, UsageError
 from p2pcache.io import config
 
 
@@ -121,12 +121,22 @@ def load(path: str | None, flags: Mapping[str, Any]) -> Loaded:
 
 
 def cache_dir(settings: ClientSettings) -> Path:
-    """Return the absolute path of the cache that commands without a daemon use."""
-    if settings.cache_dir:
-        return Path(settings.cache_dir).expanduser().absolute()
+    """Return the absolute path of the cache that commands without a daemon use.
+
+    Raises:
+        UsageError: nobody says where it is: a container's user may have no home directory.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says to ignore a relative path there.
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "p2pcache"
+    try:
+        if settings.cache_dir:
+            return Path(settings.cache_dir).expanduser().absolute()
+        # The XDG specification says to ignore a relative path there.
+        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "p2pcache"
+    except RuntimeError:
+        raise UsageError(
+            f"no home directory for the cache: user {os.getuid()} has no entry in /etc/passwd, and HOME isn't "
+            "set; name a directory with --cache-dir or P2PCACHE_CACHE_DIR"
+        ) from None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Output of commands: lines, JSON and tables on stdout, notes on stderr."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from p2pcache.errors import NoSpace, P2PCacheError
 
@@ -34,17 +36,31 @@ def emit(text: str) -> None:
 
 def emit_json(value: Mapping[str, object]) -> None:
     """Print a JSON object as one line on stdout."""
-    emit(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    emit(_json(value, separators=(", ", ": ")))
 
 
 def emit_document(value: Mapping[str, object]) -> None:
     """Print an indented JSON document on stdout."""
-    emit(json.dumps(value, ensure_ascii=False, indent=2))
+    emit(_json(value, indent=2))
+
+
+def _json(value: Mapping[str, object], **how: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, **how)
+    return text.encode(errors="backslashreplace").decode()  # a name's bytes that aren't UTF-8
 
 
 def note(text: str) -> None:
-    """Print one line for people on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print one line for people on stderr. A stderr that can't be written (a log on a full disk) is no fault."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def end_notes() -> None:
+    """Give up what stderr wouldn't take; the interpreter's last flush would fail, and change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def clean(text: object) -> str:

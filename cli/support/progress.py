@@ -221,6 +221,8 @@ def _note_other(title: str, event: Event) -> None:
         seconds = format_duration(float(event.get("seconds", 0)))
         why = f": {_trouble(event)}" if event.get("trouble") else ""
         note(f"{title}: waiting for {clean(event.get('for'))} to answer ({seconds}){why}")
+    if event["event"] == "warning":
+        note(f"warning: {clean(event.get('message'))}")
     if event.get("stale"):
         ref = clean(event.get("ref"))
         note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")

@@ -20,6 +20,7 @@ import msgspec
 
 from p2pcache.core.units import parse_duration, parse_rate, parse_size
 from p2pcache.errors import NotAllowed, NotFound, UsageError
+from p2pcache.io.byte_order_mark import without_mark
 
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
@@ -71,7 +72,7 @@ def read_file(path: Path | None) -> ConfigFile:
     if len(text) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: over 1 MiB; is it a configuration file?")
     try:
-        tables = tomllib.loads(text.decode())
+        tables = tomllib.loads(without_mark(text).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
     for name, table in tables.items():

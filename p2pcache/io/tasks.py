@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
+from p2pcache.io.process_limits import limit_reached
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -191,7 +193,11 @@ class Threads:
         self._live = 0
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work` on a thread and wait for it. Cancelled, it stops waiting, not the call."""
+        """Call `work` on a thread and wait for it. Cancelled, it stops waiting, not the call.
+
+        Raises:
+            NotAllowed: the system allows no thread at all; what `work` raises comes, too.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -224,11 +230,21 @@ class Threads:
             if self._idle:
                 self._idle.pop().put(job)
             elif self._live < self._count:
-                self._live += 1
-                name = f"{self._name}-{self._live}"
-                threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+                self._start(job)
             else:
                 self._waiting.append(job)
+
+    def _start(self, job: Callable[[], None]) -> None:
+        """Start a thread for the job; where the system allows no more, it waits for one of those that live."""
+        name = f"{self._name}-{self._live + 1}"
+        try:
+            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+        except RuntimeError as error:
+            if not self._live:
+                raise limit_reached(error) or error from None
+            self._waiting.append(job)
+        else:
+            self._live += 1
 
     def _work(self, job: Callable[[], None] | None) -> None:
         box: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -29,7 +29,7 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors
-from p2pcache.io.files.materialise import marked, materialise, unfinished
+from p2pcache.io.files.materialise import entries_of, marked, materialise, unfinished
 from p2pcache.io.files.push_upload import Sending, indexed
 from p2pcache.io.files.stable_copy import steady_copy
 from p2pcache.io.host import compile_target
@@ -214,7 +214,10 @@ def _absolute(directory: str | os.PathLike[str]) -> Path:
     # An empty name comes from an unset variable; as a path it would be the working directory.
     if not os.fspath(directory):
         raise UsageError("the cache's directory has no name; say where the engine keeps its cache")
-    return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
+    try:
+        return Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - links stay links
+    except RuntimeError:  # no HOME, and a user whom /etc/passwd doesn't know
+        raise UsageError(f"{directory}: no home directory; name it without '~'") from None
 
 
 def _detected_fields(engine: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -292,7 +295,7 @@ def _refuse_filled(target: Path, key: cc.Key) -> None:
     A cache that another process restores meanwhile is accepted.
     """
     with disk_errors(str(target)):
-        entries = list(target.iterdir()) if target.is_dir() else []
+        entries = entries_of(target) if target.is_dir() else []
     if entries and not marked(target, entries) and _restored_key(target) != key:
         raise UsageError(
             f"{target} holds something else (another cache, perhaps of another version); choose another "

@@ -96,6 +96,57 @@ def test_signals_end_a_waiting_pull(
     assert finish(process)[:2] == (code, "")
 
 
+def test_a_signal_that_comes_before_python_is_up_is_kept_back(
+    agent: FakeAgent, tmp_path: Path
+) -> None:
+    """As `env --block-signal` in the image does it: the kernel would drop it for PID 1."""
+    agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
+
+    def keep_back() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    process = start(tmp_path, "pull", "llama", "--agent", agent.address, preexec_fn=keep_back)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 143
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+def test_pid_1_hears_a_signal_while_it_imports(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, p2pcache.cli; os.kill(os.getpid(), signal.SIGTERM); print(os.getpid())"
+    )
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", code],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (143, "")
+
+
+def test_the_locale_changes_neither_names_nor_digest(tmp_path: Path) -> None:
+    locales = tmp_path / "locales"
+    locales.mkdir()
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(locales / "en_US.ISO-8859-1")],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("no localedef, or no locale to make")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "caf\u00e9 \u4e2d").write_text("x")
+    (tmp_path / "origin").mkdir()
+    latin = {"LOCPATH": str(locales), "LC_ALL": "en_US.ISO-8859-1"}
+    said = set()
+    for extra in ({}, latin, {"PYTHONIOENCODING": "ascii"}):
+        for args in (("push", "model", "team/m:v1"), ("show", "team/m:v1")):
+            done = subprocess.run(
+                [*COMMAND, *args, "--origin", f"file://{tmp_path}/origin"],
+                env={**environment(tmp_path), **extra}, cwd=tmp_path, capture_output=True, timeout=60,
+                check=False,
+            )  # fmt: skip
+            said.add((args[0], done.returncode, done.stdout))
+    assert sorted((word, code) for word, code, _ in said) == [("push", 0), ("show", 0)]
+
+
 def test_the_time_limit_is_exit_9(agent: FakeAgent, tmp_path: Path) -> None:
     agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
     began = time.monotonic()
@@ -138,6 +189,18 @@ def test_a_stdout_that_is_full_is_said_in_one_line(agent: FakeAgent, tmp_path: P
             error = process.communicate(timeout=60)[1]
         assert error == "p2pcache: error: can't write to stdout: No space left on device\n"
         assert process.returncode == 5
+
+
+def test_a_stderr_that_is_full_changes_nothing(agent: FakeAgent, tmp_path: Path) -> None:
+    folder = tmp_path / "library/llama" / f"@{fakes.HEX}"
+    folder.mkdir(parents=True)
+    agent.stream("POST /v1/pull", [fakes.progress(1), fakes.done(tmp_path)])
+    for args, code in ((("pull", "llama"), 0), (("pull", "a/b/c"), 2)):
+        with Path("/dev/full").open("wb") as full:
+            process = start(tmp_path, *args, "--agent", agent.address, stderr=full)
+            out = process.communicate(timeout=60)[0]
+        assert process.returncode == code
+        assert bool(out) == (code == 0)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

@@ -19,7 +19,7 @@ from typing import Any
 from loadtest.kit.daemons import Daemon
 
 REPO = Path(__file__).resolve().parents[2]
-ENTRYPOINT = ["p2pcache"]  # of the image
+ENTRYPOINT = ["env", "--block-signal=INT,TERM", "p2pcache"]  # of the image
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 # Arguments: root, "rw" or "ro", uid, gid, supplementary groups, capabilities, then mounts
 # "KIND:SOURCE:TARGET" up to "--", then the command. The shell is replaced: the pid stays.

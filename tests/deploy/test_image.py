@@ -37,7 +37,7 @@ def test_it_ends_as_a_user_without_rights() -> None:
         last_stage = last_stage[1:]
     stage = dict(last_stage)
     assert stage["USER"] == "10001:10001"
-    assert stage["ENTRYPOINT"] == '["p2pcache"]'
+    assert stage["ENTRYPOINT"] == '["env", "--block-signal=INT,TERM", "p2pcache"]'
 
 
 def test_the_context_holds_what_is_copied_and_no_secret() -> None:

@@ -92,6 +92,13 @@ def test_a_key_of_the_release_before_is_passed_over(tmp_path: Path) -> None:
         config.load(Room, "tracker", file=file, environ={})
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_as_an_editor_on_windows_saves_it(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes("# caf\xe9\r\n[agent]\r\nslots = 9\r\n".encode(encoding))
+    assert config.read_file(path).sections == {"agent": {"slots": 9}}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from p2pcache.errors import NotAllowed
 from p2pcache.io.tasks import Shared, StopSignal, Tasks, Threads, Turns
 
 
@@ -115,6 +116,28 @@ async def test_jobs_that_come_as_threads_end_are_all_done() -> None:
     for i in range(300):
         assert await pool.run(abs, i) == i
         await asyncio.sleep(0.001)
+
+
+async def test_where_limit_reached_can_start_the_others_do_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, begin, left = Threads(4, name="scarce", idle_s=0.02), threading.Thread.start, 1
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal left
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left -= 1
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    await asyncio.gather(*(pool.run(time.sleep, 0.01) for _ in range(5)))
+    await asyncio.sleep(0.3)  # the only one ends
+    for _ in range(2):
+        with pytest.raises(NotAllowed, match="raise the limit"):
+            await pool.run(int)
+    left = 4
+    assert await pool.run(int) == 0
 
 
 async def test_few_jobs_keep_few_threads() -> None:

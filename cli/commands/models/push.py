@@ -18,10 +18,12 @@ from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.files.indexing import Progress
+from p2pcache.io.files.completeness import signs_of_a_part
+from p2pcache.io.files.indexing import Progress, find_files
 from p2pcache.io.files.push_upload import indexed
 
 WAITING_S = 3.0  # as for a pull: longer silence looks like a fault
+MOST_WARNINGS = 10  # a checkout without Git LFS has a pointer for each large file
 EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
 
 
@@ -34,6 +36,9 @@ EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand ev
 @click.option(
     "--repair", is_flag=True, help="Upload also what the storage has: its bytes were found wrong."
 )
+@click.option(
+    "--strict", is_flag=True, help="Refuse a directory that looks like a part of a model."
+)
 @json_option
 @quiet_option
 @client_options("origin")
@@ -42,6 +47,7 @@ def push(
     ref: str,
     force: bool,
     repair: bool,
+    strict: bool,
     as_json: bool,
     quiet: bool,
     loaded: Loaded,
@@ -51,6 +57,8 @@ def push(
     Hashes the files, uploads what the storage doesn't have yet, and moves the tag last, so that
     nobody ever sees half a model. Prints the model's digest ref on stdout. Links to regular files
     are followed (a Hugging Face snapshot is made of them); other kinds of file are refused.
+    Shards that an index names and that aren't there, parts of downloads and pointers of Git LFS
+    are warned of, and refused with --strict.
     With no agent on this machine, or with --origin, it uploads straight to the storage.
 
     Examples:
@@ -70,12 +78,30 @@ def push(
     began = time.monotonic()
     with closing(reporter):
         _check(target, wanted, reporter)
+        _look_for_parts(Path(directory), reporter, strict=strict)
         found = indexed(Path(directory), _index_progress(reporter))
         done = target.push(wanted, found, reporter, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
     if not as_json:
         emit(f"{wanted.short}@blake3:{found.layout.digest}")
+
+
+def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:
+    """Warn of each sign that the directory isn't a whole model, before hours of hashing.
+
+    Raises:
+        UsageError: there is one, and `strict`.
+    """
+    signs = signs_of_a_part(find_files(directory))
+    if signs and strict:
+        more = f" ({len(signs) - 1} more such signs)" if len(signs) > 1 else ""
+        raise UsageError(f"{signs[0]}{more}; without --strict it is pushed all the same")
+    for sign in signs[:MOST_WARNINGS]:
+        reporter.update({"event": "warning", "message": sign})
+    if len(signs) > MOST_WARNINGS:
+        rest = f"{len(signs) - MOST_WARNINGS} more such signs"
+        reporter.update({"event": "warning", "message": rest})
 
 
 def _check(target: PushTarget, ref: Ref, reporter: Reporter) -> None:

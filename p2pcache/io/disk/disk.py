@@ -16,6 +16,10 @@ from pathlib import Path
 
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.io.disk import syscalls
+from p2pcache.io.process_limits import limit_reached
+
+OF_FILE_SYSTEMS = ("lost+found", ".snapshot")
+"""Entries at the root of a volume that its file system makes: ext4's repairs, NFS servers' snapshots."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,6 +36,8 @@ def translate(error: OSError, what: str) -> P2PCacheError:
         error: from a system call.
         what: the path or the act, for the message.
     """
+    if limited := limit_reached(error):
+        return limited
     reason = error.strerror or str(error)
     if error.errno in _NO_SPACE:
         return NoSpace(

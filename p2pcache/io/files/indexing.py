@@ -4,8 +4,8 @@ Files are cut into units of work that two threads hash side by side through one 
 each, so memory stays flat whatever the sizes. Holes of sparse files aren't read at all: their
 chunks have the digest of zeros, which is computed once per length.
 
-Left out silently, because they are no part of the model: `.git` (anywhere) and
-`.cache/huggingface` (at the top; `hf download --local-dir` leaves it).
+Left out silently, because they are no part of the model: `.git` (anywhere), and at the top
+`.cache/huggingface` (`hf download --local-dir` leaves it) and what a file system keeps there.
 """
 
 import os
@@ -24,11 +24,12 @@ from p2pcache.core.format.chunking import cut, safetensors_header_bytes, safeten
 from p2pcache.core.format.manifest import MAX_FILES, File, Manifest, check_path, make_manifest
 from p2pcache.errors import InvalidManifest, NotFound, UsageError
 from p2pcache.ids import DIGEST_BYTES
-from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.disk import OF_FILE_SYSTEMS, disk_errors
 from p2pcache.io.disk.region_hash import hash_region
 from p2pcache.io.disk.syscalls import is_hole
 
 _UNIT_BYTES = 64 << 20  # one unit of work: enough to share a large file, progress twice a second
+_LEFT_OUT = {".cache/huggingface", *OF_FILE_SYSTEMS}
 _AHEAD = 64  # units in the pool at once: a bounded number of open files
 _SECTOR = 512  # st_blocks counts these
 
@@ -114,6 +115,15 @@ def index_directory(
     return manifest, {f.path: f.source for f in found}
 
 
+def find_files(path: Path) -> dict[str, Path]:
+    """The files that would be hashed: for each path of the model, the file that holds the bytes.
+
+    Raises:
+        UsageError, NotFound, NotAllowed: as `index_directory`.
+    """
+    return {f.path: f.source for f in _walk(path)}
+
+
 def _walk(root: Path) -> Iterator[_Found]:
     if not root.exists():
         raise NotFound(f"{root}: no such directory")
@@ -127,7 +137,7 @@ def _walk(root: Path) -> Iterator[_Found]:
         with disk_errors(f"{root / folder}"), os.scandir(root / folder) as entries:
             for entry in entries:
                 inside = folder + entry.name
-                if entry.name == ".git" or inside == ".cache/huggingface":
+                if entry.name == ".git" or inside in _LEFT_OUT:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(f"{inside}/")

@@ -13,13 +13,13 @@ import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from p2pcache.errors import NoSpace, NotFound, UsageError
 from p2pcache.io.disk import syscalls
-from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.disk import OF_FILE_SYSTEMS, disk_errors
 
 _MARK = ".p2pcache-"  # in the names of directories that are being filled
 Mode = Literal["auto", "copy", "hard", "symlink"]
@@ -53,7 +53,7 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | N
         in_place = target.is_dir() and _fixed(target)
         if in_place:
             _tidy(tree, target)
-        filled = target.is_dir() and any(target.iterdir())
+        filled = target.is_dir() and any(entries_of(target))
     if filled:
         if _same(tree, to, files, mode):
             return
@@ -169,9 +169,11 @@ class _Builder:
 
 def _fixed(target: Path) -> bool:
     """Whether a directory can't be replaced by a rename: a mount, or below a directory closed to us."""
-    return not os.access(target.parent, os.W_OK | os.X_OK) or _mount_of(target) != _mount_of(
-        target.parent
-    )
+    return not os.access(target.parent, os.W_OK | os.X_OK) or _is_mount(target)
+
+
+def _is_mount(target: Path) -> bool:
+    return _mount_of(target) != _mount_of(target.absolute().parent)
 
 
 def _mount_of(folder: Path) -> str:
@@ -182,6 +184,17 @@ def _mount_of(folder: Path) -> str:
     finally:
         os.close(fd)
     return next((line for line in lines if line.startswith("mnt_id:")), "")
+
+
+def entries_of(target: Path) -> list[Path]:
+    """The entries of a directory, without those that its file system made: a fresh volume isn't empty.
+
+    Only in a mount: elsewhere somebody else made them.
+    """
+    entries = list(target.iterdir())
+    if any(path.name in OF_FILE_SYSTEMS for path in entries) and _is_mount(target):
+        return [path for path in entries if path.name not in OF_FILE_SYSTEMS]
+    return entries
 
 
 def unfinished(target: Path) -> list[Path]:
@@ -209,8 +222,8 @@ def _tidy(tree: Path, target: Path) -> None:
         shutil.rmtree(path)
 
 
-def _files(tree: Path) -> Iterator[Path]:
-    """Regular files below `tree`, relative to it."""
+def _files(tree: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
+    """Regular files below `tree`, relative to it, without the entries `left_out` at its top."""
     if not tree.is_dir():
         raise NotFound(f"{tree} isn't there; pull the model again")
     pending = [Path()]
@@ -219,6 +232,8 @@ def _files(tree: Path) -> Iterator[Path]:
         with disk_errors(str(tree / folder)), os.scandir(tree / folder) as entries:
             for entry in entries:
                 path = folder / entry.name
+                if str(path) in left_out:
+                    continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
                 else:
@@ -250,7 +265,10 @@ def _copy_bytes(source: int, target: int, size: int, *, share: bool) -> None:
 def _same(tree: Path, to: Path, files: list[Path], mode: Mode) -> bool:
     with disk_errors(str(to)):
         wanted, found = set(files), 0
-        for path in _files(to):  # may be a whole home directory: the first other file decides
+        left_out = OF_FILE_SYSTEMS if _is_mount(to) else ()
+        for path in _files(
+            to, left_out
+        ):  # may be a whole home directory: the first other file decides
             if path not in wanted:
                 return False
             found += 1

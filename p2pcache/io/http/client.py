@@ -12,6 +12,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.io.byte_order_mark import without_mark
 from p2pcache.io.http.endpoint import Endpoint, Events
 from p2pcache.io.http.exchange import Json
 
@@ -190,7 +191,7 @@ def read_token(path: str) -> str:
         return ""
     try:
         with Path(path).open("rb") as file:
-            token = file.read(MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+            token = without_mark(file.read(MAX_TOKEN_BYTES)).decode("ascii", "replace").strip()
     except OSError as error:
         raise NotAllowed(f"can't read token file {path}: {error.strerror}") from None
     if not token.isprintable() or not token.isascii() or " " in token or not token:

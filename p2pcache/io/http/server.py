@@ -27,6 +27,7 @@ from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageErro
 from p2pcache.ids import Ref
 from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
 from p2pcache.io.http.request_guard import refusal, refuse_other_sites
+from p2pcache.io.process_limits import limit_reached
 from p2pcache.io.security.cluster_key import is_loopback
 
 T = TypeVar("T")
@@ -150,7 +151,9 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
     except _BROKEN_BODY as error:
         text = f"the request's body is broken: {type(error).__name__}"
         return error_response(UsageError.exit_code, text, status=400)
-    except Exception:  # noqa: BLE001 - the edge: a bug must not leave as a trace
+    except Exception as error:  # noqa: BLE001 - the edge: a bug must not leave as a trace
+        if limited := limit_reached(error):
+            return error_response(limited.exit_code, str(limited), status=status_of(limited))
         _log_trace(request)
         message = (
             "internal error; the daemon's log has the details, or P2PCACHE_DEBUG=1 without one"

@@ -203,6 +203,11 @@ def misused(error: Exception, what: str) -> P2PCacheError:
         error, boto.ProfileNotFound | boto.ParamValidationError | boto.InvalidRegionError
     ):
         return UsageError(f"{what}: {one_line(error)}")
+    if isinstance(error, boto.ConfigParseError):
+        return UsageError(
+            f"{what}: {one_line(error.kwargs.get('path'))} isn't a file of profiles; save it as plain "
+            "UTF-8, without a byte order mark, with [NAME] above its settings"
+        )
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
         return UsageError(f"{what}: the endpoint isn't a URL; check AWS_ENDPOINT_URL")
     if isinstance(error, ValueError):

@@ -34,6 +34,7 @@ from p2pcache.io.origins.base import (
     check_prefix,
 )
 from p2pcache.io.origins.folder import Folder
+from p2pcache.io.process_limits import limit_reached
 
 _COPY_BYTES = 1024 * 1024  # per read of the source: progress stays smooth, calls stay few
 
@@ -163,6 +164,8 @@ class FileOrigin(Origin):
     def failure(self, key: str, error: OSError) -> P2PCacheError:
         """The error of our tree for an `OSError` about `key`."""
         what = f"{self.url}/{key}"
+        if limited := limit_reached(error):
+            return OriginUnavailable(f"{what}: {limited}")  # it may pass: others close theirs
         reason = os.strerror(error.errno) if error.errno else str(error)
         match error.errno:
             case errno.ENOENT | errno.ENOTDIR:

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of, encode
 from p2pcache.core.format.tag_record import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
-from p2pcache.errors import Conflict, InvalidManifest, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import (
+    Conflict,
+    IntegrityError,
+    InvalidManifest,
+    NotFound,
+    P2PCacheError,
+    UsageError,
+)
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins.base import ABSENT, Body, NoContainer, Readable
 from p2pcache.io.origins.push import OpenBlob, PushResult, upload_blobs
@@ -158,7 +165,10 @@ class OriginRepo:
             raise
         except NotFound:
             return NO_TAG, None
-        return decode_tag(data), version
+        try:
+            return decode_tag(data), version
+        except IntegrityError as error:
+            raise IntegrityError(f"{self.url}/{tag_key(ref)}: {error}") from None
 
     def _moved(self, ref: Ref, found: TagRecord) -> Conflict:
         return Conflict(

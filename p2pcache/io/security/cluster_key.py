@@ -6,6 +6,7 @@ import stat
 
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.io.byte_order_mark import without_mark
 
 NO_KEY = Secret(b"")  # loopback or --insecure: the handshake then proves nothing
 MIN_KEY_BYTES = 32  # as much as HMAC-SHA256 can use against guessing
@@ -33,12 +34,12 @@ def read_cluster_key(path: str, what: str = "cluster key") -> Secret:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             check_secret_file(path, os.fstat(fd), f"the {what} file")
-            data = os.read(fd, MAX_KEY_BYTES + 3)
+            data = os.read(fd, 2 * MAX_KEY_BYTES + 8)
         finally:
             os.close(fd)
     except OSError as error:
         raise NotAllowed(f"can't read the {what} file {path}: {error.strerror}; {_HOW}") from None
-    key = data.rstrip(b"\r\n")
+    key = without_mark(data).rstrip(b"\r\n")
     if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise UsageError(
             f"the {what} in {path} must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes; {_HOW}"

@@ -88,7 +88,7 @@ def parse(header: bytes, size_bytes: int, path: str) -> Header:
         InvalidHeader: a gap, an overlap, a wrong size, a name twice, an unknown dtype, ...
     """
     table = _decode(header, path)
-    metadata = _metadata(table.pop(_METADATA, {}), path)
+    metadata = _metadata(table.pop(_METADATA, None), path)
     data_start = LENGTH_BYTES + len(header)
     tensors = [_tensor(name, entry, data_start, path) for name, entry in table.items()]
     tensors.sort(key=lambda t: (t.start, t.end))
@@ -130,6 +130,8 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _metadata(found: object, path: str) -> dict[str, str]:
+    if found is None:  # left out, or null: the safetensors library takes both
+        return {}
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         _refuse(path, "__metadata__ is not a map of texts")
     return found

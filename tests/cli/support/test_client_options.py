@@ -1,10 +1,12 @@
 """The settings of client commands, and their options."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from p2pcache.cli.support.client_options import ClientSettings, cache_dir
+from p2pcache.errors import UsageError
 from tests.cli.conftest import Run
 
 
@@ -25,3 +27,16 @@ def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, xdg: str, where: s
     monkeypatch.setenv("HOME", "/home/me")
     assert cache_dir(ClientSettings()) == Path(where)
     assert cache_dir(ClientSettings(cache_dir="~/c")) == Path("/home/me/c")
+
+
+@pytest.mark.parametrize("named", ["", "~/c"])
+def test_a_user_without_a_home_names_a_cache(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    def unknown(_uid: int) -> object:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(UsageError, match=f"user {os.getuid()} has no entry .*--cache-dir"):
+        cache_dir(ClientSettings(cache_dir=named))
+    assert cache_dir(ClientSettings(cache_dir="/c")) == Path("/c")

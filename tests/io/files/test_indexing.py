@@ -12,7 +12,7 @@ import pytest
 from p2pcache.core.format.manifest import decode, digest_of, encode
 from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.io.files import indexing
-from p2pcache.io.files.indexing import Progress, index_directory
+from p2pcache.io.files.indexing import Progress, find_files, index_directory
 from tests.core import golden_kit
 from tests.io.models.store_kit import REF, Model, model, open_store
 
@@ -43,6 +43,12 @@ def test_a_directory_gives_the_manifest_of_its_bytes(folder: Path) -> None:
     total = sum(map(len, files.values()))
     assert seen[-1] == (total, total, len(files))
     assert [s.bytes_done for s in seen] == sorted(s.bytes_done for s in seen)
+
+
+def test_what_a_file_system_made_is_no_part_of_the_model(folder: Path) -> None:
+    write(folder, {"a": b"1", "lost+found/#12": b"x", "deep/lost+found/b": b"2"})
+    assert set(find_files(folder)) == {"a", "deep/lost+found/b"}
+    assert set(index_directory(folder)[1]) == {"a", "deep/lost+found/b"}
 
 
 @pytest.mark.parametrize("name", golden_kit.NAMES)

@@ -87,6 +87,25 @@ def test_leftovers_of_a_killed_command_in_a_mount_are_removed(tree: Path, mount:
     assert leftovers(mount) == []
 
 
+@pytest.mark.parametrize("name", ["lost+found", ".snapshot"])
+def test_what_a_file_system_made_in_a_fresh_volume_stays(
+    tree: Path, mount: Path, name: str
+) -> None:
+    (mount / name).mkdir(mode=0o700)
+    (mount / name / "#12").write_text("saved by fsck")
+    for _ in range(2):
+        materialise(tree, mount)
+        assert (mount / name / "#12").read_text() == "saved by fsck"
+        assert {p.name for p in mount.iterdir()} == {p.name for p in tree.iterdir()} | {name}
+        assert leftovers(mount) == []
+
+
+def test_elsewhere_somebody_else_made_that_name(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "lost+found").mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds other files"):
+        materialise(tree, tmp_path / "mine")
+
+
 def test_a_mount_with_other_files_is_left_alone(tree: Path, mount: Path) -> None:
     (mount / "mine").write_text("mine")
     with pytest.raises(UsageError, match="holds other files"):

@@ -212,6 +212,9 @@ def test_tokens(tmp_path: Path) -> None:
     path.write_text("abc.def\n")
     assert read_token(str(path)) == "abc.def"
     assert read_token("") == ""
+    for encoding in ("utf-8-sig", "utf-16"):  # as editors on Windows save it
+        path.write_bytes("abc.def\r\n".encode(encoding))
+        assert read_token(str(path)) == "abc.def"
     path.write_text("two words\n")
     with pytest.raises(UsageError) as caught:
         read_token(str(path))

@@ -38,10 +38,20 @@ def make_app() -> web.Application:
     async def bug(_: web.Request) -> web.Response:
         raise ZeroDivisionError("secret detail")
 
+    async def crowded(_: web.Request) -> web.Response:
+        raise RuntimeError("can't start new thread")
+
     async def echo(request: web.Request) -> web.Response:
         return ours.json_response(await ours.read_json(request, Body, limit_bytes=100))
 
-    app.add_routes([web.get("/fail", fail), web.get("/bug", bug), web.post("/echo", echo)])
+    app.add_routes(
+        [
+            web.get("/fail", fail),
+            web.get("/bug", bug),
+            web.get("/crowded", crowded),
+            web.post("/echo", echo),
+        ]
+    )
     return app
 
 
@@ -76,6 +86,13 @@ async def test_a_bug_is_answered_without_its_detail(
     assert body["code"] == 1
     assert "secret" not in body["message"]
     assert "secret detail" in caplog.text
+
+
+async def test_too_few_threads_are_no_bug(url: str, http: aiohttp.ClientSession) -> None:
+    async with http.get(f"{url}/crowded") as answer:
+        body = await answer.json()
+    assert body["code"] == errors.NotAllowed.exit_code
+    assert "TasksMax" in body["message"]
 
 
 async def test_unknown_paths_and_methods(url: str, http: aiohttp.ClientSession) -> None:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from p2pcache.errors import NotAllowed
+from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.origins import open_origin
 from tests.io.origins.s3.stub import ABSENT, AT_ONCE_S, PATIENT, stub
 
@@ -23,6 +23,16 @@ def test_a_missing_token_file_is_named(clean_env: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(NotAllowed, match=r"/token; .*AWS_WEB_IDENTITY_TOKEN_FILE"):
         open_origin("s3://models", PATIENT).get("x", limit=1)
     assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_a_profile_with_a_byte_order_mark_is_named(
+    clean_env: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "credentials"
+    path.write_text("[default]\naws_access_key_id = A\n", encoding="utf-8-sig")
+    clean_env.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    with pytest.raises(UsageError, match=f"{path} isn't .*without a byte order mark"):
+        open_origin("s3://models")
 
 
 def test_a_missing_ca_bundle_is_named(keys: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,6 +25,18 @@ def test_reads_a_key(tmp_path: Path) -> None:
     assert cluster_key.read_cluster_key("") is cluster_key.NO_KEY
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_editor_s_byte_order_mark_is_no_part_of_the_key(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path / "key", (KEY.decode() + "\r\n").encode(encoding))
+    assert cluster_key.read_cluster_key(path).key == KEY
+
+
+@pytest.mark.parametrize("start", [b"\xff\xfe", b"\xfe\xff"])
+def test_bytes_that_only_look_like_a_mark_stay(tmp_path: Path, start: bytes) -> None:
+    key = start + bytes(range(64, 128))[::-1] + b"\x00\x00"
+    assert cluster_key.read_cluster_key(write(tmp_path / "key", key)).key == key
+
+
 @pytest.mark.parametrize("mode", [0o604, 0o660, 0o602, 0o601, 0o644])
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = write(tmp_path / "key", KEY, mode)

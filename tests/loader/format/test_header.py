@@ -39,6 +39,12 @@ def test_a_good_header(tmp_path: Path) -> None:
     assert header.metadata["format"] == "pt"
 
 
+@pytest.mark.parametrize("metadata", ["null", "{}"])
+def test_metadata_may_be_null_or_empty(metadata: str) -> None:
+    text = obj(__metadata__=metadata, a=A).encode()
+    assert parse(text, 8 + len(text) + 8, "m").metadata == {}
+
+
 @pytest.mark.parametrize("dtype", sorted(BITS))
 def test_every_dtype_of_safetensors_is_known(dtype: str) -> None:
     nbytes = BITS[dtype]

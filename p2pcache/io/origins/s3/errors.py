@@ -2,9 +2,12 @@
 
 import http.client
 import os
+from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3.exceptions
 from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
 
 from p2pcache.errors import (
     Conflict,
@@ -20,6 +23,11 @@ from p2pcache.io.log import redact
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.causes import explain, misused, one_line
 
+
+class NotStorage(ValueError):
+    """Somebody else answered in the storage's place; the text says with what."""
+
+
 FOREIGN: tuple[type[Exception], ...] = (
     boto.BotoCoreError,
     boto.ClientError,
@@ -27,6 +35,7 @@ FOREIGN: tuple[type[Exception], ...] = (
     urllib3.exceptions.HTTPError,
     http.client.HTTPException,
     OSError,
+    ResponseParserError,
     ValueError,  # botocore's "Invalid endpoint", http.client's reads of a closed response
 )
 """Everything that a call of the client or a read of a body may raise."""
@@ -68,6 +77,12 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
     endpoint = redact(endpoint)  # every caller of a daemon may read our messages
     if isinstance(error, boto.ClientError):
         return _refused(error, what, bucket, endpoint)
+    if isinstance(error, NotStorage | ResponseParserError):
+        came = str(error) if isinstance(error, NotStorage) else "something that isn't S3's"
+        return NotAllowed(
+            f"{what}: {endpoint} answers with {came}, as a login page or a proxy does; log in there, or set "
+            "AWS_ENDPOINT_URL to the storage itself"
+        )
     if isinstance(error, _NO_CREDENTIALS):
         return NotAllowed(f"no S3 credentials found; looked at {looked_at()}")
     if isinstance(error, boto.CredentialRetrievalError):
@@ -76,6 +91,27 @@ def translate(error: Exception, what: str, bucket: str, endpoint: str) -> P2PCac
     if isinstance(error, _SIGN_IN):
         return NotAllowed(f"{what}: the sign-in has ended; run `aws sso login` again")
     return explain(error, what, endpoint) or misused(error, what)
+
+
+def refuse_strangers(response_dict: dict[str, Any], **_: object) -> None:
+    """Refuse an answer that no storage gives. To be called by botocore before it parses an answer.
+
+    A gateway's login page with status 200 would otherwise pass for an object, and a push for done.
+
+    Raises:
+        NotStorage: a web page, or a redirect that isn't S3's.
+    """
+    status, headers = int(response_dict["status_code"]), response_dict["headers"]
+    if 200 <= status < 300 and str(headers.get("content-type", "")).startswith("text/html"):
+        body = response_dict.get("body")
+        if body is not None and hasattr(body, "close"):
+            body.close()
+        raise NotStorage("a web page")
+    if 300 <= status < 400 and "x-amz-bucket-region" not in headers:
+        if b"<Error" in response_dict["body"]:  # S3's own: another region, for example
+            return
+        place = one_line(urlsplit(str(headers.get("location", ""))).hostname or "another page")
+        raise NotStorage(f"a redirect to {place}")
 
 
 def about_credentials(error: Exception) -> bool:

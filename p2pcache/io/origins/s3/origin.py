@@ -26,6 +26,7 @@ from p2pcache.errors import (
 )
 from p2pcache.io.origins.base import (
     ABSENT,
+    MAX_KEY_BYTES,
     Body,
     Expect,
     NoContainer,
@@ -66,8 +67,7 @@ class S3Origin(Origin):
                 f"not a bucket URL: {url.rpartition('@')[2]!r}; expected s3://BUCKET[/PREFIX], with "
                 "keys in the environment or a profile"
             )
-        if prefix:
-            check_key(prefix)
+        _check_url_prefix(prefix)
         self.url = f"s3://{bucket}" + (f"/{prefix}" if prefix else "")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
@@ -186,7 +186,8 @@ class S3Origin(Origin):
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
-                    key = str(entry["Key"]).removeprefix(self._prefix)
+                    # By its length: a server may write a plus sign as it is, and it is then read as a space.
+                    key = str(entry["Key"])[len(self._prefix) :]
                     with contextlib.suppress(UsageError):
                         check_key(key)
                         yield ObjectInfo(key, int(entry["Size"]), str(entry.get("ETag", "")))
@@ -285,6 +286,24 @@ class S3Origin(Origin):
         except Conflict:
             return True
         return False
+
+
+def _check_url_prefix(prefix: str) -> None:
+    """Take the prefixes that S3 has, but for those that would be a mistake in a URL.
+
+    Raises:
+        UsageError: says which parts a prefix may have.
+    """
+    parts = prefix.split("/") if prefix else []
+    for part in parts:
+        strange = not part.isprintable() or part != part.strip() or any(c in "?#%\\" for c in part)
+        if part in ("", ".", "..") or strange:
+            raise UsageError(
+                f"the prefix {prefix[:120]!a} has the part {part[:120]!a}; a part isn't empty, '.' or '..', holds "
+                "none of ?#%\\, no control character, and no space at its ends: choose another prefix"
+            )
+    if len(prefix.encode()) > MAX_KEY_BYTES:
+        raise UsageError(f"the prefix is longer than {MAX_KEY_BYTES} bytes; choose a shorter one")
 
 
 class _PartCalls:

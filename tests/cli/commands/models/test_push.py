@@ -171,6 +171,22 @@ def test_other_kinds_of_file_are_refused_by_name(run: Run, model: Path, origin: 
     assert "pipe is a named pipe" in str(result.exception)
 
 
+def test_a_part_of_a_model_is_warned_of_or_refused(run: Run, model: Path, origin: str) -> None:
+    for number in range(1, 20):
+        (model / f"m{number}.incomplete").write_text("x")
+    result = run("push", model, "team/m:v1", "--origin", origin)
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: m1") == 10
+    assert "warning: 9 more such signs" in result.stderr
+    said = run("push", "--json", model, "team/m:v1", "--origin", origin).stdout.splitlines()
+    assert json.loads(said[0])["event"] == "warning"
+    error = run("push", "--strict", model, "team/m:v2", "--origin", origin).exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("m1.incomplete is a part of a download")
+    assert "(18 more such signs)" in str(error)
+    assert not list(Path(origin.removeprefix("file://")).glob("**/v2"))
+
+
 def test_a_push_needs_an_agent_or_a_storage(run: Run, model: Path) -> None:
     result = run("push", model, "m")
     assert isinstance(result.exception, UsageError)

@@ -6,6 +6,7 @@ from typing import Any
 
 import botocore.exceptions
 import pytest
+from botocore.parsers import ResponseParserError
 
 from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.io.origins import open_origin
@@ -69,3 +70,46 @@ def test_trouble_is_over_when_storage_answers(keys: pytest.MonkeyPatch) -> None:
         assert "SlowDown" in str(origin.trouble)
         origin.ask_again("y")
         assert origin.trouble is None
+
+
+LOGIN = "http://login.example/?next=hush"
+PAGE = (200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Please log in</html>")
+STRANGERS: list[tuple[tuple[int, dict[str, str], bytes], str]] = [
+    (PAGE, "a web page"),
+    *(
+        ((status, {"Location": LOGIN}, b""), "a redirect to login.example,")
+        for status in (301, 302, 307, 308)
+    ),
+    ((302, {}, b"<html>Moved</html>"), "a redirect to another page"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says"), STRANGERS)
+def test_a_login_page_is_neither_an_object_nor_success(
+    keys: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], bytes], says: str
+) -> None:
+    with stub(dict.fromkeys(("GET", "PUT", "HEAD"), answer)) as (endpoint, _):
+        keys.setenv("AWS_ENDPOINT_URL", endpoint)
+        origin = open_origin("s3://models", PATIENT)
+        actions: list[Callable[[], object]] = [
+            lambda: origin.get("x", limit=100),
+            lambda: origin.stat("x"),
+            lambda: origin.put("x", b"1"),
+            lambda: origin.open("x", 0, 1).readinto(memoryview(bytearray(1))),
+            lambda: list(origin.list("")),
+        ]
+        began = time.monotonic()
+        for action in actions:
+            with pytest.raises(
+                NotAllowed, match=f"{endpoint} answers with {says}.*AWS_ENDPOINT_URL"
+            ) as caught:
+                action()
+            assert "hush" not in str(caught.value)
+        assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_an_answer_that_can_t_be_parsed_is_not_a_bug() -> None:
+    found = translate(ResponseParserError("hush"), "s3://b/k", "b", "http://e")
+    assert isinstance(found, NotAllowed)
+    assert "s3://b/k: http://e answers with something that isn't S3's" in str(found)
+    assert "hush" not in str(found)

@@ -120,12 +120,27 @@ def test_missing_bucket(s3_env: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "url",
     ["s3://", "s3:///key", "s3://u:hush@bucket/x", "s3://buc ket", "s3://b/../x", "s3://bucket/a//b",
-     "s3://bucket?x=1"],
+     "s3://bucket?x=1", "s3://bucket/x?y", "s3://bucket/a%20b", "s3://bucket/a \n", "s3://bucket/ a"],
 )  # fmt: skip
 def test_bad_urls(s3_env: pytest.MonkeyPatch, url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_origin(url, QUICK)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["a b", "a+b", "\u00fcn\u00ef", "a=1/date=2026-01-01", "it's (1)&c"]
+)
+def test_prefixes_that_s3_has(s3_env: pytest.MonkeyPatch, seaweed: Seaweed, prefix: str) -> None:
+    origin = open_origin(seaweed.url(prefix=prefix), QUICK)
+    assert origin.put("x/y", b"1", expect=ABSENT) == origin.get("x/y", limit=1)[1]
+    assert [info.key for info in origin.list("x/")] == ["x/y"]
+    assert origin.conditional_put
+
+
+def test_a_prefix_says_which_parts_it_may_have(s3_env: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="has the part ''; a part isn't empty"):
+        open_origin("s3://models//x", QUICK)
 
 
 def test_bad_switches() -> None:
