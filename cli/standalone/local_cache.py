@@ -1,7 +1,6 @@
 """A cache without an agent: it gives the agent's answers, from the cache directory itself."""
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.disk.disk import disk_errors, translate
+from p2pcache.io.disk.disk import disk_errors, lock, translate
 from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
 from p2pcache.io.http.client import AgentClient, Events, Json
 
@@ -67,10 +66,10 @@ def cache_lock(path: Path) -> Iterator[None]:
         ) from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, f"cache dir {path}", wait=False)
         except BlockingIOError:
             note(f"note: another command works in {path}; waiting for it to end")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor, f"cache dir {path}", wait=True)
         yield
     finally:
         os.close(descriptor)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -14,13 +13,18 @@ from blake3 import blake3
 
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
-from p2pcache.io.disk.disk import Disk, read_small, translate
+from p2pcache.io.disk.disk import NOT_OFFERED, Disk, lock, read_small, translate
 
 MACHINE_ID = Path("/etc/machine-id")
 _MACHINE_ID_DIGITS = 32  # any other length: not set yet
 _MACHINE_CONTEXT = (
     b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
 )
+
+_FILES = ("lock", "agent.db")  # an open cache dir always has them
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_LINK_PROBE = "link-probe"
+_NO_LINKS = (errno.EPERM, *NOT_OFFERED)
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +51,11 @@ def take_lock(root: Path) -> int:
     """Make this process the only one that uses the cache dir; the lock goes with the fd.
 
     Raises:
-        UsageError: another process has it.
+        UsageError: another process has it, or the file system has no locks.
     """
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(fd, f"cache dir {root}", wait=False)
     except BlockingIOError:
         holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "?"
         os.close(fd)
@@ -59,6 +63,9 @@ def take_lock(root: Path) -> int:
             f"cache dir {root} is used by another agent (pid {holder}); stop it, talk to it with "
             "--agent, or choose another --cache-dir"
         ) from None
+    except BaseException:
+        os.close(fd)
+        raise
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
@@ -81,17 +88,52 @@ def open_folders(disk: Disk, root: Path) -> Folders:
     return Folders(*opened)
 
 
-def check_present(root: Path, fd: int) -> None:
-    """Refuse to go on in a cache dir that was deleted or replaced.
+def check_links(disk: Disk, folders: Folders, root: Path) -> None:
+    """Refuse a file system without hard links, before gigabytes are fetched into it.
 
     Raises:
-        Unreachable: `root` isn't the directory that `fd` has open.
+        UsageError: it has none.
     """
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if os.path.samestat(root.stat(), os.fstat(fd)):
-            return
-    raise Unreachable(
-        f"cache dir {root} was deleted or replaced under this agent; restart it: it makes a new one"
+    disk.unlink(folders.tmp, _LINK_PROBE)
+    try:
+        disk.link(folders.root, "lock", folders.tmp, _LINK_PROBE)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise UsageError(
+                f"cache dir {root}: its file system has no hard links ({error.strerror}), which a cache is built "
+                "of; choose a cache dir on a local disk (ext4, xfs)"
+            ) from None
+        return  # a full disk: that doesn't speak against links
+    disk.unlink(folders.tmp, _LINK_PROBE)
+
+
+def check_present(root: Path, folders: Folders) -> None:
+    """Refuse to go on in a cache dir that was deleted, emptied or replaced, as a whole or in part.
+
+    Raises:
+        Unreachable: it isn't the one that this process has open.
+    """
+    below = zip(Folders._fields[1:], folders[1:], strict=True)
+    for path, fd in ((root, folders.root), *((root / name, fd) for name, fd in below)):
+        if not _is_still(path, fd):
+            raise _gone(path)
+    for name in _FILES:  # without the lock another agent could use the cache dir, too
+        if not (root / name).exists():
+            raise _gone(root / name)
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return False
+
+
+def _gone(path: Path) -> Unreachable:
+    return Unreachable(
+        f"cache dir: {path} was deleted or replaced under this agent; restart it: it makes what is missing"
     )
 
 
@@ -105,10 +147,10 @@ def cache_errors(cache: Cache, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOENT:
+        if error.errno in _GONE:
             with contextlib.suppress(OSError):
-                check_present(cache.root, cache.folders.root)
-        raise translate(error, what) from error
+                check_present(cache.root, cache.folders)
+        raise translate(error, what, cache.folders.root) from error
 
 
 def close_all(folders: Folders) -> None:

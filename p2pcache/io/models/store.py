@@ -76,17 +76,19 @@ class Store:
             disk: how to touch the disk (tests).
 
         Raises:
-            UsageError: another process uses it, or a newer release wrote it.
+            UsageError: another process uses it, a newer release wrote it, or its file system has no locks or no
+                hard links.
             NotAllowed, P2PCacheError: it can't be read or written.
         """
         disk = disk or Disk()
         root = path.absolute()
-        with disk_errors(f"cache dir {root}"):
+        with disk_errors(f"cache dir {root}", path):
             root.mkdir(parents=True, exist_ok=True)
             lock_fd = cache_dir.take_lock(root)
             try:
                 folders = cache_dir.open_folders(disk, root)
                 try:
+                    cache_dir.check_links(disk, folders, root)
                     return cls(root, folders, disk, lock_fd, min_free_bytes)
                 except BaseException:
                     cache_dir.close_all(folders)
@@ -211,10 +213,10 @@ class Store:
         """Bytes of models on this disk, and bytes free.
 
         Raises:
-            Unreachable: the cache dir was deleted or replaced.
+            Unreachable: the cache dir was deleted, emptied or replaced.
         """
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            cache_dir.check_present(self.root, self._folders.root)
+            cache_dir.check_present(self.root, self._folders)
             return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
 
     def keep_spare(self) -> None:
