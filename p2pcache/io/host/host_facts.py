@@ -1,6 +1,5 @@
 """Facts of this machine: disk, network, clock, limits. `core.host.diagnosis` judges them."""
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -10,7 +9,6 @@ import socket
 import stat
 import tempfile
 import time
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +17,7 @@ import psutil
 
 from p2pcache.errors import NotAllowed, P2PCacheError
 from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.own_addresses import EVERY_ADDRESS, accepted, first_address
 from p2pcache.io.security.cluster_key import is_loopback
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
@@ -68,16 +67,7 @@ def address_of(host: str) -> str:
         return host
 
 
-def is_wildcard(host: str) -> bool:
-    """Whether a host means all our addresses when listening; no peer can dial it."""
-    with contextlib.suppress(OSError):
-        return socket.inet_aton(host) == bytes(4)  # "0" is one, too
-    with contextlib.suppress(ValueError):
-        return ip_address(host).is_unspecified
-    return False
-
-
-def address_for_peers(tracker: str) -> str:
+def address_for_peers(tracker: str, bound: str = EVERY_ADDRESS) -> str:
     """The address of ours that others most probably reach; "" if there is none.
 
     Where the tracker is another machine, the one that leads to it: of several interfaces (a
@@ -85,24 +75,14 @@ def address_for_peers(tracker: str) -> str:
 
     Args:
         tracker: URL, or "".
+        bound: the wildcard that we listen on.
     """
     try:
         name = urlsplit(tracker).hostname or ""
     except ValueError:
         name = ""
     source = source_towards(name) if name else ""
-    return source if source and not is_loopback(source) else first_address()
-
-
-def first_address() -> str:
-    """The first IPv4 address of an interface that is up, beyond loopback; "" if there is none."""
-    stats = psutil.net_if_stats()
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            usable = address.family == socket.AF_INET and not address.address.startswith("127.")
-            if usable and name in stats and stats[name].isup:
-                return str(address.address)
-    return ""
+    return accepted(source, bound) if source and not is_loopback(source) else first_address()
 
 
 def source_towards(host: str) -> str:
