@@ -19,9 +19,10 @@ from p2pcache.cli.standalone.local_cache import cache_lock
 from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import clean, note
 from p2pcache.core.units import format_duration
-from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
+from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
 
 if TYPE_CHECKING:
@@ -167,8 +168,11 @@ def _private_folder(cache: Path) -> Iterator[Path]:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
-        raise kind(f"can't make {folder}: {error.strerror}; choose another --cache-dir") from None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise translate(error, f"can't make {folder}", cache) from None
+        raise NotAllowed(
+            f"can't make {folder}: {error.strerror}; choose another --cache-dir"
+        ) from None
     try:
         yield folder
     finally:

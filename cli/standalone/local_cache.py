@@ -12,7 +12,7 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
-from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
+from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors, lock, translate
 from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
@@ -58,10 +58,9 @@ def cache_lock(path: Path) -> Iterator[None]:
             path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
-        if error.errno == errno.EROFS:
-            raise translate(error, f"can't use cache directory {path}") from None
-        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
-        raise kind(
+        if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            raise translate(error, f"can't use cache directory {path}", path) from None
+        raise NotAllowed(
             f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"
         ) from None
     try:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 
 from blake3 import blake3
 
-from p2pcache.errors import Unreachable, UsageError
+from p2pcache.errors import P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
 from p2pcache.io.disk.disk import NOT_OFFERED, Disk, lock, read_small, translate
 
@@ -23,7 +23,7 @@ _MACHINE_CONTEXT = (
 
 _FILES = ("lock", "agent.db")  # an open cache dir always has them
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-_LINK_PROBE = "link-probe"
+_PROBE, _PROBE_LINK = "probe", "probe-link"
 _NO_LINKS = (errno.EPERM, *NOT_OFFERED)
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Cache(Protocol):
 
     root: Path
     folders: Folders
+    trouble: P2PCacheError | None  # why the last call that failed did so
 
 
 def take_lock(root: Path) -> int:
@@ -94,17 +95,21 @@ def check_links(disk: Disk, folders: Folders, root: Path) -> None:
     Raises:
         UsageError: it has none.
     """
-    disk.unlink(folders.tmp, _LINK_PROBE)
     try:
-        disk.link(folders.root, "lock", folders.tmp, _LINK_PROBE)
+        os.close(disk.open_write(folders.tmp, _PROBE, create=True))
+    except OSError:  # a full disk: that doesn't speak against links
+        return
+    try:
+        disk.link(folders.tmp, _PROBE, folders.tmp, _PROBE_LINK)
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise UsageError(
                 f"cache dir {root}: its file system has no hard links ({error.strerror}), which a cache is built "
                 "of; choose a cache dir on a local disk (ext4, xfs)"
             ) from None
-        return  # a full disk: that doesn't speak against links
-    disk.unlink(folders.tmp, _LINK_PROBE)
+    finally:
+        disk.unlink(folders.tmp, _PROBE_LINK)
+        disk.unlink(folders.tmp, _PROBE)
 
 
 def check_present(root: Path, folders: Folders) -> None:
@@ -150,7 +155,13 @@ def cache_errors(cache: Cache, what: str) -> Iterator[None]:
         if error.errno in _GONE:
             with contextlib.suppress(OSError):
                 check_present(cache.root, cache.folders)
-        raise translate(error, what, cache.folders.root) from error
+        raise _noted(cache, translate(error, what, cache.folders.root)) from error
+
+
+def _noted(cache: Cache, error: P2PCacheError) -> P2PCacheError:
+    # A copy of the error: the frames of the original have files open.
+    cache.trouble = type(error)(str(error))
+    return error
 
 
 def close_all(folders: Folders) -> None:

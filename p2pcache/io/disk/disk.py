@@ -26,9 +26,9 @@ NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by file systems 
 _UNFIT = (errno.EINVAL, *NOT_OFFERED)
 _NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
-NO_INODES = (
-    "no inodes left on its disk: it has room for bytes and can't hold more files (`df -i` shows it); remove files "
-    "there, also with `p2pcache rm` or `p2pcache prune --all`, and try again"
+MAKE_INODES = (
+    "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
+    "`p2pcache rm` or `p2pcache prune --all`, and try again"
 )
 
 
@@ -42,7 +42,7 @@ def translate(error: OSError, what: str, where: Path | int | None = None) -> P2P
     """
     reason = error.strerror or str(error)
     if error.errno == errno.ENOSPC and where is not None and no_inodes(where):
-        return NoSpace(f"{what}: {NO_INODES}")
+        return NoSpace(f"{what}: no inodes left; {MAKE_INODES}")
     if error.errno in _NO_SPACE:
         return NoSpace(
             f"{what}: {reason}; make room (`p2pcache rm` or `p2pcache prune --all`) and try again"
@@ -271,7 +271,9 @@ def free_inodes(where: Path | int) -> int | None:
 
 
 def no_inodes(where: Path | int) -> bool:
-    """Whether a file system can hold no more files, however many bytes are free."""
+    """Whether a file system can hold no more files, however many bytes are free; `where` may be yet to be made."""
+    while isinstance(where, Path) and not where.exists() and where != where.parent:
+        where = where.parent
     try:
         return free_inodes(where) == 0
     except OSError:
