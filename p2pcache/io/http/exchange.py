@@ -20,6 +20,7 @@ from p2pcache.errors import (
     UsageError,
     from_code,
 )
+from p2pcache.io.http.patience import Patience, Say, silently
 
 CONNECT_S = 5.0  # a live agent accepts at once, also from another host
 MAX_ANSWER_BYTES = 256 << 20  # a file list of the largest allowed manifest fits
@@ -62,16 +63,19 @@ class Exchange:
     answer, `Busy` when it asks us to come back, else the error that the agent sent.
     """
 
-    def __init__(self, place: Place, answer_s: float) -> None:
+    def __init__(self, place: Place, answer_s: float, say: Say = silently) -> None:
         """Nothing is connected yet.
 
         Args:
             place: where the agent listens.
             answer_s: the longest time without a byte, once connected.
+            say: told that we wait for the agent.
         """
         self._address = place.address
         self._answer_s = answer_s
         self._connection = place.connection()
+        patience = Patience(place.address, place.connection, answer_s, say)
+        self._connection.response_class = patience.response  # type: ignore[assignment]
         self._response: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> Self:
