@@ -24,6 +24,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
+from p2pcache.io.host.host_facts import is_resolved
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.repo import ROOT
@@ -160,7 +161,12 @@ def _translated(base: str, error: Exception) -> P2PCacheError:
         how = "compare tls_cert and tls_ca with the tracker's"
         return NotAllowed(f"tracker {base}: {explain(cause)}; {how}")
     if isinstance(error, TimeoutError):
-        reason = "doesn't answer"
+        known = is_resolved(urlsplit(base).hostname or "")
+        reason = (
+            "doesn't answer"
+            if known
+            else "can't be found: its name isn't resolved (does DNS answer?)"
+        )
     elif isinstance(error, RemoteProtocolError):
         reason = f"isn't one that we understand: {error}"
     else:

@@ -74,8 +74,8 @@ class Exchange:
         self._address = place.address
         self._answer_s = answer_s
         self._connection = place.connection()
-        patience = Patience(place.address, place.connection, answer_s, say)
-        self._connection.response_class = patience.response  # type: ignore[assignment]
+        self._patience = Patience(place.address, place.connection, answer_s, say)
+        self._connection.response_class = self._patience.response  # type: ignore[assignment]
         self._response: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> Self:
@@ -99,7 +99,8 @@ class Exchange:
         """Connect and send. `document` reads an answer that comes before all is sent."""
         connection = self._connection
         connection.timeout = CONNECT_S
-        connection.connect()
+        with self._patience.connecting():  # a resolver that hangs takes 10 to 30 s
+            connection.connect()
         connection.sock.settimeout(self._answer_s)
         connection.putrequest(method, target)
         for name, value in (*headers.items(), ("Connection", "close")):
@@ -205,4 +206,8 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
             f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
         )
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return Unreachable(
+            f"no agent at {address}: its name can't be resolved ({text}); check --agent, and that DNS answers"
+        )
     return Lost(f"lost the agent at {address}: {text}; run the command again to resume")

@@ -3,12 +3,14 @@
 Standard library only: this is on the fast path of `p2pcache pull`.
 """
 
+import contextlib
 import http.client
 import io
 import select
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from p2pcache.errors import Unreachable
@@ -46,6 +48,23 @@ class Patience:
     def response(self, sock: socket.socket, **how: Any) -> http.client.HTTPResponse:
         """A response whose reads wait as `wait` does; arguments are those of `HTTPResponse`."""
         return http.client.HTTPResponse(_Patient(sock, self.wait), **how)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Say that we wait while the block connects, if that takes long."""
+        over, began = threading.Event(), time.monotonic()
+
+        def watch() -> None:
+            while not over.wait(SAY_S):
+                silent = time.monotonic() - began
+                self._say(f"waiting to reach the agent at {self._address} ({silent:.0f} s)")
+
+        if self._say is not silently:
+            threading.Thread(target=watch, name="connecting", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def wait(self, fd: int) -> None:
         """Wait until something can be read.

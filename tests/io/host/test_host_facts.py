@@ -1,6 +1,8 @@
 """Facts about the machine that runs the tests."""
 
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,14 @@ def test_the_address_for_peers() -> None:
     assert host_facts.address_for_peers("http://192.0.2.1:7400") == (
         elsewhere or host_facts.first_address()
     )
+
+
+def test_a_resolver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_facts, "LOOK_UP_S", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: time.sleep(20))
+    began = time.monotonic()
+    assert host_facts.source_towards("tracker.example") == ""
+    assert host_facts.address_of("tracker.example") == "tracker.example"
+    assert not host_facts.is_resolved("tracker.example")
+    assert host_facts.address_for_peers("http://tracker.example:7400") == host_facts.first_address()
+    assert time.monotonic() - began < 5

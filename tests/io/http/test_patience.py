@@ -95,3 +95,15 @@ def test_one_that_stays_busy_is_not_waited_for_in_silence(
     ):
         AgentClient(address, say=said.append).status()
     assert "is busy" in said[0]
+
+
+def test_a_name_that_takes_long_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_args: object, **_more: object) -> None:
+        time.sleep(1.0)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    said: list[str] = []
+    with pytest.raises(Unreachable, match=r"its name can't be resolved \(Temp.*; check --agent"):
+        AgentClient("http://agent.example:7403", say=said.append).status()
+    assert "waiting to reach the agent at http://agent.example:7403" in said[0]
