@@ -69,13 +69,13 @@ def examine(node: Node) -> dict[str, Fact]:
     }
     if settings.tls_cert or settings.tls_key or settings.tls_ca:
         errands["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
+    url = settings.origin or _announced(clock_and_origin, agent)
+    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
+    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
     agent_facts = _result_or(agent, AgentFacts)
     tracker = _result_or(clock_and_origin, lambda _: probe.Told())
     errands["cache"] = _errand(lambda: _cache(cache, agent_runs=agent_facts.running), f"{cache}")
     errands["files"] = _errand(lambda: _files(agent_facts.pid), "the limit of open files")
-    url = settings.origin or tracker.origin or agent_facts.origin
-    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
-    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
     leads = {"tracker": tracker.ahead_s, "origin": _result_or(clock, lambda _: None)}
     known = {name: lead for name, lead in leads.items() if lead is not None}
     return {
@@ -83,6 +83,11 @@ def examine(node: Node) -> dict[str, Fact]:
         "agent": agent_facts.fact,
         "clock": diagnosis.Clock(known, host_facts.clock_synchronised()),
     }
+
+
+def _announced(tracker: DeadlineThread[probe.Told], agent: DeadlineThread[AgentFacts]) -> str:
+    told = _result_or(tracker, lambda _: probe.Told())
+    return told.origin or _result_or(agent, AgentFacts).origin
 
 
 def trouble(error: Exception) -> Trouble:

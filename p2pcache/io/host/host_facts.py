@@ -78,14 +78,6 @@ def look_up(host: str, port: int, kind: socket.SocketKind) -> list[tuple[Any, ..
         ) from None
 
 
-def is_resolved(host: str) -> bool:
-    """Whether the resolver answers for a host in `LOOK_UP_S`."""
-    try:
-        return bool(look_up(host, _ANY_PORT, socket.SOCK_STREAM))
-    except (OSError, ValueError):
-        return False
-
-
 def address_of(host: str) -> str:
     """A host's first address; itself where it has none."""
     try:
