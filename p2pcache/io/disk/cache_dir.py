@@ -23,7 +23,7 @@ _MACHINE_CONTEXT = (
 
 _FILES = ("lock", "agent.db")  # an open cache dir always has them
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-_PROBE, _PROBE_LINK = "probe", "probe-link"
+_PROBE = ".probe"  # no name of a blob or a namespace begins with a dot
 _NO_LINKS = (errno.EPERM, *NOT_OFFERED)
 
 _log = logging.getLogger(__name__)
@@ -90,26 +90,36 @@ def open_folders(disk: Disk, root: Path) -> Folders:
 
 
 def check_links(disk: Disk, folders: Folders, root: Path) -> None:
-    """Refuse a file system without hard links, before gigabytes are fetched into it.
+    """Refuse a cache dir whose parts can't be linked with one another, before gigabytes are fetched into it.
 
     Raises:
-        UsageError: it has none.
+        UsageError: its file system has no hard links, or a part of it lies on another one.
     """
     try:
         os.close(disk.open_write(folders.tmp, _PROBE, create=True))
     except OSError:  # a full disk: that doesn't speak against links
         return
     try:
-        disk.link(folders.tmp, _PROBE, folders.tmp, _PROBE_LINK)
+        for name in ("blobs", "partial", "models"):
+            _try_link(disk, folders.tmp, getattr(folders, name), root / name)
+    finally:
+        disk.unlink(folders.tmp, _PROBE)
+
+
+def _try_link(disk: Disk, source: int, target: int, path: Path) -> None:
+    try:
+        disk.unlink(target, _PROBE)  # of an agent that was killed
+        disk.link(source, _PROBE, target, _PROBE)
     except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise translate(error, str(path)) from None
         if error.errno in _NO_LINKS:
             raise UsageError(
-                f"cache dir {root}: its file system has no hard links ({error.strerror}), which a cache is built "
-                "of; choose a cache dir on a local disk (ext4, xfs)"
+                f"{path}: its file system has no hard links ({error.strerror}), which a cache is built of; choose a "
+                "cache dir on a local disk (ext4, xfs)"
             ) from None
     finally:
-        disk.unlink(folders.tmp, _PROBE_LINK)
-        disk.unlink(folders.tmp, _PROBE)
+        disk.unlink(target, _PROBE)
 
 
 def check_present(root: Path, folders: Folders) -> None:

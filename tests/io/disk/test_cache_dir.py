@@ -11,8 +11,9 @@ import pytest
 
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.disk.cache_dir import node_id
-from p2pcache.io.disk.disk import Disk, translate
+from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models.store import Store
+from tests.io.models.store_kit import small_file_system
 
 MACHINE, OTHER = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
 
@@ -142,7 +143,17 @@ def test_a_part_that_was_removed_under_the_process_is_named(cache: Path, name: s
             store.usage()
 
 
-def test_a_mount_below_the_cache_dir_is_the_cause_that_is_named() -> None:
-    error = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-    assert isinstance(found := translate(error, "models in /c"), UsageError)
-    assert "mount nothing below it" in str(found)
+@pytest.mark.parametrize("name", ["blobs", "models"])
+def test_a_mount_below_the_cache_dir_is_refused_at_the_start(cache: Path, name: str) -> None:
+    with (
+        small_file_system(cache / name, 20 << 20),
+        pytest.raises(UsageError, match=rf"{name}: .*; .* mount nothing below it"),
+    ):
+        Store.open(cache)
+
+
+def test_the_look_for_hard_links_leaves_nothing_behind(cache: Path) -> None:
+    Store.open(cache).close()
+    (cache / "models/.probe").touch()  # an agent was killed while it looked
+    Store.open(cache).close()
+    assert not [path for path in cache.rglob("*") if "probe" in path.name]
