@@ -93,7 +93,7 @@ class SqliteFile:
                 raise Busy(
                     f"cache records {self._path} are locked by another program (a backup, somebody's sqlite3): end "
                     f"it (`fuser -v {self._path}` names it), then try again",
-                    retry_after_s=LOCK_WAIT_S,
+                    retry_after_s=1.0,
                 ) from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "

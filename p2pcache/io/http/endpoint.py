@@ -128,7 +128,7 @@ class _BusyRetry:
         pause = error.retry_after_s * random.SystemRandom().uniform(1.0, 2.0)
         if time.monotonic() + pause > self._deadline:
             raise error
-        if time.monotonic() + pause > self._said_at + SAY_S:
+        if time.monotonic() + pause > self._said_at + SAY_S / 2:  # the call itself takes time, too
             self._said_at = time.monotonic()
             self._say(f"waiting: {error}")
         time.sleep(pause)
