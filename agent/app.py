@@ -39,9 +39,10 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
-from p2pcache.io.host.host_facts import address_for_peers, first_address, is_wildcard
+from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
+from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind, is_wildcard
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
@@ -78,7 +79,7 @@ class AgentApp:
         host, self._port = server.parse_listen(settings.listen)
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
-        self._host = host
+        self._host = host = host_to_bind(host)
         self.listeners = Listeners(settings, limits)
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         if settings.recycle_bytes:
@@ -273,8 +274,7 @@ class AgentApp:
         if link is None or self.settings.advertise or not is_wildcard(self._host):
             return
         host = link.local_host
-        if not host or is_loopback(host):
-            host = first_address()
+        host = accepted(host, self._host) if host and not is_loopback(host) else first_address()
         address = join(host, self._port) if host else self.advertise
         if address != self.advertise:
             log.warning("our address was %s and is %s now", self.advertise, address)
@@ -324,7 +324,7 @@ def _own_address(settings: AgentSettings, host: str, port: int) -> str:
     """The address to announce when we listen on every address; "": the bound address will do."""
     if not is_wildcard(host):
         return ""
-    address = address_for_peers(settings.tracker)
+    address = address_for_peers(settings.tracker, host)
     if address and port:
         return join(address, port)
     raise UsageError(

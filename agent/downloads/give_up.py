@@ -102,13 +102,15 @@ def odd_storage(model: str, why: str) -> str:
 
 
 def disk_failed(store: Store) -> P2PCacheError:
-    """The error for a failed write into the cache: no space, or the cache dir is gone."""
+    """The error for a failed write into the cache: the cache dir is gone, or what the disk said."""
     try:
         free_bytes = store.usage().free_bytes
     except P2PCacheError as error:
         return error
+    if (trouble := store.trouble) is not None:
+        return type(trouble)(f"{trouble}; a pull that is run again resumes")
     return NoSpace(
-        f"writing to the cache failed with {free_bytes} bytes free on its disk (the agent's log says how); "
+        f"writing to the cache failed with {free_bytes} bytes free on its disk; "
         "make room (`p2pcache rm` or `p2pcache prune --all`), or if there is enough see whether the disk fails "
         "(`dmesg`), and pull again: it resumes"
     )

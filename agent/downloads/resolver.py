@@ -52,6 +52,7 @@ class Resolver:
         )
         self._store = store
         self._link = link
+        self._awaits_tracker = False  # a ref waits for the first attempt to connect to it
         self._asking = Shared[Resolved]()  # many pods that start at once share one question
         # Never joined, because storage may hang.
         self._threads = Threads(MAX_QUESTIONS, name="resolve")
@@ -67,6 +68,8 @@ class Resolver:
         """The tracker or storage that resolves refs now, in words for people."""
         if self._link is not None and self._link.connected:
             return f"tracker {self._link.url} and the storage behind it"
+        if self._link is not None and self._awaits_tracker:
+            return f"tracker {self._link.url}"
         if self.repo is not None:
             return f"storage {self.repo.url}"
         return "tracker and storage" if self._link is None else f"tracker {self._link.url}"
@@ -100,9 +103,11 @@ class Resolver:
     async def _ask(self, ref: Ref) -> Resolved:
         trouble: P2PCacheError | None = None
         if self._link is not None and not self._link.tried.is_set():
+            self._awaits_tracker = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_CONTACT_S):
                     await self._link.tried.wait()
+            self._awaits_tracker = False
         if self._link is not None and self._link.connected:
             try:
                 answer = await self._link.ask("resolve", ref.short)

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +15,14 @@ from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.standalone.local_cache import cache_lock
+from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
-from p2pcache.cli.support.output import clean, note
+from p2pcache.cli.support.output import note
 from p2pcache.core.units import format_duration
-from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
+from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _ALONE_LISTEN = "127.0.0.1:0"
 _SWARM_LISTEN = "0.0.0.0:0"  # with a cluster key or a certificate, or with `insecure`
 _MAX_FOLDER_BYTES = 80  # a socket's path may have 107; its name is longer while it is made
-_WAITING_S = 3.0  # as an agent, which sends an event
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
 
 Linger = Callable[[str], None]
@@ -66,7 +66,7 @@ def pull_alone(
 
             opened: list[OriginRepo] = []
             waited = f"pulling {ref}: waiting for storage to answer"
-            with _patience_said(waited, lambda: _trouble(opened), quiet=quiet):
+            with patience_said(waited, lambda: _trouble(opened), quiet=quiet):
                 cached = from_cache(
                     cache, settings.origin, ref, force_generation=options.force_generation,
                     opened=opened.append,
@@ -97,7 +97,7 @@ def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[Agen
     from p2pcache.agent.embedded import run_embedded
 
     with contextlib.ExitStack() as stack:
-        with _patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
+        with patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
             socket = stack.enter_context(run_embedded(settings))
         yield AgentClient(f"unix://{socket}")
 
@@ -123,31 +123,6 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
             yield client
 
 
-@contextmanager
-def _patience_said(text: str, why: Callable[[], str], *, quiet: bool) -> Iterator[None]:
-    """Say every few seconds that we wait, until the block ends.
-
-    Args:
-        text: what we wait for.
-        why: returns the reason; "" if it isn't known.
-        quiet: say nothing.
-    """
-    ended = threading.Event()
-
-    def say() -> None:
-        began = time.monotonic()
-        while not ended.wait(_WAITING_S):
-            known = f": {clean(trouble)}" if (trouble := why()) else ""
-            note(f"{text} ({format_duration(time.monotonic() - began)}){known}")
-
-    if not quiet:
-        threading.Thread(target=say, name="patience", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-
-
 def _trouble(opened: "list[OriginRepo]") -> str:
     return str(opened[0].trouble or "") if opened else ""
 
@@ -167,8 +142,11 @@ def _private_folder(cache: Path) -> Iterator[Path]:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
-        raise kind(f"can't make {folder}: {error.strerror}; choose another --cache-dir") from None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise translate(error, f"can't make {folder}", cache) from None
+        raise NotAllowed(
+            f"can't make {folder}: {error.strerror}; choose another --cache-dir"
+        ) from None
     try:
         yield folder
     finally:

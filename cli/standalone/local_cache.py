@@ -1,7 +1,6 @@
 """A cache without an agent: it gives the agent's answers, from the cache directory itself."""
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -13,9 +12,9 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
-from p2pcache.errors import NoSpace, NotAllowed, NotFound, UsageError
+from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
-from p2pcache.io.disk.disk import disk_errors, translate
+from p2pcache.io.disk.disk import disk_errors, lock, translate
 from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
 from p2pcache.io.http.client import AgentClient, Events, Json
 
@@ -59,18 +58,17 @@ def cache_lock(path: Path) -> Iterator[None]:
             path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
-        if error.errno == errno.EROFS:
-            raise translate(error, f"can't use cache directory {path}") from None
-        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotAllowed
-        raise kind(
+        if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            raise translate(error, f"can't use cache directory {path}", path) from None
+        raise NotAllowed(
             f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"
         ) from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, f"cache dir {path}", wait=False)
         except BlockingIOError:
             note(f"note: another command works in {path}; waiting for it to end")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor, f"cache dir {path}", wait=True)
         yield
     finally:
         os.close(descriptor)

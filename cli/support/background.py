@@ -1,12 +1,17 @@
 """Long work on a thread of its own, so that the main thread draws progress and hears signals."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from p2pcache.cli.support.output import clean, note
+from p2pcache.core.units import format_duration
 from p2pcache.io.deadline_thread import Stopped
 
 R = TypeVar("R")
+WAITING_S = 3.0  # between two notes, as an agent, which sends an event
 PROGRESS_EVERY_S = 0.25  # as often as an agent sends progress
 
 
@@ -52,3 +57,28 @@ class Watched(Generic[R]):
         if self._stop.is_set():
             raise Stopped
         self._state = (done, total)
+
+
+@contextmanager
+def patience_said(text: str, why: Callable[[], str], *, quiet: bool) -> Iterator[None]:
+    """Say every few seconds that we wait, until the block ends.
+
+    Args:
+        text: what we wait for.
+        why: returns the reason; "" if it isn't known.
+        quiet: say nothing.
+    """
+    ended = threading.Event()
+
+    def say() -> None:
+        began = time.monotonic()
+        while not ended.wait(WAITING_S):
+            known = f": {clean(trouble)}" if (trouble := why()) else ""
+            note(f"{text} ({format_duration(time.monotonic() - began)}){known}")
+
+    if not quiet:
+        threading.Thread(target=say, name="patience", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

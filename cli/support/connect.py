@@ -5,6 +5,7 @@ from pathlib import Path
 
 from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET
 from p2pcache.cli.support.client_options import Loaded
+from p2pcache.cli.support.output import clean, note
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.http.client import AgentClient, read_token
 
@@ -30,7 +31,9 @@ def find_agent(loaded: Loaded) -> AgentClient | None:
             f"{standalone[0]} works without a daemon, --agent names one; give one of the two"
         )
     address = "" if standalone else settings.agent or local_socket()
-    return AgentClient(address, token=read_token(settings.token_file)) if address else None
+    if not address:
+        return None
+    return AgentClient(address, token=read_token(settings.token_file), say=_say)
 
 
 def need_agent(loaded: Loaded) -> AgentClient:
@@ -46,6 +49,10 @@ def need_agent(loaded: Loaded) -> AgentClient:
             f"no agent here: {DEFAULT_SOCKET} doesn't exist; start one with 'p2pcache agent' or name one with --agent"
         )
     return client
+
+
+def _say(text: str) -> None:
+    note(f"note: {clean(text)}")
 
 
 def local_socket(first: str = "") -> str:

@@ -13,11 +13,13 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.host import diagnosis
 from p2pcache.core.host.diagnosis import Fact, Trouble
 from p2pcache.core.protocol.address import join
-from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
+from p2pcache.io.disk.disk import MAKE_INODES, free_inodes
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
+from p2pcache.io.http.own_addresses import host_to_bind, is_wildcard
 from p2pcache.io.http.server import parse_listen
 from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
 from p2pcache.io.security.tls import open_tls
@@ -26,6 +28,7 @@ T = TypeVar("T")
 
 LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
+FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 
 
@@ -66,13 +69,13 @@ def examine(node: Node) -> dict[str, Fact]:
     }
     if settings.tls_cert or settings.tls_key or settings.tls_ca:
         errands["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
+    url = settings.origin or _announced(clock_and_origin, agent)
+    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
+    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
     agent_facts = _result_or(agent, AgentFacts)
     tracker = _result_or(clock_and_origin, lambda _: probe.Told())
     errands["cache"] = _errand(lambda: _cache(cache, agent_runs=agent_facts.running), f"{cache}")
     errands["files"] = _errand(lambda: _files(agent_facts.pid), "the limit of open files")
-    url = settings.origin or tracker.origin or agent_facts.origin
-    errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
-    clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
     leads = {"tracker": tracker.ahead_s, "origin": _result_or(clock, lambda _: None)}
     known = {name: lead for name, lead in leads.items() if lead is not None}
     return {
@@ -80,6 +83,11 @@ def examine(node: Node) -> dict[str, Fact]:
         "agent": agent_facts.fact,
         "clock": diagnosis.Clock(known, host_facts.clock_synchronised()),
     }
+
+
+def _announced(tracker: DeadlineThread[probe.Told], agent: DeadlineThread[AgentFacts]) -> str:
+    told = _result_or(tracker, lambda _: probe.Told())
+    return told.origin or _result_or(agent, AgentFacts).origin
 
 
 def trouble(error: Exception) -> Trouble:
@@ -195,7 +203,11 @@ def _cache(cache: Path, *, agent_runs: bool) -> Fact:
 
 
 def _space(cache: Path, kept: int) -> Fact:
-    return diagnosis.Space(str(cache), *host_facts.space(host_facts.folder(cache).nearest), kept)
+    nearest = host_facts.folder(cache).nearest
+    inodes = free_inodes(nearest)
+    if inodes is not None and inodes < FEW_INODES:
+        raise NoSpace(f"{inodes} inodes left for {cache}; {MAKE_INODES}")
+    return diagnosis.Space(str(cache), *host_facts.space(nearest), kept)
 
 
 def _disk(cache: Path) -> Fact:
@@ -222,8 +234,8 @@ def _files(pid: int | None) -> Fact:
 def _network(settings: AgentSettings) -> Fact:
     check(settings)
     name, port = parse_listen(advertised(settings.advertise) or settings.listen)
-    if host_facts.is_wildcard(name):
-        name = host_facts.address_for_peers(settings.tracker)
+    if is_wildcard(name):
+        name = host_facts.address_for_peers(settings.tracker, host_to_bind(name))
         if not name:
             raise UsageError(
                 "no address that others can dial; set advertise, or bring up the network"

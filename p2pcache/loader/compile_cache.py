@@ -9,7 +9,6 @@ compared field by field. It holds programs: docs/trust.md says whose are run.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import tempfile
@@ -28,7 +27,7 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.ids import Ref
-from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.disk import disk_errors, lock
 from p2pcache.io.files.materialise import entries_of, marked, materialise, unfinished
 from p2pcache.io.files.push_upload import Sending, indexed
 from p2pcache.io.files.stable_copy import steady_copy
@@ -315,7 +314,7 @@ def _exclusive(target: Path) -> Iterator[None]:
     try:
         with disk_errors(str(target)):
             # Meanwhile another process may have replaced the directory: the caller checks it again.
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            lock(folder, str(target), wait=True)
             os.fchmod(folder, 0o700)
         yield
     finally:

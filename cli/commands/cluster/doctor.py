@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.connect import local_socket
 from p2pcache.cli.support.doctor_facts import Node, examine, trouble
@@ -45,7 +46,9 @@ def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | 
     """
     facts: dict[str, Fact]
     try:
-        facts = examine(_node(agent, config, flags))
+        node = _node(agent, config, flags)
+        with patience_said("examining this node", str, quiet=False):
+            facts = examine(node)
     except P2PCacheError as error:
         facts = {"settings": trouble(error)}
     findings = diagnosis.examine(facts)

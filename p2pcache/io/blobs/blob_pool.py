@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
-from p2pcache.errors import NotFound
+from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import is_digest
 from p2pcache.io.blobs import bitmap
 from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
@@ -32,6 +32,7 @@ class BlobPool:
 
     def __init__(self, root: Path, folders: Folders, disk: Disk, records: Records) -> None:
         self.root = root
+        self.trouble: P2PCacheError | None = None
         self.folders = folders
         self.disk = disk
         self.records = records

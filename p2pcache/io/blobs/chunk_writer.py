@@ -20,7 +20,7 @@ from p2pcache.core.format.manifest import Chunk
 from p2pcache.errors import LocalProtocolError, NotFound, P2PCacheError, from_code
 from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
-from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.region_hash import hash_region
 
 
@@ -75,7 +75,7 @@ class Writers:
                                      blob.offsets[position])  # fmt: skip
                 slot.primary = writer
             else:
-                with disk_errors(f"scratch file in {blobs.root}"):
+                with cache_errors(blobs, f"scratch file in {blobs.root}"):
                     scratch = OpenFile(blobs.disk.open_scratch(blobs.folders.tmp))
                 writer = ChunkWriter(self, slot, model, chunk, scratch, 0)
             slot.writers.append(writer)
@@ -146,7 +146,7 @@ class Writers:
         blobs = self.blobs
         for blob, positions in places:
             target = blobs.writer(blob)
-            with disk_errors(f"{blobs.root}/partial/{blob.id}"):
+            with cache_errors(blobs, f"{blobs.root}/partial/{blob.id}"):
                 for position in positions:
                     offset = blob.offsets[position]
                     if target is winner.file and offset == winner.base:
@@ -231,7 +231,7 @@ class ChunkWriter:
             self.busy()
         written = 0
         try:
-            with disk_errors(f"write into {blobs.root}"):
+            with cache_errors(blobs, f"write into {blobs.root}"):
                 blobs.disk.write_at(self.file.fd, data, self.base + offset)
             written = len(data)
         finally:
@@ -250,7 +250,7 @@ class ChunkWriter:
                 return
             self.busy()
         try:
-            with disk_errors(f"copy into {blobs.root}"):
+            with cache_errors(blobs, f"copy into {blobs.root}"):
                 blobs.disk.copy_range(source.fd, offset, self.file.fd, self.base, self.length)
                 hash_region(self.file.fd, self.base, self.length, self._hasher)
         finally:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
-from p2pcache.io.disk.disk import free_bytes
+from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes
 
 # Larger files get their blocks at once. Of smaller ones only the sum is reserved; each is allocated when its
 # first byte comes.
@@ -21,6 +21,7 @@ def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> Non
     with blobs.maintenance, blobs.lock:
         fresh = [b for b in wanted if not b.reserved]
         check(blobs, sum(b.promise() for b in fresh), min_free_bytes)
+        _check_inodes(blobs, sum(not b.on_disk for b in fresh))
         made = []
         try:
             for blob in fresh:
@@ -48,6 +49,14 @@ def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int) -> None:
         raise NoSpace(
             f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"
             f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir"
+        )
+
+
+def _check_inodes(blobs: BlobPool, files: int) -> None:
+    free = free_inodes(blobs.root)
+    if free is not None and files > free:
+        raise NoSpace(
+            f"{files} files don't fit into {blobs.root}: {free} left of its inodes; {MAKE_INODES}"
         )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -12,15 +11,20 @@ from typing import NamedTuple, Protocol, Self
 
 from blake3 import blake3
 
-from p2pcache.errors import Unreachable, UsageError
+from p2pcache.errors import P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
-from p2pcache.io.disk.disk import Disk, read_small, translate
+from p2pcache.io.disk.disk import NOT_OFFERED, Disk, lock, read_small, translate
 
 MACHINE_ID = Path("/etc/machine-id")
 _MACHINE_ID_DIGITS = 32  # any other length: not set yet
 _MACHINE_CONTEXT = (
     b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
 )
+
+_FILES = ("lock", "agent.db")  # an open cache dir always has them
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_PROBE = ".probe"  # no name of a blob or a namespace begins with a dot
+_NO_LINKS = (errno.EPERM, *NOT_OFFERED)
 
 _log = logging.getLogger(__name__)
 
@@ -41,17 +45,18 @@ class Cache(Protocol):
 
     root: Path
     folders: Folders
+    trouble: P2PCacheError | None  # why the last call that failed did so
 
 
 def take_lock(root: Path) -> int:
     """Make this process the only one that uses the cache dir; the lock goes with the fd.
 
     Raises:
-        UsageError: another process has it.
+        UsageError: another process has it, or the file system has no locks.
     """
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(fd, f"cache dir {root}", wait=False)
     except BlockingIOError:
         holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "?"
         os.close(fd)
@@ -59,6 +64,9 @@ def take_lock(root: Path) -> int:
             f"cache dir {root} is used by another agent (pid {holder}); stop it, talk to it with "
             "--agent, or choose another --cache-dir"
         ) from None
+    except BaseException:
+        os.close(fd)
+        raise
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
@@ -81,17 +89,66 @@ def open_folders(disk: Disk, root: Path) -> Folders:
     return Folders(*opened)
 
 
-def check_present(root: Path, fd: int) -> None:
-    """Refuse to go on in a cache dir that was deleted or replaced.
+def check_links(disk: Disk, folders: Folders, root: Path) -> None:
+    """Refuse a cache dir whose parts can't be linked with one another, before gigabytes are fetched into it.
 
     Raises:
-        Unreachable: `root` isn't the directory that `fd` has open.
+        UsageError: its file system has no hard links, or a part of it lies on another one.
     """
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if os.path.samestat(root.stat(), os.fstat(fd)):
-            return
-    raise Unreachable(
-        f"cache dir {root} was deleted or replaced under this agent; restart it: it makes a new one"
+    try:
+        os.close(disk.open_write(folders.tmp, _PROBE, create=True))
+    except OSError:  # a full disk: that doesn't speak against links
+        return
+    try:
+        for name in ("blobs", "partial", "models"):
+            _try_link(disk, folders.tmp, getattr(folders, name), root / name)
+    finally:
+        disk.unlink(folders.tmp, _PROBE)
+
+
+def _try_link(disk: Disk, source: int, target: int, path: Path) -> None:
+    try:
+        disk.unlink(target, _PROBE)  # of an agent that was killed
+        disk.link(source, _PROBE, target, _PROBE)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise translate(error, str(path)) from None
+        if error.errno in _NO_LINKS:
+            raise UsageError(
+                f"{path}: its file system has no hard links ({error.strerror}), which a cache is built of; choose a "
+                "cache dir on a local disk (ext4, xfs)"
+            ) from None
+    finally:
+        disk.unlink(target, _PROBE)
+
+
+def check_present(root: Path, folders: Folders) -> None:
+    """Refuse to go on in a cache dir that was deleted, emptied or replaced, as a whole or in part.
+
+    Raises:
+        Unreachable: it isn't the one that this process has open.
+    """
+    below = zip(Folders._fields[1:], folders[1:], strict=True)
+    for path, fd in ((root, folders.root), *((root / name, fd) for name, fd in below)):
+        if not _is_still(path, fd):
+            raise _gone(path)
+    for name in _FILES:  # without the lock another agent could use the cache dir, too
+        if not (root / name).exists():
+            raise _gone(root / name)
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return False
+
+
+def _gone(path: Path) -> Unreachable:
+    return Unreachable(
+        f"cache dir: {path} was deleted or replaced under this agent; restart it: it makes what is missing"
     )
 
 
@@ -105,10 +162,16 @@ def cache_errors(cache: Cache, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOENT:
+        if error.errno in _GONE:
             with contextlib.suppress(OSError):
-                check_present(cache.root, cache.folders.root)
-        raise translate(error, what) from error
+                check_present(cache.root, cache.folders)
+        raise _noted(cache, translate(error, what, cache.folders.root)) from error
+
+
+def _noted(cache: Cache, error: P2PCacheError) -> P2PCacheError:
+    # A copy of the error: the frames of the original have files open.
+    cache.trouble = type(error)(str(error))
+    return error
 
 
 def close_all(folders: Folders) -> None:

@@ -7,6 +7,7 @@ records a trace that is replayed with unsynced writes dropped.
 """
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -25,20 +26,29 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _BROKEN = (errno.EIO, errno.EREMOTEIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO)
-_UNFIT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by file systems without such a call
+_UNFIT = (errno.EINVAL, *NOT_OFFERED)
 _NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
+MAKE_INODES = (
+    "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
+    "`p2pcache rm` or `p2pcache prune --all`, and try again"
+)
 
 
-def translate(error: OSError, what: str) -> P2PCacheError:
+def translate(error: OSError, what: str, where: Path | int | None = None) -> P2PCacheError:
     """The error of our own tree for an error of the operating system.
 
     Args:
         error: from a system call.
         what: the path or the act, for the message.
+        where: a path, or an open file, of the disk in question; None: it isn't known.
     """
     if limited := limit_reached(error):
         return limited
     reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC and where is not None and no_inodes(where):
+        return NoSpace(f"{what}: no inodes left; {MAKE_INODES}")
     if error.errno in _NO_SPACE:
         return NoSpace(
             f"{what}: {reason}; make room (`p2pcache rm` or `p2pcache prune --all`) and try again"
@@ -57,6 +67,11 @@ def translate(error: OSError, what: str) -> P2PCacheError:
         return NoSpace(
             f"{what}: {reason}; its disk fails (`dmesg` says how): choose a cache dir on another disk"
         )
+    if error.errno == errno.EXDEV:
+        return UsageError(
+            f"{what}: {reason}; a cache dir lies on one file system as a whole: mount nothing below it, or choose "
+            "another"
+        )
     if error.errno in _UNFIT:
         return UsageError(
             f"{what}: {reason}; this file system can't do what a cache needs: choose a cache dir on another"
@@ -65,12 +80,12 @@ def translate(error: OSError, what: str) -> P2PCacheError:
 
 
 @contextmanager
-def disk_errors(what: str) -> Iterator[None]:
-    """Translate errors of the block; `what` names the path or the act."""
+def disk_errors(what: str, where: Path | int | None = None) -> Iterator[None]:
+    """Translate errors of the block; the arguments are those of `translate`."""
     try:
         yield
     except OSError as error:
-        raise translate(error, what) from error
+        raise translate(error, what, where) from error
 
 
 class Disk:
@@ -226,10 +241,49 @@ def read_small(parent: int, name: str, limit_bytes: int) -> bytes | None:
         return file.read(limit_bytes + 1)
 
 
+def lock(fd: int, what: str, *, wait: bool) -> None:
+    """Lock an open file or directory for this process alone.
+
+    Args:
+        fd: the open file.
+        what: names it in messages.
+        wait: until another process lets it go.
+
+    Raises:
+        BlockingIOError: another process has it, and we don't wait.
+        UsageError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in NOT_OFFERED:
+            raise
+        raise UsageError(
+            f"{what}: its file system has no file locks ({error.strerror}), and without one two processes could "
+            f"harm it; {USE_LOCKS}"
+        ) from None
+
+
 def free_bytes(path: Path) -> int:
     """Bytes that an ordinary process may still write on this file system."""
     info = os.statvfs(path)
     return info.f_bavail * info.f_frsize
+
+
+def free_inodes(where: Path | int) -> int | None:
+    """How many files an ordinary process may still make on this file system; None: it doesn't count them."""
+    info = os.statvfs(where)
+    return info.f_favail if info.f_files else None
+
+
+def no_inodes(where: Path | int) -> bool:
+    """Whether a file system can hold no more files, however many bytes are free; `where` may be yet to be made."""
+    while isinstance(where, Path) and not where.exists() and where != where.parent:
+        where = where.parent
+    try:
+        return free_inodes(where) == 0
+    except OSError:
+        return False
 
 
 def names(folder: int) -> list[str]:

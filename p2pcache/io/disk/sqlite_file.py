@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2pcache.errors import NoSpace, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NoSpace, P2PCacheError, UsageError
+from p2pcache.io.disk.disk import MAKE_INODES, no_inodes
 from p2pcache.io.disk.reserve_file import OPENING_BYTES, SPARE_BYTES, Spare
 
 # SQLite's errors where not one block is left: for its log, and for the log's index.
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_KIND = 0xFF  # the lower byte of an error's code, without its details
+LOCK_WAIT_S = 1.5  # for another program's lock: no caller is silent for long
 
 
 class SqliteFile:
@@ -27,6 +33,7 @@ class SqliteFile:
         Raises:
             UsageError: a newer release wrote it.
             NoSpace: the disk is full.
+            Busy: another program has locked it.
             P2PCacheError: it's damaged or unreadable.
         """
         self._lock = threading.Lock()
@@ -42,7 +49,9 @@ class SqliteFile:
 
     def _open(self) -> None:
         with self._errors():
-            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                self._path, isolation_level=None, check_same_thread=False, timeout=LOCK_WAIT_S
+            )
             try:
                 self._prepare()
             except BaseException:
@@ -70,10 +79,21 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) in _FULL:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code in (*_FULL, sqlite3.SQLITE_CANTOPEN) and no_inodes(self._path.parent):
+                raise NoSpace(
+                    f"cache records {self._path}: no inodes left; {MAKE_INODES}"
+                ) from error
+            if code in _FULL:
                 raise NoSpace(
                     f"cache records {self._path}: the disk is full to the last block; make room with "
                     "`p2pcache rm` or `p2pcache prune --all`"
+                ) from error
+            if code is not None and code & _KIND in _LOCKED:
+                raise Busy(
+                    f"cache records {self._path} are locked by another program (a backup, somebody's sqlite3): end "
+                    f"it (`fuser -v {self._path}` names it), then try again",
+                    retry_after_s=1.0,
                 ) from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "

@@ -1,6 +1,5 @@
 """Facts of this machine: disk, network, clock, limits. `core.host.diagnosis` judges them."""
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -10,21 +9,23 @@ import socket
 import stat
 import tempfile
 import time
-from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
 
-from p2pcache.errors import NotAllowed, P2PCacheError
+from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
+from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.http.own_addresses import EVERY_ADDRESS, accepted, first_address
 from p2pcache.io.security.cluster_key import is_loopback
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
 DISK_BYTES = 128 << 20  # more than the cache of a drive and its controller
 DISK_S = 2.0  # limit of each direction, for slow disks
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
+LOOK_UP_S = 2.0  # a resolver that hangs takes 10 to 30 s, in which a daemon wouldn't start
 _ANY_PORT = 9  # of a datagram that is never sent
 _TIME_ERROR = 5  # adjtimex(2): the clock isn't synchronised
 
@@ -60,24 +61,32 @@ def interface_of(address: str) -> Interface | None:
     return None
 
 
+def look_up(host: str, port: int, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
+    """The addresses of a host, as `getaddrinfo` gives them, or none after `LOOK_UP_S`.
+
+    Raises:
+        OSError: the name isn't known, or the resolver doesn't answer in time.
+    """
+    asked = DeadlineThread(
+        lambda: socket.getaddrinfo(host, port, type=kind), limit_s=LOOK_UP_S, what=host
+    )
+    try:
+        return list(asked.result())
+    except TimedOut:
+        raise TimeoutError(
+            f"no answer to its name in {LOOK_UP_S:.0f} s; does DNS answer?"
+        ) from None
+
+
 def address_of(host: str) -> str:
     """A host's first address; itself where it has none."""
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        return str(look_up(host, _ANY_PORT, socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return host
 
 
-def is_wildcard(host: str) -> bool:
-    """Whether a host means all our addresses when listening; no peer can dial it."""
-    with contextlib.suppress(OSError):
-        return socket.inet_aton(host) == bytes(4)  # "0" is one, too
-    with contextlib.suppress(ValueError):
-        return ip_address(host).is_unspecified
-    return False
-
-
-def address_for_peers(tracker: str) -> str:
+def address_for_peers(tracker: str, bound: str = EVERY_ADDRESS) -> str:
     """The address of ours that others most probably reach; "" if there is none.
 
     Where the tracker is another machine, the one that leads to it: of several interfaces (a
@@ -85,30 +94,20 @@ def address_for_peers(tracker: str) -> str:
 
     Args:
         tracker: URL, or "".
+        bound: the wildcard that we listen on.
     """
     try:
         name = urlsplit(tracker).hostname or ""
     except ValueError:
         name = ""
     source = source_towards(name) if name else ""
-    return source if source and not is_loopback(source) else first_address()
-
-
-def first_address() -> str:
-    """The first IPv4 address of an interface that is up, beyond loopback; "" if there is none."""
-    stats = psutil.net_if_stats()
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            usable = address.family == socket.AF_INET and not address.address.startswith("127.")
-            if usable and name in stats and stats[name].isup:
-                return str(address.address)
-    return ""
+    return accepted(source, bound) if source and not is_loopback(source) else first_address()
 
 
 def source_towards(host: str) -> str:
     """The address from which this machine would reach a host; "" if it can't. Sends nothing."""
     try:
-        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
+        found = look_up(host, _ANY_PORT, socket.SOCK_DGRAM)
         family, kind, _, _, address = found[0]
         with socket.socket(family, kind) as sock:
             sock.connect(address)

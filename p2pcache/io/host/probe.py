@@ -24,6 +24,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
+from p2pcache.io.host.host_facts import look_up
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.repo import ROOT
@@ -57,6 +58,7 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
         NotAllowed: it doesn't take our key or certificate.
     """
     base = _checked(url)
+    _check_resolver(base)
     began = time.monotonic()
     try:
         _run(_join(base, secret, tls))
@@ -143,6 +145,15 @@ def _owner(path: str) -> int | None:
         except OSError:
             return None
     return int(_UCRED.unpack(data)[0]) or None
+
+
+def _check_resolver(base: str) -> None:
+    try:
+        look_up(urlsplit(base).hostname or "", 0, socket.SOCK_STREAM)
+    except TimeoutError as error:
+        raise Unreachable(f"tracker {base} can't be found: {error}") from None
+    except (OSError, ValueError):
+        return  # joining says what is wrong
 
 
 def _translated(base: str, error: Exception) -> P2PCacheError:

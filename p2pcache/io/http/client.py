@@ -15,6 +15,7 @@ from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.byte_order_mark import without_mark
 from p2pcache.io.http.endpoint import Endpoint, Events
 from p2pcache.io.http.exchange import Json
+from p2pcache.io.http.patience import Say, silently
 
 __all__ = ["AgentClient", "Events", "Json", "read_token"]
 
@@ -28,19 +29,22 @@ class AgentClient:
     Each call raises `Unreachable` or `Lost` when the agent doesn't answer, else the agent's own error.
     """
 
-    def __init__(self, address: str, *, token: str = "", answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self, address: str, *, token: str = "", answer_s: float = ANSWER_S, say: Say = silently
+    ) -> None:
         """Parse the address; nothing is connected yet.
 
         Args:
             address: unix:///PATH or http://HOST:PORT.
             token: sent as Bearer, when not empty.
             answer_s: how long a plain call may take.
+            say: told every few seconds that we wait for the agent.
 
         Raises:
             UsageError: another kind of address.
         """
         self.address = address
-        self._endpoint = Endpoint(address, token)
+        self._endpoint = Endpoint(address, token, say)
         self._answer_s = answer_s
 
     def connection(self) -> http.client.HTTPConnection:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 from p2pcache.errors import Busy, Lost, UsageError
 from p2pcache.io.http.exchange import Exchange, Json, Place
+from p2pcache.io.http.patience import SAY_S, Say, silently
 
 BLOB_ANSWER_S = 300.0  # the agent's disk may be behind by some gigabytes after the last byte
 SILENCE_S = 60.0  # streams carry about four events a second, also while nothing moves
@@ -21,18 +22,20 @@ Events = Generator[Json, None, None]
 class Endpoint:
     """One agent's API. Each call opens its own connection, so threads may share an endpoint."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, say: Say = silently) -> None:
         """Parse the address; nothing is connected yet.
 
         Args:
             address: unix:///PATH or http://HOST:PORT.
             token: sent as Bearer, when not empty.
+            say: told that we wait for the agent.
 
         Raises:
             UsageError: another kind of address.
         """
         self.address = address
         self._place = _place(address)
+        self._say = say
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def connection(self) -> http.client.HTTPConnection:
@@ -44,10 +47,10 @@ class Endpoint:
     ) -> Json:
         """One JSON object for a request."""
         target = f"{path}?{urlencode(query)}" if query else path
-        retry = _BusyRetry(RETRY_S)
+        retry = _BusyRetry(RETRY_S, self._say)
         while True:
             try:
-                with Exchange(self._place, answer_s) as exchange:
+                with Exchange(self._place, answer_s, self._say) as exchange:
                     exchange.start(method, target, self._head(len(body)), body)
                     return exchange.document()
             except Busy as error:
@@ -59,7 +62,7 @@ class Endpoint:
         Raises:
             Lost: the stream ended without `done`.
         """
-        retry = _BusyRetry(STREAM_RETRY_S)
+        retry = _BusyRetry(STREAM_RETRY_S, self._say)
         while True:
             try:
                 yield from self._events(path, json.dumps(body).encode())
@@ -68,7 +71,7 @@ class Endpoint:
                 retry.wait(error)
 
     def _events(self, path: str, data: bytes) -> Events:
-        with Exchange(self._place, SILENCE_S) as exchange:
+        with Exchange(self._place, SILENCE_S, self._say) as exchange:
             exchange.start("POST", path, self._head(len(data)), data)
             for event in exchange.events():
                 yield event
@@ -88,7 +91,7 @@ class Endpoint:
             on_bytes: told the bytes of each slice when it is sent; negative when a busy agent
                 makes the upload start again.
         """
-        retry = _BusyRetry(STREAM_RETRY_S)
+        retry = _BusyRetry(STREAM_RETRY_S, self._say)
         while True:
             slices: list[int] = []
 
@@ -97,7 +100,7 @@ class Endpoint:
                 on_bytes(size)
 
             try:
-                with Exchange(self._place, BLOB_ANSWER_S) as exchange:
+                with Exchange(self._place, BLOB_ANSWER_S, self._say) as exchange:
                     exchange.start("PUT", path, self._head(size))
                     exchange.send_file(file, size, count)
                     exchange.document()
@@ -113,8 +116,10 @@ class Endpoint:
 class _BusyRetry:
     """Sleeps as a busy agent asks, until a time limit is over."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._deadline = time.monotonic() + limit_s
+    def __init__(self, limit_s: float, say: Say) -> None:
+        self._said_at = time.monotonic()
+        self._deadline = self._said_at + limit_s
+        self._say = say
 
     def wait(self, error: Busy) -> None:
         """Sleep for one to two times the pause that the agent asked for; raise `error` beyond the limit."""
@@ -123,6 +128,9 @@ class _BusyRetry:
         pause = error.retry_after_s * random.SystemRandom().uniform(1.0, 2.0)
         if time.monotonic() + pause > self._deadline:
             raise error
+        if time.monotonic() + pause > self._said_at + SAY_S / 2:  # the call itself takes time, too
+            self._said_at = time.monotonic()
+            self._say(f"waiting: {error}")
         time.sleep(pause)
 
 

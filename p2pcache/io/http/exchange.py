@@ -20,6 +20,7 @@ from p2pcache.errors import (
     UsageError,
     from_code,
 )
+from p2pcache.io.http.patience import Patience, Say, silently
 
 CONNECT_S = 5.0  # a live agent accepts at once, also from another host
 MAX_ANSWER_BYTES = 256 << 20  # a file list of the largest allowed manifest fits
@@ -62,16 +63,19 @@ class Exchange:
     answer, `Busy` when it asks us to come back, else the error that the agent sent.
     """
 
-    def __init__(self, place: Place, answer_s: float) -> None:
+    def __init__(self, place: Place, answer_s: float, say: Say = silently) -> None:
         """Nothing is connected yet.
 
         Args:
             place: where the agent listens.
             answer_s: the longest time without a byte, once connected.
+            say: told that we wait for the agent.
         """
         self._address = place.address
         self._answer_s = answer_s
         self._connection = place.connection()
+        self._patience = Patience(place.address, place.connection, answer_s, say)
+        self._connection.response_class = self._patience.response  # type: ignore[assignment]
         self._response: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> Self:
@@ -95,7 +99,8 @@ class Exchange:
         """Connect and send. `document` reads an answer that comes before all is sent."""
         connection = self._connection
         connection.timeout = CONNECT_S
-        connection.connect()
+        with self._patience.connecting():  # a resolver that hangs takes 10 to 30 s
+            connection.connect()
         connection.sock.settimeout(self._answer_s)
         connection.putrequest(method, target)
         for name, value in (*headers.items(), ("Connection", "close")):
@@ -201,4 +206,8 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
             f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
         )
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return Unreachable(
+            f"no agent at {address}: its name can't be resolved ({text}); check --agent, and that DNS answers"
+        )
     return Lost(f"lost the agent at {address}: {text}; run the command again to resume")

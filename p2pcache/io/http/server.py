@@ -26,6 +26,7 @@ from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
+from p2pcache.io.http.own_addresses import host_to_bind, take_ipv4_too
 from p2pcache.io.http.request_guard import refusal, refuse_other_sites
 from p2pcache.io.process_limits import limit_reached
 from p2pcache.io.security.cluster_key import is_loopback
@@ -266,6 +267,7 @@ def listen_tcp(listen: str) -> socket.socket:
         NotAllowed: a port that needs privileges.
     """
     host, port = parse_listen(listen)
+    host = host_to_bind(host)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, _, _, address = found[0]
@@ -274,6 +276,7 @@ def listen_tcp(listen: str) -> socket.socket:
         raise UsageError(f"can't listen on {listen}: {error.strerror}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        take_ipv4_too(sock, host)
         sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:

@@ -151,6 +151,12 @@ class Trees:
             self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
             return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # A directory in a lower layer of overlayfs can't be renamed. What a crash leaves of it isn't
+            # intact, and the next `publish` shows it anew.
+            self._disk.remove_tree(parent, tree.entry)
         finally:
             os.close(parent)
         self._disk.remove_tree(self._folders.tmp, temporary)

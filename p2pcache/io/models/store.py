@@ -20,7 +20,7 @@ from typing import Self
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
-from p2pcache.errors import InvalidManifest, NoSpace
+from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
 from p2pcache.io.blobs.blob_pool import BlobPool
@@ -37,6 +37,7 @@ from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
 
+_NOT_NOW = (NoSpace, Busy)  # a full disk, or another program that has the records locked
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
 
 
@@ -76,17 +77,19 @@ class Store:
             disk: how to touch the disk (tests).
 
         Raises:
-            UsageError: another process uses it, or a newer release wrote it.
+            UsageError: another process uses it, a newer release wrote it, or its file system has no locks or no
+                hard links.
             NotAllowed, P2PCacheError: it can't be read or written.
         """
         disk = disk or Disk()
         root = path.absolute()
-        with disk_errors(f"cache dir {root}"):
+        with disk_errors(f"cache dir {root}", path):
             root.mkdir(parents=True, exist_ok=True)
             lock_fd = cache_dir.take_lock(root)
             try:
                 folders = cache_dir.open_folders(disk, root)
                 try:
+                    cache_dir.check_links(disk, folders, root)
                     return cls(root, folders, disk, lock_fd, min_free_bytes)
                 except BaseException:
                     cache_dir.close_all(folders)
@@ -211,11 +214,16 @@ class Store:
         """Bytes of models on this disk, and bytes free.
 
         Raises:
-            Unreachable: the cache dir was deleted or replaced.
+            Unreachable: the cache dir was deleted, emptied or replaced.
         """
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            cache_dir.check_present(self.root, self._folders.root)
+            cache_dir.check_present(self.root, self._folders)
             return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
+
+    @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why the last call that the disk refused failed; None: none did."""
+        return self._blobs.trouble
 
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if a removal on a full disk took it."""
@@ -229,7 +237,7 @@ class Store:
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             path = self._publisher.publish(model, ref, generation)
             if ref is not None:
-                with contextlib.suppress(NoSpace):
+                with contextlib.suppress(*_NOT_NOW):
                     self.touch(model.digest)
             return path
 
@@ -237,7 +245,7 @@ class Store:
         """See `Publisher.publish_files`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             path = self._publisher.publish_files(model, ref, paths)
-            with contextlib.suppress(NoSpace):
+            with contextlib.suppress(*_NOT_NOW):
                 self.touch(model.digest)
             return path
 
@@ -279,7 +287,7 @@ class Store:
         """Remember by which tag a model is pulled, so that an interrupted pull has a name."""
         known = self._records.tag(ref.tag_key)
         if (known is None or known[0] != digest) and (ref, digest) not in self._records.asked():
-            with contextlib.suppress(NoSpace):
+            with contextlib.suppress(*_NOT_NOW):
                 self._records.set_asked(ref.tag_key, digest)
 
     def _asked(self, tags: Collection[Ref]) -> dict[Ref, str]:

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from p2pcache.errors import NotFound, OriginUnavailable
+from p2pcache.errors import NotFound, OriginUnavailable, UsageError
+from p2pcache.io.disk.disk import NOT_OFFERED, USE_LOCKS
 
 _STAGING = ".staging"  # begins with a dot: never a key, never listed
 _LOCK = ".lock"
@@ -157,7 +158,12 @@ class Folder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            return False
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            if error.errno in NOT_OFFERED:
+                raise UsageError(
+                    f"the origin directory's file system has no file locks ({error.strerror}), without which a push "
+                    f"can't move tags safely; {USE_LOCKS}"
+                ) from None
+            raise
         return True

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from p2pcache.agent.downloads import resolver
 from p2pcache.agent.jobs import ndjson
+from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.errors import OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.origins.repo import OriginRepo
@@ -72,3 +74,23 @@ async def test_a_client_that_leaves_while_it_waits_is_no_error(
             assert answer.status == 200
     assert "Traceback" not in caplog.text
     assert "ERROR" not in caplog.text
+
+
+async def test_a_client_that_waits_for_the_first_contact_is_told_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resolver that hangs gives the tracker's address late; the storage isn't what is waited for."""
+
+    async def never(_link: TrackerLink) -> None:
+        await asyncio.Event().wait()
+
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "model", {"a": b"1"}), "team/m:v1")
+    monkeypatch.setattr(TrackerLink, "run", never)
+    monkeypatch.setattr(ndjson, "WAITING_S", 0.15)
+    monkeypatch.setattr(resolver, "FIRST_CONTACT_S", 0.6)
+    url = "http://tracker.invalid:7400"
+    async with agent(tmp_path, origin=origin.as_uri(), tracker=url) as app, client(app) as session:
+        async with session.post("/v1/pull", json={"ref": "team/m:v1"}) as answer:
+            told = json.loads(await answer.content.readline())
+    assert (told["event"], told["for"]) == ("waiting", f"tracker {url}")

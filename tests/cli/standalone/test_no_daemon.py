@@ -201,7 +201,7 @@ def test_a_pull_says_that_it_waits_for_a_slow_storage(
         return quick(repo, ref)
 
     monkeypatch.setattr(OriginRepo, "get_tag", slow)
-    monkeypatch.setattr("p2pcache.cli.standalone.embedded._WAITING_S", 0.1)
+    monkeypatch.setattr("p2pcache.cli.support.background.WAITING_S", 0.1)
     result = run("pull", "team/m:v1")
     assert result.stdout == path
     assert "waiting for storage to answer" in result.stderr

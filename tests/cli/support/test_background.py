@@ -1,6 +1,7 @@
 """Work on a thread, watched from another one."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -58,3 +59,16 @@ def test_leaving_the_loop_stops_the_work_at_its_next_report() -> None:
     left.set()
     with pytest.raises(Stopped):
         watched.result()
+
+
+def test_long_work_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(background, "WAITING_S", 0.05)
+    with background.patience_said("examining", lambda: "a reason", quiet=False):
+        time.sleep(0.3)
+    assert "examining" in (said := capsys.readouterr().err)
+    assert ": a reason" in said
+    with background.patience_said("examining", str, quiet=True):
+        time.sleep(0.2)
+    assert not capsys.readouterr().err

@@ -116,7 +116,9 @@ def test_an_idle_owner_that_lies_does_not_get_its_place_back() -> None:
     owners.plan(theirs, live, PATIENCE_S, PATIENCE_S, PATIENCE_S)
     (idle,) = set(live) - set(owners.live)
     owners.on_peer_failed(idle)
-    owners.on_new_runs(idle, 1 << next(run for run in theirs if rendezvous.owner(run, live) == idle))
+    owners.on_new_runs(
+        idle, 1 << next(run for run in theirs if rendezvous.owner(run, live) == idle)
+    )
     assert idle not in owners.live
 
 

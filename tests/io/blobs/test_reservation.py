@@ -268,3 +268,26 @@ def test_where_nothing_can_be_forgotten_the_message_says_where_to_make_room(
     store.remove_tag(OTHER)
     assert store.tags_of(model.digest) == [REF]
     store.close()
+
+
+def test_a_model_of_more_files_than_inodes_is_refused_before_its_first_byte(
+    tmp_path: Path,
+) -> None:
+    many = Model({f"f{i}": str(i).encode() for i in range(100)})
+    with (
+        small_file_system(tmp_path / "small", 20 * MB, inodes=60) as place,
+        contextlib.closing(Store.open(place / "cache", min_free_bytes=0)) as store,
+    ):
+        with pytest.raises(NoSpace, match=r"100 files don't fit .* inodes; .*df -i"):
+            many.add(store)
+        assert not store.models()
+
+
+def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", 20 * MB, inodes=20) as place:
+        count = 0
+        with contextlib.suppress(OSError):
+            for count in range(100):
+                (place / str(count)).touch()
+        with pytest.raises(NoSpace, match=r"no inodes left; .*df -i"):
+            Store.open(place / "cache")

@@ -1,12 +1,13 @@
 """The history in the cache's records: bounded, merged, and added to caches of the release before."""
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import UsageError
+from p2pcache.errors import Busy, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk import agent_db
 from p2pcache.io.disk.agent_db import HISTORY_ROWS, SCHEMA_VERSION, HistoryRow, Proof, Records
@@ -82,3 +83,19 @@ def test_records_of_a_newer_release_are_left_alone(path: Path) -> None:
         newer.execute(f"pragma user_version={SCHEMA_VERSION + 1}")
     with pytest.raises(UsageError, match="newer release"):
         Records(path)
+
+
+def test_records_that_another_program_has_locked_are_not_called_damaged(path: Path) -> None:
+    with (
+        closing(Records(path)) as db,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        db.add_history(row(1.0))
+        other.execute("begin exclusive")
+        began = time.monotonic()
+        with pytest.raises(Busy, match=r"locked by another program .*: end it .*, then try again"):
+            db.add_history(row(2.0))
+        assert time.monotonic() - began < 5
+        assert db.history(10) == [row(1.0)]
+        other.execute("rollback")
+        db.add_history(row(3.0))

@@ -1,5 +1,7 @@
-"""A cache keeps its node id for life; a copy of it draws another."""
+"""A cache keeps its node id for life, a copy draws another; unfit file systems and missing parts are named."""
 
+import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -7,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.disk.cache_dir import node_id
 from p2pcache.io.disk.disk import Disk
+from p2pcache.io.models.store import Store
+from tests.io.models.store_kit import small_file_system
 
 MACHINE, OTHER = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
 
@@ -92,3 +97,63 @@ def test_a_full_disk_keeps_no_node_out(cache: Path, machine: Path) -> None:
     fd = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
     assert node_id(Full(), fd, machine) != first
     os.close(fd)
+
+
+NOT_OFFERED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@pytest.mark.parametrize("number", NOT_OFFERED)
+def test_a_file_system_without_locks_is_refused_with_a_remedy(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(_fd: int, _how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"no file locks .*; use a local disk, or mount"):
+        Store.open(cache)
+
+
+class _Unlinkable(Disk):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def link(self, source: int, old: str, target: int, new: str) -> None:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [*NOT_OFFERED, errno.EPERM])
+def test_a_file_system_without_hard_links_is_refused_with_a_remedy(
+    cache: Path, number: int
+) -> None:
+    with pytest.raises(UsageError, match=r"no hard links .*; choose a cache dir on a local disk"):
+        Store.open(cache, disk=_Unlinkable(number))
+
+
+def test_a_full_disk_is_not_taken_for_one_without_hard_links(cache: Path) -> None:
+    Store.open(cache, disk=_Unlinkable(errno.ENOSPC)).close()
+
+
+@pytest.mark.parametrize("name", ["blobs", "partial", "manifests", "models", "tmp", "lock", "agent.db"])  # fmt: skip
+def test_a_part_that_was_removed_under_the_process_is_named(cache: Path, name: str) -> None:
+    with contextlib.closing(Store.open(cache)) as store:
+        gone = cache / name
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        with pytest.raises(Unreachable, match=rf"{name} was deleted .* restart it"):
+            store.usage()
+
+
+@pytest.mark.parametrize("name", ["blobs", "models"])
+def test_a_mount_below_the_cache_dir_is_refused_at_the_start(cache: Path, name: str) -> None:
+    with (
+        small_file_system(cache / name, 20 << 20),
+        pytest.raises(UsageError, match=rf"{name}: .*; .* mount nothing below it"),
+    ):
+        Store.open(cache)
+
+
+def test_the_look_for_hard_links_leaves_nothing_behind(cache: Path) -> None:
+    Store.open(cache).close()
+    (cache / "models/.probe").touch()  # an agent was killed while it looked
+    Store.open(cache).close()
+    assert not [path for path in cache.rglob("*") if "probe" in path.name]

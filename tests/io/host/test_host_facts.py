@@ -1,12 +1,15 @@
 """Facts about the machine that runs the tests."""
 
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from p2pcache.errors import NotAllowed, P2PCacheError
 from p2pcache.io.host import host_facts
+from p2pcache.io.http.own_addresses import first_address
 
 
 def test_interfaces() -> None:
@@ -15,7 +18,7 @@ def test_interfaces() -> None:
     assert loopback.up
     assert loopback.mtu > 1000
     assert host_facts.interface_of("192.0.2.7") is None
-    address = host_facts.first_address()
+    address = first_address()
     assert not address or host_facts.interface_of(address) is not None
     assert host_facts.source_towards("127.0.0.1") == "127.0.0.1"
     assert host_facts.source_towards("no.such.host.invalid") == ""
@@ -75,10 +78,20 @@ def test_which_users_can_read_a_file(tmp_path: Path) -> None:
 
 def test_the_address_for_peers() -> None:
     """Towards a tracker elsewhere it is the one that leads there; else any but loopback."""
-    assert host_facts.address_for_peers("") == host_facts.first_address()
-    assert host_facts.address_for_peers("http://127.0.0.1:7400") == host_facts.first_address()
-    assert host_facts.address_for_peers("http://[broken") == host_facts.first_address()
+    assert host_facts.address_for_peers("") == first_address()
+    assert host_facts.address_for_peers("http://127.0.0.1:7400") == first_address()
+    assert host_facts.address_for_peers("http://[broken") == first_address()
     elsewhere = host_facts.source_towards("192.0.2.1")  # nothing is sent; "" without any route
-    assert host_facts.address_for_peers("http://192.0.2.1:7400") == (
-        elsewhere or host_facts.first_address()
-    )
+    assert host_facts.address_for_peers("http://192.0.2.1:7400") == (elsewhere or first_address())
+
+
+def test_a_resolver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_facts, "LOOK_UP_S", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: time.sleep(20))
+    began = time.monotonic()
+    assert host_facts.source_towards("tracker.example") == ""
+    assert host_facts.address_of("tracker.example") == "tracker.example"
+    with pytest.raises(TimeoutError, match="does DNS answer"):
+        host_facts.look_up("tracker.example", 7400, socket.SOCK_STREAM)
+    assert host_facts.address_for_peers("http://tracker.example:7400") == first_address()
+    assert time.monotonic() - began < 5

@@ -22,15 +22,18 @@ REF = Ref.parse("team/llama:v1")
 
 
 @contextmanager
-def small_file_system(place: Path, size_bytes: int) -> Iterator[Path]:
-    """One of its own, mounted at `place`; skips where that isn't allowed."""
+def small_file_system(place: Path, size_bytes: int, inodes: int = 0) -> Iterator[Path]:
+    """One of its own, mounted at `place`, for `inodes` files (0: any number); skips where that isn't allowed."""
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "small", str(place)],
+    how = f"size={size_bytes},nr_inodes={inodes}"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", how, "small", str(place)],
                              capture_output=True, check=False)  # fmt: skip
     if mounted.returncode:
         pytest.skip("needs the right to mount a tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 class Model:

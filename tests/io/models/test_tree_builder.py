@@ -29,14 +29,21 @@ def test_a_blob_with_too_many_links_is_copied_into_the_tree(tmp_path: Path) -> N
     store.close()
 
 
-class NoLinks(Disk):
+class NoMoreLinks(Disk):
+    """A file system that had hard links when the cache was opened, and refuses them later."""
+
+    refuses = False
+
     def link(self, source: int, old: str, target: int, new: str) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if self.refuses:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        super().link(source, old, target, new)
 
 
-def test_without_hard_links_there_is_a_clear_error_and_no_half_tree(tmp_path: Path) -> None:
-    wanted = model()
-    store = open_store(tmp_path, NoLinks())
+def test_a_refused_hard_link_is_a_clear_error_and_leaves_no_half_tree(tmp_path: Path) -> None:
+    wanted, disk = model(), NoMoreLinks()
+    store = open_store(tmp_path, disk)
+    disk.refuses = True
     here = wanted.add(store)
     wanted.fill(here)
     with pytest.raises(NotAllowed, match="not permitted"):

@@ -1,5 +1,6 @@
 """What is special about directories: links, fifos, leftovers, full and vanished mounts."""
 
+import errno
 import io
 import os
 import subprocess
@@ -152,3 +153,18 @@ def test_read_only_mount(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(NotAllowed, match="mount"):
         open_origin(small_disk.as_uri(), ONCE).put("x", b"")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_share_without_locks_can_be_read_and_a_write_says_what_it_lacks(
+    files: Retrying, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    files.put("a", b"1", expect=ABSENT)
+
+    def refuse(_fd: int, _how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"no file locks .*mount the share with locks"):
+        files.put("b", b"2", expect=ABSENT)
+    assert [found.key for found in files.list("")] == ["a"]

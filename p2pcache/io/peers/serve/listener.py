@@ -8,6 +8,7 @@ import socket
 from p2pcache.core.membership.crowded_address import oldest_of_the_crowd
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import UsageError
+from p2pcache.io.http.own_addresses import is_wildcard
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.serve.server_session import ServerSession
@@ -31,9 +32,12 @@ async def bind(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, address = found[0][0], found[0][4][:2]
+        every = family == socket.AF_INET6 and is_wildcard(host)
         sock = socket.create_server(
-            found[0][4][:2], family=found[0][0], backlog=BACKLOG, reuse_port=False
-        )
+            address, family=family, backlog=BACKLOG, reuse_port=False,
+            dualstack_ipv6=every and socket.has_dualstack_ipv6(),
+        )  # fmt: skip
     except OSError as error:
         # create_server's own text repeats the address
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror

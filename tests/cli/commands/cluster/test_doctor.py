@@ -15,6 +15,7 @@ from loadtest.kit.cluster import Cluster, write_key
 from p2pcache import __version__
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
+from tests.io.models.store_kit import small_file_system
 
 
 def report(run: Run, *args: object, **env: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -252,3 +253,11 @@ def test_a_node_that_the_others_cannot_reach(run: Run, cache: Path, agent: FakeA
     _, found = report(run, "--cache-dir", cache, "--agent", agent.address)
     assert "no other node reaches it at a:7401" in found["agent"]["measured"]
     assert "--advertise" in found["agent"]["advice"]
+
+
+def test_a_disk_without_inodes_fails_although_bytes_are_free(run: Run, tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", 64 << 20, inodes=20) as place:
+        code, found = report(run, "--cache-dir", place, "--origin", tmp_path.as_uri())
+    assert (found["space"]["level"], found["space"]["code"]) == ("fail", 5)
+    assert "inodes left" in str(found["space"])
+    assert code

@@ -1,0 +1,65 @@
+"""What `0.0.0.0` and `[::]` listen on, and which of our addresses reaches that."""
+
+import socket
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from p2pcache.io.http import own_addresses
+from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind
+from p2pcache.io.http.server import listen_tcp
+from p2pcache.io.peers.serve.listener import bind
+
+LOOPBACK = [
+    (socket.AF_INET, "127.0.0.1"),
+    (socket.AF_INET6, "::1"),
+    (socket.AF_INET6, "fe80::1%eth0"),
+]
+V4, V6 = (socket.AF_INET, "10.0.0.7"), (socket.AF_INET6, "fd77::2")
+
+
+@pytest.fixture
+def have(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Give this machine other addresses."""
+
+    def give(*addresses: tuple[socket.AddressFamily, str]) -> None:
+        found = [SimpleNamespace(family=f, address=a) for f, a in [*LOOPBACK, *addresses]]
+        monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
+        monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": SimpleNamespace(isup=True)})
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("addresses", "bound", "first"),
+    [([V4], "0.0.0.0", V4[1]), ([V4, V6], "0.0.0.0", V4[1]), ([V6], "::", V6[1]), ([], "0.0.0.0", "")],
+)  # fmt: skip
+def test_the_ipv4_wildcard(have, addresses, bound: str, first: str) -> None:  # type: ignore[no-untyped-def]
+    have(*addresses)
+    assert host_to_bind("0.0.0.0") == bound
+    assert host_to_bind("::") == "::"
+    assert host_to_bind("10.0.0.7") == "10.0.0.7"
+    assert first_address() == first
+
+
+def test_an_address_of_the_other_family_is_not_given_to_peers(have) -> None:  # type: ignore[no-untyped-def]
+    have(V4, V6)
+    assert accepted("fd77::2", "0.0.0.0") == "10.0.0.7"
+    assert accepted("fd77::2", "::") == "fd77::2"
+    assert accepted("10.0.0.7", "::") == "10.0.0.7"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+async def test_the_ipv6_wildcard_takes_ipv4_too() -> None:
+    for sock in (listen_tcp("[::]:0"), await bind("::", 0)):
+        with sock:
+            for host in ("127.0.0.1", "::1"):
+                socket.create_connection((host, sock.getsockname()[1]), timeout=5).close()
+
+
+async def test_on_a_machine_without_ipv4_the_ipv4_wildcard_answers_by_ipv6(have) -> None:  # type: ignore[no-untyped-def]
+    have(V6)
+    with listen_tcp("0.0.0.0:0") as sock:
+        socket.create_connection(("::1", sock.getsockname()[1]), timeout=5).close()
+    assert own_addresses.is_wildcard(host_to_bind("0.0.0.0"))
