@@ -35,6 +35,9 @@ def test_what_cannot_work_is_refused(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "argv", [program, *flags])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"loadtest.{program}").main()
+        module = importlib.import_module(f"loadtest.{program}")
+        if hasattr(module, "__path__"):  # a package: `python -m` runs its __main__
+            module = importlib.import_module(f"loadtest.{program}.__main__")
+        module.main()
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
