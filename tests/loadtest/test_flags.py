@@ -34,10 +34,10 @@ def test_what_cannot_work_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "argv", [program, *flags])
+    module = importlib.import_module(f"loadtest.{program}")
+    if hasattr(module, "__path__"):  # a package: `python -m` runs its __main__
+        module = importlib.import_module(f"loadtest.{program}.__main__")
     with pytest.raises(SystemExit) as ended:
-        module = importlib.import_module(f"loadtest.{program}")
-        if hasattr(module, "__path__"):  # a package: `python -m` runs its __main__
-            module = importlib.import_module(f"loadtest.{program}.__main__")
         module.main()
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
