@@ -20,8 +20,9 @@ demo: setup      ## the main job on this machine: S3 server, tracker, four agent
 # One worker a core. A file's tests stay together: those of pods and namespaces share names on the machine.
 JOBS ?= $(shell nproc)
 PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=15
+# A test that measures time may fail for its neighbour's load: what failed is run again alone, and must pass then.
 test: setup      ## all tests, the slowest ones listed (JOBS=2)
-	$(PYTEST)
+	$(PYTEST) || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
 	$(PYTEST) --durations=5 tests/core tests/arch tests/sim tests/cli tests/loader/plan tests/loader/format \
