@@ -25,7 +25,7 @@ test: setup      ## all tests, the slowest ones listed (JOBS=2)
 	$(PYTEST) || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
-	$(PYTEST) --durations=5 tests/core tests/arch tests/sim tests/cli tests/loader/plan tests/loader/format \
+	$(PYTEST) --durations=5 tests/core tests/arch tests/loader/plan tests/loader/format tests/io/peers/protocol tests/io/disk tests/io/blobs tests/cli/support \
 	  -m 'not slow and not functional and not netns and not gpu'
 
 check: setup tools engines lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
