@@ -106,12 +106,12 @@ class Deliveries:
                 self._doubt(peer)
 
     def _patience_s(self, peer: Peer) -> float:
-        """Seconds for which this neighbour may refuse everything."""
+        """Seconds for which this neighbour may refuse everything: as many turns as it says it serves others."""
+        turns = max(1, min(peer.load, MOST_TURNS))
         if self._timing.is_unknown:
-            others = max(1, min(peer.load, MOST_TURNS))
-            return UNMEASURED * self._settings.owner_patience_s * others
+            return UNMEASURED * self._settings.owner_patience_s * turns
         usual_s = self._timing.usual_s(across=peer.distance > 0)
-        return max(self._settings.stuck_after_s, PATIENT * usual_s)
+        return max(self._settings.stuck_after_s, PATIENT * usual_s) * turns
 
     def _doubt(self, peer: Peer) -> None:
         if peer.delivers and self._book.peers.get(peer.node) is peer:
