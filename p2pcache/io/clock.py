@@ -46,15 +46,3 @@ class AwakeClock:
     async def keep_awake(self) -> None:
         """Record that the process runs."""
         self.now()
-
-
-class SystemClock:
-    """The machine's own clocks."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Unix seconds."""
-        return time.time()

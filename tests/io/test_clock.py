@@ -1,5 +1,7 @@
 """Time that a process didn't run isn't counted."""
 
+import asyncio
+
 from p2pcache.io.clock import MOST_S, AwakeClock
 
 
@@ -15,3 +17,11 @@ def test_a_pause_of_the_process_is_no_time() -> None:
     assert clock.now() - began == 0.25 + 2 * MOST_S
     real += 0.25
     assert clock.now() - began == 0.5 + 2 * MOST_S
+
+
+async def test_the_clock_grows() -> None:
+    clock = AwakeClock()
+    before = clock.now()
+    await asyncio.sleep(0.001)
+    assert clock.now() > before
+    assert clock.wall() > 1.6e9

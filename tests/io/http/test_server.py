@@ -1,4 +1,3 @@
-import asyncio
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -11,7 +10,6 @@ from aiohttp import web
 
 from p2pcache import errors
 from p2pcache.core.protocol.address import join
-from p2pcache.io.clock import SystemClock
 from p2pcache.io.http import server as ours
 
 
@@ -177,11 +175,3 @@ def test_port_taken_and_unknown_host() -> None:
             ours.listen_tcp(ours.bound_address(other))
     with pytest.raises(errors.UsageError, match="can't listen"):
         ours.listen_tcp("no-such-host.invalid:1")
-
-
-async def test_the_clock_grows() -> None:
-    clock = SystemClock()
-    before = clock.now()
-    await asyncio.sleep(0.001)
-    assert clock.now() > before
-    assert clock.wall() > 1.6e9
