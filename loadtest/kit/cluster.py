@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from loadtest.kit.daemons import P2PCACHE, Daemon, stop_all, wait_until
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.client import AgentClient
@@ -195,6 +197,7 @@ def run_command(
     code: int | None = 0,
     limit_s: float = COMMAND_S,
     prefix: Sequence[str] = (),
+    program: Sequence[str] = P2PCACHE,
 ) -> subprocess.CompletedProcess[str]:
     """Run one `p2pcache` command with exactly this environment and check its exit code.
 
@@ -204,12 +207,13 @@ def run_command(
         code: the exit code that must come; None: any.
         limit_s: after so long it is killed.
         prefix: put before the command, for example `ip netns exec NAME`.
+        program: what is run instead of `p2pcache`.
 
     Raises:
         AssertionError: another exit code; with what the command printed.
     """
     done = subprocess.run(
-        [*prefix, *P2PCACHE, *arguments],
+        [*prefix, *program, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -274,3 +278,15 @@ def healthy(url: str) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
+
+
+def metric_values(url: str, name: str) -> list[tuple[dict[str, str], float]]:
+    """All samples of one metric that a daemon tells at `url`: labels and value."""
+    with urllib.request.urlopen(url, timeout=HEALTH_S) as response:
+        text = response.read().decode()
+    return [
+        (sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    ]

@@ -41,6 +41,13 @@ def rate(text: str) -> str:
     return text
 
 
+def rates(text: str) -> str:
+    """Rates above 0, separated by commas; as they were written."""
+    for one in text.split(","):
+        rate(one)
+    return text
+
+
 def duration(text: str) -> str:
     """A duration above 0, such as 250ms; as it was written."""
     if not _read(parse_duration, text):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from loadtest.kit.daemons import StartError, exit_on_signals
-from loadtest.kit.flags import count, duration, out_file, rate, size
+from loadtest.kit.flags import count, duration, out_file, rate, rates, size
 from loadtest.kit.models import check_tree, total_bytes
 from loadtest.kit.netns import FabricError
 from loadtest.storm.arena import Arena, say
@@ -17,6 +17,7 @@ from loadtest.storm.plan import Links, Plan, bound_s
 from loadtest.storm.race import race
 from loadtest.storm.report import OriginBytes, Report
 from loadtest.storm.rivals import RIVALS
+from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, nominal_chunk_bytes
 from p2pcache.core.units import format_bytes, parse_duration, parse_rate, parse_size
 from p2pcache.errors import UsageError
 
@@ -54,6 +55,13 @@ def _check(options: argparse.Namespace) -> None:
     for flag in ("uplink", "unlabelled"):
         if getattr(options, flag) and not options.racks:
             raise UsageError(f"--{flag} is of racks: say --racks K, too")
+    if options.rates and len(options.rates.split(",")) != options.nodes:
+        raise UsageError(f"--rates: one rate for each of the {options.nodes} nodes")
+    least = nominal_chunk_bytes(parse_size(options.size))
+    if options.run_size and not least <= parse_size(options.run_size) <= MAX_CHUNK_BYTES:
+        raise UsageError(
+            f"--run-size: {format_bytes(least)}, which a model of this size has, to {format_bytes(MAX_CHUNK_BYTES)}"
+        )
     if options.ref and not options.hosts:
         raise UsageError("--ref is for --hosts; in namespaces a model is made")
     if options.logs and Path(options.logs).exists() and not Path(options.logs).is_dir():
@@ -115,8 +123,9 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     read = OriginBytes(after.server - before.server, after.interface - before.interface)
     crossed = arena.fabric.left_racks_bytes() - crossed
     return Report(
-        plan, trouble, links, result, read, size_bytes, left_racks=crossed, numbers=numbers
-    )
+        plan, trouble, links, result, read, size_bytes, left_racks=crossed, numbers=numbers,
+        lease_ends=arena.lease_ends(),
+    )  # fmt: skip
 
 
 def _compare(arena: Arena, report: Report, source: Path) -> None:
@@ -134,9 +143,10 @@ def _plan(options: argparse.Namespace) -> Plan:
     for name in options.rival:
         if missing := RIVALS[name].missing():
             raise UsageError(f"the rival {name} can't run here: {missing}")
+    rates = tuple(parse_rate(text) for text in options.rates.split(",")) if options.rates else ()
     return Plan(
         nodes=options.nodes,
-        rate=parse_rate(options.rate),
+        rate=max(rates, default=parse_rate(options.rate)),
         origin_rate=parse_rate(options.origin_rate or options.rate),
         size_bytes=parse_size(options.size),
         rivals=tuple(dict.fromkeys(options.rival)),
@@ -149,6 +159,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         fault_s=parse_duration(options.fault_for),
         agent_flags=_words(options.agent_flag),
         tracker_flags=_words(options.tracker_flag),
+        rates=rates,
+        shards=options.shards,
+        run_bytes=parse_size(options.run_size) if options.run_size else 0,
+        origin_latency_s=parse_duration(options.origin_latency) if options.origin_latency else 0.0,
     )
 
 
@@ -171,6 +185,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nodes", type=count, default=8, metavar="N", help="agents [8]")
     add("--rate", type=rate, default="50mbit", help="each node's link, both directions [50mbit]")
+    add(
+        "--rates",
+        type=rates,
+        metavar="A,B,C...",
+        help="a rate for each node, instead of --rate",
+    )
     add("--origin-rate", type=rate, metavar="RATE", help="the origin's link [as --rate]")
     add("--racks", type=int, default=0, metavar="K", help="spread the nodes over so many racks, each a bridge "
         "with an uplink; the table gets beta")  # fmt: skip
@@ -180,7 +200,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="don't tell the agents their racks: beta without a policy",
     )
+    add("--origin-latency", type=duration, metavar="TIME", help="how much farther than the nodes storage is, one "
+        "way: a proxy holds each answer back; alpha is by the proxy's counter then")  # fmt: skip
     add("--size", type=size, default="128MiB", help="the model [128MiB: 512 chunks]")
+    add("--shards", type=count, default=1, metavar="N", help="the model in so many files [1]")
+    add("--run-size", type=size, metavar="SIZE", help="a run of the model, as a larger one has: 1MiB from 256 MiB "
+        "on, 4MiB from 1 GiB on [as its size says]")  # fmt: skip
     add(
         "--rival",
         action="append",

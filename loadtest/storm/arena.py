@@ -3,10 +3,18 @@
 import contextlib
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from loadtest.kit.cluster import Agent, clean_environ, healthy, run_command, write_key
+from loadtest.kit.cluster import (
+    Agent,
+    clean_environ,
+    healthy,
+    metric_values,
+    run_command,
+    write_key,
+)
 from loadtest.kit.daemons import P2PCACHE, Daemon, stop_all, wait_until
 from loadtest.kit.goodput import goodput
 from loadtest.kit.models import make_model
@@ -19,6 +27,8 @@ AGENT_PORT = 7401
 READY_S = 60.0  # sixteen interpreters start on two cores, and more in
 READY_NODE_S = 3.0  # for each: one takes a second of a core, which others may share
 REF = "storm/model:v1"
+LEASE_ENDS = "p2pcache_tracker_lease_ends_total"
+COARSE = [sys.executable, "-m", "loadtest.kit.coarse"]
 CORE, LEFT, RIGHT = 0, 1, 2  # groups of hosts; `split` cuts RIGHT from LEFT
 STOP_S = 5.0  # what they still upload to each other is of no interest
 
@@ -60,11 +70,16 @@ class Arena:
             self.fabric.add_rack(plan.uplink)
         self.node_hosts = [
             self.fabric.add(
-                f"n{n}", rate_bytes_s=plan.rate, group=self._group(n), rack=plan.rack_of(n)
+                f"n{n}", rate_bytes_s=plan.rate_of(n), group=self._group(n), rack=plan.rack_of(n)
             )
             for n in range(plan.nodes)
         ]
-        self.origin = OriginServer(self.origin_host, self.work / "origin", proxy=self._proxy)
+        self.origin = OriginServer(
+            self.origin_host,
+            self.work / "origin",
+            proxy=self._proxy,
+            latency_s=plan.origin_latency_s,
+        )
         self._stack.enter_context(self.origin)
         self.environ = clean_environ(self.work) | self.origin.environ
         self._key = write_key(self.work / "cluster.key")
@@ -88,14 +103,25 @@ class Arena:
         command = [*P2PCACHE, "tracker", "--listen", f"{host.address}:{TRACKER_PORT}",
                    "--origin", self.origin.url, "--cluster-key-file", str(self._key),
                    "--state-dir", str(self.work / "tracker"), *self.plan.tracker_flags]  # fmt: skip
-        url = f"http://{host.address}:{TRACKER_PORT}/healthz"
+        url = f"{self._tracker_url}/healthz"
         return Daemon("tracker", command, self.work / "tracker.log", environ=self.environ,
                       ready=lambda: in_namespace(host, lambda: healthy(url)),
                       prefix=host.prefix)  # fmt: skip
 
+    @property
+    def _tracker_url(self) -> str:
+        return f"http://{self.tracker_host.address}:{TRACKER_PORT}"
+
+    def lease_ends(self) -> dict[str, int]:
+        """How many leases have ended so far, by why; {} without a tracker."""
+        if not self.tracker.alive:
+            return {}
+        url = f"{self._tracker_url}/metrics"
+        found = in_namespace(self.tracker_host, lambda: metric_values(url, LEASE_ENDS))
+        return {labels["reason"]: int(value) for labels, value in found}
+
     def _agent(self, number: int, host: Host) -> Agent:
-        tracker = f"http://{self.tracker_host.address}:{TRACKER_PORT}"
-        flags = ["--listen", f"{host.address}:{AGENT_PORT}", "--tracker", tracker,
+        flags = ["--listen", f"{host.address}:{AGENT_PORT}", "--tracker", self._tracker_url,
                  "--cluster-key-file", str(self._key), "--min-free-bytes", "0",
                  *self._label(number), *self.plan.agent_flags]  # fmt: skip
         name = f"n{number}"
@@ -122,15 +148,20 @@ class Arena:
     def push(self, size_bytes: int, ref: str = REF, seed: int | None = None) -> Path:
         """Make a model and push it from the origin's own host, past the shaper; its directory."""
         source = self.work / f"model-{ref.replace('/', '-').replace(':', '-')}"
-        make_model(source, size_bytes, shards=1, seed=self.plan.seed if seed is None else seed)
-        self.command(self.origin_host, "push", str(source), ref, "--quiet")
+        plan = self.plan
+        make_model(source, size_bytes, shards=plan.shards, seed=plan.seed if seed is None else seed)
+        program = [*COARSE, str(plan.run_bytes)] if plan.run_bytes else P2PCACHE
+        self.command(self.origin_host, "push", str(source), ref, "--quiet", program=program)
         return source
 
-    def command(self, host: Host, *arguments: str, limit_s: float = 300.0) -> str:
+    def command(
+        self, host: Host, *arguments: str, limit_s: float = 300.0, program: Sequence[str] = P2PCACHE
+    ) -> str:
         """Run a `p2pcache` command on a host, without a daemon; its stdout."""
         done = run_command(
-            *arguments, environ=self.client_environ, limit_s=limit_s, prefix=host.prefix
-        )
+            *arguments, environ=self.client_environ, limit_s=limit_s, prefix=host.prefix,
+            program=program,
+        )  # fmt: skip
         return done.stdout
 
     @property
@@ -149,10 +180,17 @@ class Arena:
 
     def measure_links(self) -> Links:
         """Goodput of one flow between two nodes, and what the origin can send to all of them."""
-        hosts = self.node_hosts
+        plan = self.plan
+        quickest = sorted(range(plan.nodes), key=plan.rate_of, reverse=True)  # stable: n0 first
+        hosts = [self.node_hosts[node] for node in quickest]
+        narrower = quickest[min(1, plan.nodes - 1)]
         node = goodput(hosts[0], [hosts[1]]) if len(hosts) > 1 else goodput(self.origin_host, hosts)
-        flows = max(1, min(len(hosts), round(self.plan.origin_rate / self.plan.rate)))
-        uplink = goodput(hosts[0], [hosts[-1]]) if self.plan.racks > 1 else math.inf
+        node *= plan.rate / plan.rate_of(narrower)
+        flows, reached = 0, 0.0
+        while flows < len(hosts) and reached < plan.origin_rate:
+            reached += plan.rate_of(quickest[flows])
+            flows += 1
+        uplink = goodput(hosts[0], [hosts[-1]]) if plan.racks > 1 else math.inf
         return Links(node=node, origin=goodput(self.origin_host, hosts[:flows]), uplink=uplink)
 
 

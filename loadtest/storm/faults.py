@@ -82,7 +82,7 @@ def _split(arena: Arena, t_lb: float) -> list[Act]:
 
 
 def _slow(arena: Arena) -> None:
-    arena.fabric.shape(arena.node_hosts[-1], arena.plan.rate / SLOW_FACTOR)
+    arena.fabric.shape(arena.node_hosts[-1], arena.plan.rate_of(arena.plan.nodes - 1) / SLOW_FACTOR)
 
 
 def _hide(arena: Arena) -> None:

@@ -19,8 +19,16 @@ PROXY_PORT = 8000
 class OriginServer:
     """An S3 server on a host, with the faults it can have. A context manager."""
 
-    def __init__(self, host: Host, folder: Path, *, proxy: bool) -> None:
-        """Describe it; `folder` is made and holds its data. Only with `proxy` can it fail."""
+    def __init__(self, host: Host, folder: Path, *, proxy: bool, latency_s: float = 0.0) -> None:
+        """Describe it.
+
+        Args:
+            host: where it runs.
+            folder: made; holds its data.
+            proxy: only with it can it fail.
+            latency_s: by how much its link is longer than the others, one way. The proxy holds each answer back for a
+                round trip; the bytes of an answer then flow as on a short link.
+        """
         self._stack = ExitStack()
         # Namespaces don't keep storms apart here: weed puts sockets named by port into /tmp.
         port = PORTS[os.getpid() % len(PORTS)]
@@ -31,8 +39,9 @@ class OriginServer:
         self._proxy = (
             FaultProxy(folder, (host.address, port), listen=(host.address, PROXY_PORT),
                        prefix=host.prefix)
-            if proxy else None
+            if proxy or latency_s else None
         )  # fmt: skip
+        self._latency_s = latency_s
         self.url = self._s3.url(BUCKET)
 
     @property
@@ -46,6 +55,8 @@ class OriginServer:
             self._stack.enter_context(self._s3)
             if self._proxy is not None:
                 self._stack.enter_context(self._proxy)
+            if self._latency_s:
+                self.fault("latency", delay=2 * self._latency_s)
         except BaseException:
             self._stack.close()
             raise

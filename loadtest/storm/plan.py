@@ -30,6 +30,14 @@ class Plan:
     fault_s: float = 5.0  # for how long storage is in trouble
     delay_s: float = 0.0  # between any two hosts, one way
     logs: str = ""  # directory that gets every daemon's log; "": they go away
+    rates: tuple[float, ...] = ()  # each node's; (): `rate` for all
+    shards: int = 1  # files of weights
+    run_bytes: int = 0  # a run of the model; 0: what its size gives
+    origin_latency_s: float = 0.0  # one way, to storage only
+
+    def rate_of(self, node: int) -> float:
+        """The nominal rate of a node's link."""
+        return self.rates[node] if self.rates else self.rate
 
     def rack_of(self, node: int) -> int:
         """Which rack a node is in, from 1 on; 0: there are none."""
@@ -37,8 +45,8 @@ class Plan:
 
     @property
     def chunk_bytes(self) -> int:
-        """P of the bound: the model is one large file."""
-        return nominal_chunk_bytes(self.size_bytes)
+        """P of the bound: a run."""
+        return self.run_bytes or nominal_chunk_bytes(self.size_bytes)
 
     @property
     def naive_bytes(self) -> int:
@@ -51,7 +59,7 @@ class Plan:
 class Links:
     """TCP goodput, bytes per second, measured on the shaped links of this run."""
 
-    node: float  # one flow between two nodes: u and d
+    node: float  # one flow between two nodes whose links have the plan's `rate`: u and d
     origin: float  # B_o
     uplink: float = math.inf  # one flow between two racks
 
@@ -78,9 +86,9 @@ def lower_bound_s(
 
 
 def bound_s(plan: Plan, links: Links, size_bytes: int, count: int) -> float:
-    """T_LB of `count` equal nodes of this plan on measured links."""
-    rates = [links.node] * count
-    downs = [min(links.node, links.uplink)] * count  # each byte enters each rack at least once
+    """T_LB of the first `count` nodes of this plan on measured links."""
+    rates = [links.node * plan.rate_of(node) / plan.rate for node in range(count)]
+    downs = [min(rate, links.uplink) for rate in rates]  # each byte enters each rack at least once
     return lower_bound_s(size_bytes, plan.chunk_bytes, downs, rates, links.origin)
 
 

@@ -33,6 +33,7 @@ class Report:
     rivals: dict[str, Score] = field(default_factory=dict)
     left_racks: int = 0  # bytes that left racks by their uplinks, with all headers
     numbers: dict[str, int] = field(default_factory=dict)  # of nodes, by what they call themselves
+    lease_ends: dict[str, int] = field(default_factory=dict)  # leases by why they ended
 
     @property
     def counted(self) -> list[Outcome]:
@@ -152,6 +153,7 @@ class Report:
             "nodes": [asdict(o) for o in self.race.outcomes],
             "origin_curve": self.race.origin_curve,
             "story": self.race.story,
+            "lease_ends": self.lease_ends,
             "failures": self.failures(),
             "rivals": {name: score.as_json() for name, score in self.rivals.items()},
         }
@@ -183,6 +185,9 @@ class Report:
                 -2,
                 f"late    {max(late.values()):8.3f}     own time / the bound from the own start, the slowest: {each}",
             )
+        if self.lease_ends:
+            ends = ", ".join(f"{count} {why}" for why, count in sorted(self.lease_ends.items()))
+            lines.append(f"leases  {sum(self.lease_ends.values()):8}     by how they ended: {ends}")
         lines += self._rivals()
         failures = self.failures()
         lines += ["", *(f"WRONG: {f}" for f in failures)] if failures else ["", "all as it must be"]
