@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.settings import SwarmSettings
@@ -53,9 +54,18 @@ class OriginReads:
         self.odd = ""  # warning of a model that others have and our storage hasn't; until a read succeeds again
 
     async def fetch(
-        self, layout: Layout, store: ModelStore, run: RunIndex, cancelled: threading.Event
-    ) -> Outcome:
-        """Read, prove and store one run, until `cancelled` is set. Faults of the origin become outcomes, not errors."""
+        self, layout: Layout, store: ModelStore, run: RunIndex, cancelled: threading.Event,
+        on_begin: Callable[[], None],
+    ) -> Outcome:  # fmt: skip
+        """Read, prove and store one run. Faults of the origin become outcomes, not errors.
+
+        Args:
+            layout: the model's tables.
+            store: where the run goes.
+            run: its index.
+            cancelled: set it to end the read.
+            on_begin: called in another thread when the first bytes have come.
+        """
         # A lease that is granted while the origin is being opened must not be returned as failed.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
@@ -70,7 +80,7 @@ class OriginReads:
         def read() -> Outcome:
             return fetch_run(
                 repo, layout, store, run,
-                on_bytes=lambda count: None, cancelled=cancelled.is_set, limiter=self._limiter,
+                on_bytes=lambda count: None, on_begin=on_begin, cancelled=cancelled.is_set, limiter=self._limiter,
                 on_wrong=wrong.append, on_trouble=trouble.append,
             )  # fmt: skip
 

@@ -349,14 +349,16 @@ class SwarmDriver:
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)
 
-    def _read_ended(self, fetch: int | None, run: RunIndex, outcome: e.Outcome) -> None:
+    def _read_ended(
+        self, fetch: int | None, run: RunIndex, outcome: e.Outcome, flow_s: float
+    ) -> None:
         if outcome is e.Outcome.DONE:
             self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
         self._parts.tally.fetches[outcome] += 1
         if outcome is e.Outcome.FAILED:
             self.on_failed(disk_failed(self._parts.store))
         if fetch is not None:
-            self.post(e.FetchEnded(fetch, outcome))
+            self.post(e.FetchEnded(fetch, outcome, flow_s))
 
     def _count(self, source: e.Source, nbytes: int, peer: NodeId = 0) -> None:
         self.traffic[source] += nbytes

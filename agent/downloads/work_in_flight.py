@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from p2pcache.agent.context import Parts
@@ -13,8 +14,9 @@ from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
 
-ReadEnded = Callable[[int | None, RunIndex, Outcome], None]
-"""Called with the scheduler's number of a read (None: that scheduler is gone), its run and its outcome."""
+ReadEnded = Callable[[int | None, RunIndex, Outcome, float], None]
+"""Called with the scheduler's number of a read (None: that scheduler is gone), its run, its outcome, and the seconds from
+its first byte to its end (0: none came)."""
 
 
 class WorkInFlight:
@@ -86,11 +88,15 @@ class WorkInFlight:
 
     async def _read(self, fetch: int, run: RunIndex, cancelled: threading.Event) -> None:
         outcome = Outcome.FAILED
+        began: list[float] = []
         try:
-            outcome = await self._parts.origin.fetch(self._layout, self._store, run, cancelled)
+            outcome = await self._parts.origin.fetch(
+                self._layout, self._store, run, cancelled, lambda: began.append(time.monotonic())
+            )
         except Exception:  # a bug must not leave the run in flight for ever
             log.exception("reading run %d of blake3:%s from the origin failed", run, self._digest)
         ours = self._reads.get(fetch) is cancelled  # a later scheduler uses the same numbers
         if ours:
             del self._reads[fetch]
-        self._on_read_ended(fetch if ours else None, run, outcome)
+        flow_s = time.monotonic() - began[0] if began else 0.0
+        self._on_read_ended(fetch if ours else None, run, outcome, flow_s)

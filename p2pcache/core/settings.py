@@ -68,14 +68,11 @@ class LeaseSettings:
 
     # Lifetime of a lease that no heartbeat renews; equal to a member's expiry, so both end together.
     ttl_s: float = 15.0
-    # Leases in flight over the swarm: they fill the path to storage that is near.
-    in_flight: int = 16
-    # Further leases, as a multiple of `in_flight`, up to what the path to storage that is far holds (docs/lab/0028).
-    ahead_ratio: int = 7
-    # Leases that one node works on at once while storage is near; equal to its usual reads.
-    usual_credit: int = SwarmSettings().origin_fetches
-    # Leases in flight at a storm's start: reads that begin together would all end late, and nothing would spread.
-    first_in_flight: int = 4
+    # Leases in flight over the swarm, at first and at least: reads that begin together end together, and until then
+    # there is nothing to spread.
+    in_flight: int = 4
+    # Leases in flight at most, whatever the way to storage holds (docs/lab/0028).
+    most_in_flight: int = 128
     # Multiple of the usual read time above which a reader is slow and rests (docs/lab/0013).
     slow_node_ratio: float = 1.6
     # Holders of a run from which on its lease is taken back: with two, one may leave.

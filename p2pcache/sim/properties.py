@@ -124,16 +124,16 @@ def alpha_bound(run: Run) -> float:
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
         lost += (
-            2 * storm.leases.in_flight
+            2 * storm.leases.most_in_flight
         )  # in flight when the tracker, which knew the readers, died
     if storm.outage is not None or storm.frozen is not None:
-        lost += storm.leases.in_flight  # broken off in the middle
+        lost += storm.leases.most_in_flight  # broken off in the middle
     lost += _read_by_newcomers(storm)
     if silent := storm.hung + storm.dripping + storm.busy:
-        lost += storm.leases.in_flight  # granted while the holders' claims were tried again
+        lost += storm.leases.most_in_flight  # granted while the holders' claims were tried again
         copies += storm.reading * silent  # read by each of them until it was noticed
     if storm.liars:
-        lost += storm.leases.in_flight  # requested from the liar while the leases went on
+        lost += storm.leases.most_in_flight  # requested from the liar while the leases went on
     return copies + storm.leases.rescue_cap + lost / storm.runs
 
 

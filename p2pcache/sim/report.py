@@ -95,7 +95,7 @@ def report(
         eta=bound / last,
         eta_median=bound / median,
         eta_late=bound / max(map(_took, late)) if late else None,
-        alpha=cluster.origin.carried / model,
+        alpha=(cluster.origin.carried + cluster.sent_in_vain) / model,
         beta=_crossed(ways, model) if len(ways) > 1 else None,
         requests=sum(c.requests for c in counters),
         busy=sum(c.busy for c in counters),

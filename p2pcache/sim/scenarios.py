@@ -38,6 +38,7 @@ class Storm:
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # sigma of the log-normal wait for its first byte; S3: about 0.6
     origin_stream: float = 0.0  # bytes per second of one connection; 0: no limit but the links
+    origin_uneven: float = 0.0  # sigma of the log-normal share of a connection where links are full
     resolution: int = RESOLUTION  # solutions of the network while a link carries one run
     queue_s: float = 0.0  # that a full link adds to each message between nodes
     seed: int = 1
@@ -96,7 +97,7 @@ class Run:
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
             uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
             queue_s=storm.queue_s, resolution=storm.resolution,
-            origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream,
+            origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream, origin_uneven=storm.origin_uneven,
             check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []

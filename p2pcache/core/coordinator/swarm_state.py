@@ -129,7 +129,7 @@ class SwarmTracker:
         returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
         urgent = self._runs(said.demanded[:MAX_URGENT])
         wanted = self._wanted(said.wanted)
-        self._update_have(node, record.says | done, now, out)
+        self._update_have(node, record.says | done, now, out, said.flow_s)
         if said.epoch == self._epoch:
             book.on_failed(node, failed, now)
             if book.on_returned(node, returned, now):
@@ -258,7 +258,9 @@ class SwarmTracker:
         if self.lost_runs.busy:
             self.lost_runs.on_answer(node)
 
-    def _update_have(self, node: NodeId, have: RunSet, now: float, out: list[Output]) -> None:
+    def _update_have(
+        self, node: NodeId, have: RunSet, now: float, out: list[Output], flow_s: float = 0.0
+    ) -> None:
         fresh = self.roster.set_have(node, have)
         if node in self.roster.banned:
             self.book.on_banned_have(node, have, now)
@@ -267,7 +269,7 @@ class SwarmTracker:
                 self.doubts.on_have(node, fresh, now, out)
             if node in self._unreached:
                 self.stuck_runs.perhaps_lost.add(node)
-            for reader, runs in self.book.on_have(node, fresh, now).items():
+            for reader, runs in self.book.on_have(node, fresh, now, flow_s).items():
                 out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
 
     def _set_credit(

@@ -97,8 +97,16 @@ class LeaseBook:
         """A loader waits for these runs: granted before the others. If it waits for all, file order is kept."""
         self._urgent |= runs & ~self.done
 
-    def on_have(self, node: NodeId, fresh: RunSet, now: float) -> dict[NodeId, list[RunIndex]]:
+    def on_have(
+        self, node: NodeId, fresh: RunSet, now: float, flow_s: float = 0.0
+    ) -> dict[NodeId, list[RunIndex]]:
         """A member has runs that it didn't have before.
+
+        Args:
+            node: the member.
+            fresh: the runs.
+            now: seconds.
+            flow_s: how long the bytes of one of them flowed, if it read that; 0: not known.
 
         Returns:
             Leases to take back, by node: enough others have these runs.
@@ -110,7 +118,7 @@ class LeaseBook:
             if lease.node == node:
                 in_flight = len(self.leases)
                 self._end(run, now, "done")
-                self.readers.on_read_done(self._members[node], lease, now, in_flight)
+                self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
                 continue
             lease.others.add(self.integrity.bearer(node))
             if len(lease.others) >= self._settings.enough_holders:
@@ -215,7 +223,7 @@ class LeaseBook:
         """
         self._reviewed_at = now
         late = [run for run, when in self._taken_back_at(now) if now >= when]
-        if not late or len(late) > max(1, SLOW_READER.max_share * self._settings.in_flight):
+        if not late or len(late) > max(1, SLOW_READER.max_share * self.at_once):
             return {}
         revoked: dict[NodeId, list[RunIndex]] = {}
         for run in late[: self._unasked_left]:
@@ -233,7 +241,7 @@ class LeaseBook:
         """
         lease, times = self.leases.get(run), self._times_taken.get(run, 0)
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if lease is None or now < lease.since + self.readers.patience_s * 2.0**times:
+        if lease is None or now < lease.since + self._patience_s * 2.0**times:
             return None
         self._times_taken[run] = times + 1
         self._give_up(run, now, "too slow")
@@ -317,18 +325,22 @@ class LeaseBook:
 
     @property
     def at_once(self) -> int:
-        """How many leases may be in flight: one more for each that was read, up to the knob."""
+        """How many leases may be in flight: at first few, and one more for each that was read."""
         # Leases that share the uplink end together: with few the swarm has something to spread sooner.
-        return min(self.readers.at_once, self._settings.first_in_flight + self.ends["done"])
+        return min(self.readers.at_once, self._settings.in_flight + self.ends["done"])
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
-        late = now - DRAGGING_TIMES * self.readers.slow_readers.usual_s
-        if not self.readers.slow_readers.measured:
-            return len(self.leases)
+        slow_readers, count = self.readers.slow_readers, len(self.leases)
+        if not slow_readers.measured:
+            return count
+        late = now - DRAGGING_TIMES * slow_readers.usual_among_s(count)
         dragging = sum(1 for _ in takewhile(lambda one: one.since < late, self.leases.values()))
-        most = int(SLOW_READER.max_share * self._settings.in_flight)
-        return len(self.leases) - min(dragging, most)
+        return count - min(dragging, int(SLOW_READER.max_share * self.at_once))
+
+    @property
+    def _patience_s(self) -> float:
+        return self.readers.patience_s(len(self.leases))
 
     @property
     def regrant_cap(self) -> int:
@@ -348,7 +360,7 @@ class LeaseBook:
 
     def _taken_back_at(self, until: float) -> Iterator[tuple[RunIndex, float]]:
         """When leases are taken back unasked, later than for a member that is stuck; all those up to a time."""
-        patience_s, times = UNASKED_TIMES * self.readers.patience_s, self._times_taken
+        patience_s, times = UNASKED_TIMES * self._patience_s, self._times_taken
         for run, lease in self.leases.items():  # the oldest first
             if lease.since + patience_s > until:
                 break

@@ -86,7 +86,7 @@ class ReaderChoice:
     def acceptable(self) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell."""
         runs, readers = 0, self._readers
-        share = self._share(readers.at_once)
+        share = self._share
         for levels in readers.with_room:
             for level in levels[:share]:
                 for node in level.draw(readers.dice, SAMPLE):
@@ -107,15 +107,12 @@ class ReaderChoice:
     def _choose_of(
         self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
     ) -> MemberRecord | None:
-        at_once, usual = self._readers.at_once, self._settings.in_flight
-        share = self._share(at_once)
-        # Racks have equal shares, whatever their size: the nodes of a small one read more, the more the more are read.
-        rack_share = max(share, self._share(usual) * at_once // usual)
+        share = self._share
         for node in self.racks.order(run):
             one = self._readers.working.get(node)
             if one is None or one.pace is not Pace.USUAL or one.aside != aside:
                 continue
-            if len(one.runs) < min(rack_share, one.credit) and self._may_read(one, run, barred):
+            if len(one.runs) < min(share, one.credit) and self._may_read(one, run, barred):
                 return one
         return self._least_busy(
             self._readers.with_room[aside][:share], run, barred, slow_too=slow_too
@@ -155,17 +152,16 @@ class ReaderChoice:
             for one in readers.working.values()
         )  # fmt: skip
 
-    def _share(self, at_once: int) -> int:
-        """How many of these leases at once are the fair share of one reader."""
+    @property
+    def _share(self) -> int:
+        """How many of the leases at once are the fair share of one reader."""
         # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
         # for which all others are full; nor one that stands aside.
         readers = self._readers
         convicted = readers.slow_readers.convicted.values()
         unfit = sum(1 for one in convicted if one.credit and not one.aside)
         fit = readers.fit - unfit
-        # A lone reader has its usual reads, and as many times more as all have: half of what the link holds.
-        alone = ceil(self._settings.usual_credit * at_once / self._settings.in_flight)
-        return min(alone, ceil(at_once / (fit or len(readers) or 1)))
+        return ceil(readers.at_once / (fit or len(readers) or 1))
 
 
 class RackBalance:

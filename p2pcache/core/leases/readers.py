@@ -9,7 +9,13 @@ from math import inf
 from operator import or_
 
 from p2pcache.core import backoff
-from p2pcache.core.leases.settings import FIRST_REST_S, HIDDEN_S, LAST_REST_S
+from p2pcache.core.leases.settings import (
+    FIRST_REST_S,
+    HIDDEN_S,
+    LAST_REST_S,
+    LEAST_PATIENCE_S,
+    MOST_FLOWING,
+)
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
@@ -63,10 +69,7 @@ class Readers:
         self._members = members
         self._doubted = doubted
         self._settings = settings
-        self._most = settings.in_flight * (1 + settings.ahead_ratio)
-        self._concurrency = ReadConcurrency(
-            settings.in_flight, self._most
-        )  # of all of them together
+        self._concurrency = self._unmeasured()  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
         self._hidden: dict[NodeId, MemberRecord] = {}
         self._excused: dict[NodeId, MemberRecord] = {}
@@ -83,7 +86,11 @@ class Readers:
         """How many leases at once a member works on (at most what the whole swarm may have), and of which runs."""
         self._leave_room(record)
         if credit > 0:
-            record.credit = min(credit, self._most)
+            if not self.working:
+                self._concurrency = (
+                    self._unmeasured()
+                )  # since the last storm storage may have moved
+            record.credit = min(credit, self._settings.most_in_flight)
             self.working[record.node] = record
         else:
             record.credit = 0
@@ -91,6 +98,8 @@ class Readers:
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._review(record)
+        few = self._settings.in_flight
+        self._concurrency.least = max(few, min(len(self.working), MOST_FLOWING))
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
     def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
@@ -125,10 +134,12 @@ class Readers:
 
     @property
     def at_once(self) -> int:
-        """Leases that may be in flight over the swarm: the usual ones, or what the link to the origin holds."""
+        """Leases that may be in flight over the swarm: as many as the way to storage holds."""
         return self._concurrency.limit
 
-    def on_read_done(self, record: MemberRecord, lease: Lease, now: float, in_flight: int) -> None:
+    def on_read_done(
+        self, record: MemberRecord, lease: Lease, now: float, in_flight: int, flow_s: float = 0.0
+    ) -> None:
         """A read has ended well.
 
         Args:
@@ -136,13 +147,14 @@ class Readers:
             lease: what it read with.
             now: seconds.
             in_flight: leases at that moment, this one included.
+            flow_s: how long its bytes flowed, in seconds; 0: not known.
         """
         if not lease.adopted:  # or nobody knows how long it took
-            self._concurrency.on_read_done(now - lease.since, in_flight)
+            self._concurrency.on_read_done(now - lease.since, in_flight, flow_s)
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)
-        self.slow_readers.on_read_done(record, lease.since, now, len(self.working))
+        self.slow_readers.on_read_done(record, lease.since, now, in_flight, len(self.working))
 
     def on_read_failed(self, record: MemberRecord, now: float) -> None:
         """A reader couldn't read from the origin: it rests, longer with each failure in a row."""
@@ -152,16 +164,16 @@ class Readers:
             record.rests_until = now + rest_s * self.dice.uniform(0.5, 1.0)
             self._resting[record.node] = record
 
-    @property
-    def patience_s(self) -> float:
+    def patience_s(self, in_flight: int) -> float:
         """How long a lease may take while a member is stuck without its run; inf before any read has ended.
 
-        Where fewer reads share the link each takes less, but no less if it lost packets (docs/lab/0038).
+        Args:
+            in_flight: leases now: reads that share the way are slow together, and none of them is taken back for it.
         """
         if not self.slow_readers.measured:
             return inf
-        fewer = max(1.0, self._settings.in_flight / self.at_once)
-        return self._settings.stuck_factor * self.slow_readers.usual_s * fewer
+        usual_s = self.slow_readers.usual_among_s(in_flight)
+        return max(LEAST_PATIENCE_S, self._settings.stuck_factor * usual_s)
 
     def others_are_quick(self, record: MemberRecord) -> bool:
         """Whether any other reader isn't slow."""
@@ -295,6 +307,9 @@ class Readers:
                     one.node for one in self.working.values()
                     if len(one.runs) == count < one.credit and one.aside == bool(aside)
                 }  # fmt: skip
+
+    def _unmeasured(self) -> ReadConcurrency:
+        return ReadConcurrency(self._settings.in_flight, self._settings.most_in_flight)
 
     def _review(self, record: MemberRecord) -> None:
         self._leave_room(record)

@@ -34,17 +34,26 @@ class SlowReaders:
         self.convicted: dict[NodeId, MemberRecord] = {}
         self._rule = dataclasses.replace(SLOW_READER, ratio=slow_ratio)
         self._recent = RollingMedian(RECENT_READS)
+        self._shares = RollingMedian(RECENT_READS)  # of a read's time, for each read that shared it
 
-    def on_read_done(self, record: MemberRecord, since: float, now: float, readers: int) -> None:
+    def usual_among_s(self, in_flight: int) -> float:
+        """What a read usually takes if so many are under way: as of late, or longer if more share the way now."""
+        return max(self.usual_s, self._shares.median * in_flight)
+
+    def on_read_done(
+        self, record: MemberRecord, since: float, now: float, in_flight: int, readers: int
+    ) -> None:
         """A read has ended well.
 
         Args:
             record: of the reader.
             since: when the read began; seconds.
             now: seconds.
+            in_flight: reads at that moment, this one included.
             readers: how many nodes work on leases.
         """
         self._recent.add(now - since)
+        self._shares.add((now - since) / in_flight)
         self.measured = True
         self.usual_s = max(LEAST_USUAL_S, self._recent.median)
         self._add(record, now - since)

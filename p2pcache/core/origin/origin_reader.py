@@ -179,7 +179,7 @@ class OriginReader:
         self._cancel(runs & self._mine.fetching, out)
 
     def on_fetch_ended(
-        self, fetch: int, outcome: Outcome, now: float, out: list[Command]
+        self, fetch: int, outcome: Outcome, now: float, out: list[Command], flow_s: float = 0.0
     ) -> RunIndex:
         """A `Fetch` ended; returns its run, which the caller marks as proved if the outcome is DONE.
 
@@ -188,6 +188,7 @@ class OriginReader:
             outcome: how it ended.
             now: seconds.
             out: commands are added here.
+            flow_s: seconds from its first byte to its end; 0: not known.
 
         Raises:
             LocalProtocolError: no such fetch is in flight.
@@ -200,9 +201,11 @@ class OriginReader:
         if outcome is Outcome.DONE:
             self._by_itself.on_read_done(now - reading.started)
             if self._by_itself.governs:
-                self._concurrency.on_read_done(now - reading.started, len(self.readings) + 1)
+                took_s = now - reading.started
+                self._concurrency.on_read_done(took_s, len(self.readings) + 1, flow_s)
             if self._by_itself.tracker_up or self._mine.leased & bit:
                 self._report.done |= bit
+                self._report.flow_s = flow_s
         elif outcome is Outcome.MISMATCH:
             self._mismatched(reading.run, out)
         if not reading.live:

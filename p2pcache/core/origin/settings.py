@@ -15,27 +15,11 @@ MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or t
 
 # -- read concurrency --
 
-FIRST_READS = 8  # the first reads are few at once, so most take as long as a read that runs alone
-SAMPLE_READS = 16  # reads that are compared together
-# Reads that take this many times as long as the first ones wait for one another: the path is full. A higher ratio
-# makes nodes that begin with slow connections try in vain (docs/lab/0029).
-SHARED_RATIO = 1.5
-ALONE_RATIO = 1.25  # reads that take less than this many times as long don't wait; in between SAMPLES must agree
-SAMPLES = 3
-MIN_GAIN = 0.2  # share of the possible gain that more reads must bring
-MIN_STEP = 1.5  # a comparison says nothing if it compares fewer than this many times as many reads
-# Doubling the usual reads must bring this many times as many. Otherwise their links are busy with runs from
-# neighbours, and half of the reads bring less for that reason, also where storage is near.
-MIN_GAIN_DOUBLED = 1.15
 MIN_READ_S = 1e-6  # clocks have a grain
-# Reads that begin together end together, so a path that holds n reads is kept full by this many times n
-# (docs/lab/0028).
-FILL_RATIO = 3
-DROP_RATIO = 0.8  # the limit falls only below this share of itself: measured times swing
-RETRY_READS = 512  # reads until the next trial, doubled with each trial
-# Reads until the next trial where storage is far, at least: a trial costs some reads.
-RETRY_READS_FAR = 2048
-MAX_RETRY_READS = 8192  # reads until the next trial, at most: storage may move
+# Reads that wait for their first byte, over those that do on average: they come unevenly.
+WAIT_RATIO = 2.0
+# Reads whose bytes flow, over those that could flow as quickly as they do alone.
+FLOW_RATIO = 1.25
 
 # -- owners --
 

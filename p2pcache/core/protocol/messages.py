@@ -127,6 +127,7 @@ class LeaseReport(_Message, tag=5, frozen=True):
     demanded: tuple[
         RunIndex, ...
     ] = ()  # urgent: a loader waits for these, they are to be read first
+    flow_s: float = 0.0  # of a run in `done`: seconds from its first byte to its end; 0: not known
 
 
 class Stuck(_Message, tag=6, frozen=True):

@@ -62,6 +62,7 @@ def to_tracker(
                 mismatched=tuple(bitset.members(command.mismatched)),
                 returned=tuple(bitset.members(command.returned)),
                 demanded=tuple(bitset.members(command.urgent)),
+                flow_s=command.flow_s,
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):
             return m.LeaseReport(digest, epoch, credit=credit, wanted=wish(wanted, run_count))

@@ -317,7 +317,7 @@ class Scheduler:
     # -- tracker and origin -----------------------------------------------------------------
 
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
-        run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out)
+        run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out, event.flow_s)
         self._settle(run, event.outcome, Source.ORIGIN, now)
         self._origin.replan(now)
         self._requester.deadline = now

@@ -75,6 +75,7 @@ class LeaseReport:
     mismatched: RunSet = 0  # the origin's bytes are wrong
     returned: RunSet = 0  # not read, and not needed any more
     urgent: RunSet = 0  # not leased to us, and a loader waits for them: grant them first
+    flow_s: float = 0.0  # of a run in `done`: seconds from its first byte to its end; 0: not known
 
 
 @dataclass(slots=True)

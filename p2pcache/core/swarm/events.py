@@ -74,6 +74,7 @@ class FetchEnded:
 
     fetch: int
     outcome: Outcome
+    flow_s: float = 0.0  # from the first byte to the end; 0: not known
 
 
 @dataclass(slots=True)

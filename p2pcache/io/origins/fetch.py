@@ -73,6 +73,12 @@ class _Read:
     on_bytes: Callable[[int], None]
     cancelled: Callable[[], bool]
     limiter: Limiter | None
+    on_begin: Callable[[], None]
+    begun: bool = False
+
+
+def _nothing() -> None:
+    """A callback that does nothing."""
 
 
 def _ignore(_why: object) -> None:
@@ -86,6 +92,7 @@ def fetch_run(
     run: RunIndex,
     *,
     on_bytes: Callable[[int], None],
+    on_begin: Callable[[], None] = _nothing,
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
     on_wrong: Callable[[str], None] = _ignore,
@@ -102,6 +109,7 @@ def fetch_run(
         store: where to.
         run: index of the run.
         on_bytes: called with bytes read from the origin, as they come.
+        on_begin: called once, when the first bytes have come.
         cancelled: called between slices and between retries.
         limiter: cap on the origin's bandwidth.
         on_wrong: called with the reason of a MISMATCH.
@@ -111,7 +119,7 @@ def fetch_run(
         DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
         CANCELLED, or FAILED (our own disk).
     """
-    read = _Read(repo, layout, store, on_bytes, cancelled, limiter)
+    read = _Read(repo, layout, store, on_bytes, cancelled, limiter, on_begin)
     try:
         for chunks in _pieces(layout, store.missing_chunks(run)):
             _fetch_piece(read, chunks)
@@ -187,6 +195,9 @@ def _fill(read: _Read, body: Body, view: memoryview) -> None:
         if read.cancelled():
             raise Abandoned("cancelled")
         count = body.readinto(view[done:])
+        if not read.begun:
+            read.begun = True
+            read.on_begin()
         assert count > 0, "a body ends when its range does"
         done += count
     read.on_bytes(done)

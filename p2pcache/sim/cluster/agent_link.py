@@ -58,7 +58,8 @@ class AgentLink:
         """Send a message, if there is a connection."""
         if self.connected:
             agent, tracker = self._agent, self._tracker
-            agent.env.post(agent.side, tracker.side, tracker.hear, self, message)
+            queued_s = agent.env.queued_s(agent.up)
+            agent.env.post(agent.side, tracker.side, tracker.hear, self, message, queued_s=queued_s)
 
     def hear(self, generation: int, message: m.ToAgent) -> None:
         """The tracker's message arrives."""

@@ -2,7 +2,8 @@
 
 A flow crosses a path of links: one node's uplink, another node's downlink, and between them the disks and rack uplinks
 of the scenario. Once per quantum all rates are solved by progressive filling (Bertsekas and Gallager 1992), which comes
-near max-min fairness, as TCP flows on shaped links do. Between two solutions a new flow gets the spare rate
+near max-min fairness, as TCP flows on shaped links do; a flow with twice the weight of another gets twice as much of a
+link that both cross. Between two solutions a new flow gets the spare rate
 of its links, and the rate of an ended flow is unused until the next solution, as TCP needs some round trips to take it.
 The ends of flows are exact in time for the solved rates.
 
@@ -93,6 +94,7 @@ class Network:
         self._left: Floats = np.zeros(_FIRST_ROWS)  # bytes, at time `_at`
         self._at: Floats = np.zeros(_FIRST_ROWS)
         self._rate: Floats = np.zeros(_FIRST_ROWS)
+        self._weight: Floats = np.ones(_FIRST_ROWS)
         self._flows: list[Flow | None] = []
         self._vacant: list[int] = []  # rows
         self._solve_at = -1.0  # when the next solution is scheduled for
@@ -114,7 +116,12 @@ class Network:
         return float(self._spare[number])
 
     def start(
-        self, path: list[Link], size: float, on_done: Callable[..., None], *args: Any
+        self,
+        path: list[Link],
+        size: float,
+        on_done: Callable[..., None],
+        *args: Any,
+        weight: float = 1.0,
     ) -> Flow:
         """Send bytes along a path.
 
@@ -123,6 +130,7 @@ class Network:
             size: bytes.
             on_done: called when the last byte leaves.
             *args: of the call.
+            weight: its share of a full link, beside those of other flows.
         """
         world = self._world
         links = [link.number for link in path]
@@ -130,6 +138,7 @@ class Network:
         flow = self._flows[row] = Flow(row, links, on_done, args)
         self._paths[row, : len(links)] = links
         self._left[row] = size
+        self._weight[row] = weight
         self._at[row] = world.now
         spare = self._spare
         rate = float(min(spare[i] for i in links))
@@ -145,11 +154,14 @@ class Network:
             world.at(self._solve_at, self._tick)
         return flow
 
-    def cancel(self, flow: Flow) -> None:
-        """Stop a flow. Bytes that were sent stay counted."""
-        if flow.row >= 0:
-            self._settle(flow)
-            self._remove(flow)
+    def cancel(self, flow: Flow) -> float:
+        """Stop a flow. Bytes that were sent stay counted; returns how many weren't."""
+        if flow.row < 0:
+            return 0.0
+        self._settle(flow)
+        left = float(self._left[flow.row])
+        self._remove(flow)
+        return left
 
     def rewired(self) -> None:
         """Links changed their side: solve again."""
@@ -168,8 +180,9 @@ class Network:
         self._flows.append(None)
         if row == len(self._left):
             self._paths = np.vstack((self._paths, np.zeros_like(self._paths)))
-            self._left, self._at, self._rate = (
-                np.append(a, np.zeros_like(a)) for a in (self._left, self._at, self._rate)
+            self._left, self._at, self._rate, self._weight = (
+                np.append(a, np.zeros_like(a))
+                for a in (self._left, self._at, self._rate, self._weight)
             )
         return row
 
@@ -248,10 +261,14 @@ class Network:
         return cut
 
     def _fill(self, open_: Ints) -> Ints:
-        """Give each flow an even share of its links' unused rate; returns the flows that can still grow."""
+        """Give each flow its share of its links' unused rate; returns the flows that can still grow."""
         paths, spare, links = self._paths[open_], self._spare, len(self.rates)
-        share = spare / np.maximum(np.bincount(paths.ravel(), minlength=links), 1)
-        grown = share[paths].min(axis=1)
+        weight = self._weight[open_]
+        load = np.zeros(links)
+        for column in paths.T:
+            load += np.bincount(column, weight, links)
+        load[load == 0.0] = 1.0
+        grown = (spare / load)[paths].min(axis=1) * weight
         self._rate[open_] += grown
         for column in paths.T:
             spare -= np.bincount(column, grown, links)

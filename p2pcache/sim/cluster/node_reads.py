@@ -12,14 +12,19 @@ STALL_S = 10.0  # a request ends after this time without bytes, as in the data p
 READ_TIMEOUT_S = 10.0
 
 
+# Storage has sent so much more of a read than has arrived: it lies in queues and in buffers of sockets.
+SENT_AHEAD_BYTES = 256 * 1024
+
+
 class Read:
     """One read in flight."""
 
-    __slots__ = ("cancelled", "flow", "frozen", "run")
+    __slots__ = ("cancelled", "flow", "flows_since", "frozen", "run")
 
     def __init__(self, run: RunIndex) -> None:
         self.run = run
         self.flow: Flow | None = None  # None: the origin hasn't answered yet, or is frozen
+        self.flows_since = 0.0
         self.frozen = False
         self.cancelled = False
 
@@ -48,7 +53,8 @@ class OriginReads:
             return
         read.cancelled = True
         if read.flow is not None:
-            self._node.net.cancel(read.flow)
+            left = self._node.net.cancel(read.flow)
+            self._node.env.sent_in_vain += min(left, SENT_AHEAD_BYTES)
         if not read.frozen:
             self._node.world.after(0, self._ended, fetch, Outcome.CANCELLED)
 
@@ -69,7 +75,9 @@ class OriginReads:
 
     def _ask(self, fetch: int) -> None:
         node = self._node
-        node.world.after(node.env.first_byte_s(), self._answers, fetch)
+        env = node.env
+        queued_s = sum(env.queued_s(link) for link in (node.up, env.origin, node.down))
+        node.world.after(env.first_byte_s() + queued_s, self._answers, fetch)
 
     def _answers(self, fetch: int) -> None:
         node, read = self._node, self._reads.get(fetch)
@@ -84,7 +92,10 @@ class OriginReads:
         else:
             path = [node.env.origin, *self._stream(fetch), *node.links_in]
             size = node.run_bytes[read.run]
-            read.flow = node.net.start(path, size, self._ended, fetch, Outcome.DONE)
+            read.flows_since = node.world.now
+            read.flow = node.net.start(
+                path, size, self._ended, fetch, Outcome.DONE, weight=node.env.stream_weight()
+            )
 
     def _hang(self, fetch: int, read: Read) -> None:
         read.flow, read.frozen = None, True
@@ -108,7 +119,10 @@ class OriginReads:
         return self._streams[number : number + 1]
 
     def _ended(self, fetch: int, outcome: Outcome) -> None:
-        if self._reads.pop(fetch, None) is not None:
+        read = self._reads.pop(fetch, None)
+        if read is not None:
+            flow_s = 0.0
             if outcome is Outcome.DONE:
+                flow_s = self._node.world.now - read.flows_since
                 self._node.progressed()
-            self._node.post(events.FetchEnded(fetch, outcome))
+            self._node.post(events.FetchEnded(fetch, outcome, flow_s))
