@@ -54,9 +54,7 @@ def _knob(
 
 
 KNOBS: dict[str, Knob] = {
-    "leases in flight": _knob("leases", "in_flight", 4, 8, 16, 32),
-    "leases at the start": _knob("leases", "first_in_flight", 1, 4, 8, 16),
-    "leases of one node": _knob("leases", "usual_credit", 2, 4, 8, 16),
+    "leases in flight at least": _knob("leases", "in_flight", 1, 2, 4, 8, 16),
     "window, runs": _knob("settings", "window_runs", 8, 32, 64, 256, 1024),
     "requests outstanding": _knob("settings", "outstanding", 3, 5, 7, 10, 14),
     "upload slots": _knob("uploads", "slots", 3, 5, 7, 10, 14),

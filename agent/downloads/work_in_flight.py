@@ -15,8 +15,8 @@ from p2pcache.io.models.model_chunks import ModelStore
 log = logging.getLogger(__name__)
 
 ReadEnded = Callable[[int | None, RunIndex, Outcome, float], None]
-"""Called with the scheduler's number of a read (None: that scheduler is gone), its run, its outcome, and the seconds from
-its first byte to its end (0: none came)."""
+"""Called with the scheduler's number of a read (None: that scheduler is gone), its run, its outcome, and the seconds
+from its first byte to its end (0: none came)."""
 
 
 class WorkInFlight:

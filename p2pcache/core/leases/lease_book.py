@@ -17,6 +17,7 @@ from p2pcache.core.leases.origin_integrity import OriginIntegrity
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
+    CONNECTION_DOUBLINGS,
     DRAGGING_TIMES,
     MAX_SKIPPED,
     SLOW_READER,
@@ -241,7 +242,12 @@ class LeaseBook:
         """
         lease, times = self.leases.get(run), self._times_taken.get(run, 0)
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if lease is None or now < lease.since + self._patience_s * 2.0**times:
+        if lease is None:
+            return None
+        # A node that has ended a younger lease isn't slow: one connection is, beside others that we opened.
+        if self._members[lease.node].newest_done > lease.since:
+            times += CONNECTION_DOUBLINGS
+        if now < lease.since + self._patience_s * 2.0**times:
             return None
         self._times_taken[run] = times + 1
         self._give_up(run, now, "too slow")

@@ -107,12 +107,14 @@ class ReaderChoice:
     def _choose_of(
         self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
     ) -> MemberRecord | None:
-        share = self._share
+        share, places = self._share, max(1, self.racks.count)
+        # Racks have equal shares, whatever their size: the nodes of a small one read more.
+        rack_share = max(share, ceil(self._readers.at_once / (places * BRIDGE_SLOTS)))
         for node in self.racks.order(run):
             one = self._readers.working.get(node)
             if one is None or one.pace is not Pace.USUAL or one.aside != aside:
                 continue
-            if len(one.runs) < min(share, one.credit) and self._may_read(one, run, barred):
+            if len(one.runs) < min(rack_share, one.credit) and self._may_read(one, run, barred):
                 return one
         return self._least_busy(
             self._readers.with_room[aside][:share], run, barred, slow_too=slow_too
@@ -180,6 +182,11 @@ class RackBalance:
         self._read: Counter[str | Place] = Counter()
         self._order: dict[str, list[Burden]] = {}
         self._seen = -1
+
+    @property
+    def count(self) -> int:
+        """How many racks there are."""
+        return len(self._roster.places)
 
     def order(self, run: RunIndex) -> Iterator[NodeId]:
         """Which nodes should read a run, the best first: of each rack the node that would bring it there anyway.

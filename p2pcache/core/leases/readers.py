@@ -98,8 +98,9 @@ class Readers:
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._review(record)
-        few = self._settings.in_flight
-        self._concurrency.least = max(few, min(len(self.working), MOST_FLOWING))
+        least = max(self._settings.in_flight, min(len(self.working), MOST_FLOWING))
+        if least != self._concurrency.least:
+            self._concurrency.set_least(least)
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
     def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
@@ -150,7 +151,7 @@ class Readers:
             flow_s: how long its bytes flowed, in seconds; 0: not known.
         """
         if not lease.adopted:  # or nobody knows how long it took
-            self._concurrency.on_read_done(now - lease.since, in_flight, flow_s)
+            self._concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)

@@ -202,7 +202,7 @@ class OriginReader:
             self._by_itself.on_read_done(now - reading.started)
             if self._by_itself.governs:
                 took_s = now - reading.started
-                self._concurrency.on_read_done(took_s, len(self.readings) + 1, flow_s)
+                self._concurrency.on_read_done(took_s, len(self.readings) + 1, flow_s, now)
             if self._by_itself.tracker_up or self._mine.leased & bit:
                 self._report.done |= bit
                 self._report.flow_s = flow_s

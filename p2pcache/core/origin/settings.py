@@ -20,6 +20,9 @@ MIN_READ_S = 1e-6  # clocks have a grain
 WAIT_RATIO = 2.0
 # Reads whose bytes flow, over those that could flow as quickly as they do alone.
 FLOW_RATIO = 1.25
+QUICK_S = 0.25  # a read that flows for longer is held up by a link: connections to object storage are quicker
+MOST_TIMES = 2  # reads at once, over those that brought as many reads a second
+SAME_RATE = 1.1  # a rate is another one from this ratio on
 
 # -- owners --
 

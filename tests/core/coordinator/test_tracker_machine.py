@@ -62,7 +62,9 @@ class TrackerMachine(RuleBasedStateMachine):
 
     def fresh(self, epoch: int) -> TrackerState:
         return TrackerState(
-            epoch=epoch, members=MemberSettings(), leases=LeaseSettings(in_flight=4)
+            epoch=epoch,
+            members=MemberSettings(),
+            leases=LeaseSettings(in_flight=4, most_in_flight=4),
         )
 
     def take(self, out: list[Output]) -> None:

@@ -25,7 +25,7 @@ class World:
     ) -> None:
         self.now = 1000.0
         self.tracking = TrackerState(
-            epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(first_in_flight=16), origin="s3://m",
+            epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(in_flight=16), origin="s3://m",
             remembered=remembered,
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []

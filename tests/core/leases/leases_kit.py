@@ -38,12 +38,14 @@ def make(
     roster = Roster("ab" * 32, runs, 7)
     for node in nodes:
         roster.enter(Member(node, "h:1"))
-    knobs = {"first_in_flight": SETTINGS.in_flight, **knobs}
+    knobs = {"in_flight": 16, **knobs}
     settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
     return LeaseBook(roster, settings, 7, doubted, reached), Have(roster)
 
 
-def finish(book: LeaseBook, have: Have, node: NodeId, run: RunIndex, now: float) -> None:
+def finish(
+    book: LeaseBook, have: Have, node: NodeId, run: RunIndex, now: float, flow_s: float = 0.0
+) -> None:
     have[node] |= 1 << run
-    book.on_have(node, 1 << run, now)
+    book.on_have(node, 1 << run, now, flow_s)
     book.check()

@@ -22,7 +22,7 @@ def test_fair_share_in_file_order() -> None:
 
 
 def test_few_leases_at_first_and_one_more_for_each_that_was_read() -> None:
-    book, have = make(first_in_flight=2)
+    book, have = make(in_flight=2)
     for node in range(1, 17):
         book.set_credit(node, 1)
     given = book.grant(0.0)
@@ -32,15 +32,15 @@ def test_few_leases_at_first_and_one_more_for_each_that_was_read() -> None:
 
 
 def test_a_lease_that_drags_on_makes_room() -> None:
-    book, have = make(in_flight=4)
+    book, have = make(in_flight=4, most_in_flight=4)
     for node in range(1, 9):
         book.set_credit(node, 1)
     book.grant(0.0)
     for run in (2, 3):
         finish(book, have, book.leases[run].node, run, 0.5)
     assert sorted(book.grant(0.5).values()) == [[4], [5]]
-    assert book.grant(0.9) == {}
-    assert list(book.grant(1.1).values()) == [[6]], "two drag on, and a quarter of four don't count"
+    assert book.grant(1.2) == {}
+    assert list(book.grant(1.4).values()) == [[6]], "two drag on, and a quarter of four don't count"
 
 
 def test_at_most_the_credit() -> None:
@@ -51,18 +51,29 @@ def test_at_most_the_credit() -> None:
     assert book.grant(0.0) == {A: [3]}
 
 
-def test_a_lone_node_has_its_usual_reads_whatever_it_says() -> None:
-    book, _ = make(runs=400, first_in_flight=400)
-    usual = SETTINGS.usual_credit
+def test_readers_share_evenly_whatever_they_say() -> None:
+    book, _ = make(runs=400)
     book.set_credit(A, 1 << 40)  # a member may say what it likes
-    assert len(book.grant(0.0)[A]) == usual
+    book.set_credit(B, 1 << 40)
+    assert [len(runs) for runs in book.grant(0.0).values()] == [8, 8]
+    book.set_credit(B, 0)  # what it reads goes on
+    assert not book.grant(0.0)
+    assert len(book.leases) == 16
     book.check()
-    book.set_credit(B, usual + 20)
-    assert len(book.grant(0.0)[B]) == usual
-    book.set_credit(B, 0)  # what it reads goes on, and its share is gone
-    assert len(book.grant(0.0).get(A, [])) == 0
-    assert len(book.leases) == SETTINGS.in_flight
-    book.check()
+
+
+def test_each_reader_has_a_lease_and_few_of_many_readers_have() -> None:
+    """Reads that share the way end together, and until then there is nothing to spread."""
+    book, have = make(runs=400, in_flight=SETTINGS.in_flight)
+    for node in range(1, 7):
+        book.set_credit(node, 1)
+    assert book.readers.at_once == 6
+    for node in range(7, 40):
+        book.set_credit(node, 1)
+    assert book.readers.at_once == 8
+    assert len(book.grant(0.0)) == SETTINGS.in_flight
+    finish(book, have, book.leases[0].node, 0, 1.0)
+    assert len(book.grant(1.0)) == 2
 
 
 def test_a_finished_lease_makes_room() -> None:
@@ -171,7 +182,7 @@ def test_the_end_of_an_excuse_lets_the_others_read_too() -> None:
 def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial() -> None:
     """20 nodes, 18 behind firewalls, which the tracker did not believe: 25 of 38 reads were of use to these alone."""
     for reached, most in (({7, 99}, True), ({5, 6, 7, 8, 9}, False)):
-        book, have = make(8, reached=reached, first_in_flight=SETTINGS.first_in_flight)
+        book, have = make(8, reached=reached, in_flight=SETTINGS.in_flight)
         have[1] = 0xFF
         for node in range(1, 11):
             book.set_credit(node, 2)
