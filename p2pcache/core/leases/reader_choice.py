@@ -107,9 +107,9 @@ class ReaderChoice:
     def _choose_of(
         self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
     ) -> MemberRecord | None:
-        share, places = self._share, max(1, self.racks.count)
+        share = self._share
         # Racks have equal shares, whatever their size: the nodes of a small one read more.
-        rack_share = max(share, ceil(self._readers.at_once / (places * BRIDGE_SLOTS)))
+        rack_share = ceil(self._readers.at_once / max(1, self.racks.count))
         for node in self.racks.order(run):
             one = self._readers.working.get(node)
             if one is None or one.pace is not Pace.USUAL or one.aside != aside:

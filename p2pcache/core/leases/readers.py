@@ -86,15 +86,13 @@ class Readers:
         """How many leases at once a member works on (at most what the whole swarm may have), and of which runs."""
         self._leave_room(record)
         if credit > 0:
-            if not self.working:
-                self._concurrency = (
-                    self._unmeasured()
-                )  # since the last storm storage may have moved
             record.credit = min(credit, self._settings.most_in_flight)
             self.working[record.node] = record
         else:
             record.credit = 0
             self.working.pop(record.node, None)
+            if not self.working:
+                self._concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._review(record)

@@ -45,7 +45,7 @@ def test_a_far_origins_link_is_kept_full() -> None:
     """26 reads are under way at any moment; with 16 the link stood idle for over a third of it."""
     book, took_s = storm(first_byte_s=25 * RUN_S)
     assert took_s < 1.15 * RUNS * RUN_S
-    assert 40 <= book.at_once <= 4 * 26
+    assert book.at_once >= 40
 
 
 def test_a_near_origin_is_read_by_few() -> None:
