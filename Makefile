@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu storm shapes edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -80,6 +80,8 @@ gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside it
 	$(BIN)/python -m loadtest.bench_gpu
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
+shapes: setup    ## real storms in the shapes of users, one table (root; half an hour; ONLY='4 MiB' for some rows)
+	$(BIN)/python -m loadtest.shapes $(if $(ONLY),--only '$(ONLY)')
 edge: setup      ## one pull from storage and one from a node over 50 Mbit/s and 40 ms, beside plain TCP (root)
 	$(BIN)/python -m loadtest.edge
 tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of its own (AGENTS=10000 SECONDS=60)

@@ -29,8 +29,8 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     insecure: bool = False
     """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
     leases_in_flight: int = LeaseSettings().in_flight
-    """Chunks of one model that are read from the origin at once, over all nodes; where that doesn't keep the way to
-    it full (its first byte is far away, one connection carries little), as many as do, up to eight times this."""
+    """Chunks of one model that are read from the origin at once, over all nodes, at first and at least; where that
+    doesn't keep the way to it full (its first byte is far away, one connection carries little), more do, up to 128."""
     neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

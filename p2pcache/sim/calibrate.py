@@ -20,6 +20,8 @@ class Comparison:
     measured: float
     predicted: float
     bound: float
+    alpha: float = 1.0  # measured
+    predicted_alpha: float = 1.0
 
     @property
     def error(self) -> float:
@@ -68,9 +70,11 @@ def storm_like(recorded: dict[str, Any]) -> Storm:
 
 def compare(recorded: dict[str, Any]) -> Comparison:
     """Simulate a recorded storm."""
-    predicted = Run(storm_like(recorded)).go().t_last
-    nodes = recorded["plan"]["nodes"]
-    return Comparison(nodes, recorded["t_last"], predicted, recorded["t_lb"])
+    predicted = Run(storm_like(recorded)).go()
+    return Comparison(
+        recorded["plan"]["nodes"], recorded["t_last"], predicted.t_last, recorded["t_lb"],
+        recorded["alpha"], predicted.alpha,
+    )  # fmt: skip
 
 
 def lines(recordings: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -38,7 +38,9 @@ class Storm:
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # sigma of the log-normal wait for its first byte; S3: about 0.6
     origin_stream: float = 0.0  # bytes per second of one connection; 0: no limit but the links
-    origin_uneven: float = 0.0  # sigma of the log-normal share of a connection where links are full
+    further_share: float = (
+        1.0  # of full links for a node's further reads at once, beside 1 of the first
+    )
     resolution: int = RESOLUTION  # solutions of the network while a link carries one run
     queue_s: float = 0.0  # that a full link adds to each message between nodes
     seed: int = 1
@@ -97,7 +99,7 @@ class Run:
             origin_latency_s=storm.origin_latency_s, settings=storm.settings,
             uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
             queue_s=storm.queue_s, resolution=storm.resolution,
-            origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream, origin_uneven=storm.origin_uneven,
+            origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream, further_share=storm.further_share,
             check_every=storm.check_every,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []

@@ -13,7 +13,8 @@ import pytest
 from p2pcache.sim.__main__ import main
 from p2pcache.sim.calibrate import compare
 
-RECORDED = [Path(__file__).parent / "recorded" / f"storm{nodes}.json" for nodes in (4, 8, 16)]
+STORMS = ("storm4", "storm8", "storm16", "storm8-1m", "storm4-4m")  # runs of 256 KiB, 1 and 4 MiB
+RECORDED = [Path(__file__).parent / "recorded" / f"{name}.json" for name in STORMS]
 
 
 @pytest.mark.slow
@@ -21,7 +22,8 @@ RECORDED = [Path(__file__).parent / "recorded" / f"storm{nodes}.json" for nodes 
 def test_the_last_node_is_done_when_the_simulator_predicts(file: Path) -> None:
     recorded = json.loads(file.read_text())
     comparison = compare(recorded)
-    assert abs(comparison.error) <= 0.10, comparison
+    assert abs(comparison.error) <= 0.05, comparison
+    assert abs(comparison.predicted_alpha - comparison.alpha) <= 0.01, comparison
     assert comparison.predicted >= comparison.bound
 
 

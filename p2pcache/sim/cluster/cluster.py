@@ -22,7 +22,7 @@ class Cluster(Environment):
         latency_s: float, origin_latency_s: float, settings: SwarmSettings | None = None,
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
         members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0, resolution: int = RESOLUTION,
-        origin_jitter: float = 0.0, origin_stream: float = 0.0, origin_uneven: float = 0.0, check_every: int = 0,
+        origin_jitter: float = 0.0, origin_stream: float = 0.0, further_share: float = 1.0, check_every: int = 0,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
 
@@ -43,13 +43,14 @@ class Cluster(Environment):
             origin_jitter: sigma of the log-normal wait for the origin's first byte (0: always the same): most
                 take about as long, some several times that, as of real object storage.
             origin_stream: bytes per second of one read of the origin at most; 0: what its links carry.
-            origin_uneven: sigma of the log-normal weight of a read where its links are full (0: all are equal).
+            further_share: of full links that a read gets that begins while its node reads, beside 1 of the first: a new
+                connection starves beside those that fill the queue.
             check_every: invariants are checked after this many events of a node; 0: never.
         """
         super().__init__(
             seed=seed, run_bytes=run_bytes, quantum_s=run_bytes[0] / rate / resolution, origin_rate=origin_rate,
             latency_s=latency_s, origin_latency_s=origin_latency_s, queue_s=queue_s, origin_jitter=origin_jitter,
-            origin_stream=origin_stream, origin_uneven=origin_uneven, members=members or MemberSettings(),
+            origin_stream=origin_stream, further_share=further_share, members=members or MemberSettings(),
         )  # fmt: skip
         self.rate = rate
         self.settings = settings or SwarmSettings()

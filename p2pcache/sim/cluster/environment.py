@@ -29,7 +29,7 @@ class Environment:
     def __init__(
         self, *, seed: int, run_bytes: list[int], quantum_s: float, origin_rate: float,
         latency_s: float, origin_latency_s: float, queue_s: float, origin_jitter: float, origin_stream: float,
-        origin_uneven: float,
+        further_share: float,
         members: MemberSettings,
     ) -> None:  # fmt: skip
         """Nothing happened yet.
@@ -44,7 +44,7 @@ class Environment:
             queue_s: what a full link adds to a message between nodes.
             origin_jitter: sigma of the log-normal wait for the origin's first byte; 0: it is always the same.
             origin_stream: bytes per second of one read at most; 0: what the links carry.
-            origin_uneven: sigma of the log-normal weight of a read where its links are full; 0: all are equal.
+            further_share: of full links that a read gets that begins while its node reads, beside 1 of the first.
             members: settings of the membership.
         """
         self.seed = seed
@@ -56,7 +56,7 @@ class Environment:
         self.origin_latency_s = origin_latency_s
         self._origin_jitter = origin_jitter
         self.origin_stream = origin_stream
-        self._origin_uneven = origin_uneven
+        self.further_share = further_share
         self.sent_in_vain = 0.0  # bytes that the origin had sent when a read was cancelled
         self.digest = "ab" * 32
         self.members = members
@@ -73,14 +73,6 @@ class Environment:
         """How long a read that begins now waits for its first byte, in seconds."""
         usual_s, sigma = 2 * self.origin_latency_s, self._origin_jitter
         return usual_s * self.world.dice.lognormvariate(0.0, sigma) if sigma else usual_s
-
-    def stream_weight(self) -> float:
-        """The share of full links that a read which begins now gets, beside those of others.
-
-        TCP flows that share a queue differ by several times, for as long as a read takes.
-        """
-        sigma = self._origin_uneven
-        return self.world.dice.lognormvariate(0.0, sigma) if sigma else 1.0
 
     def finished(self) -> None:
         """A node has what it wants."""

@@ -93,9 +93,9 @@ class OriginReads:
             path = [node.env.origin, *self._stream(fetch), *node.links_in]
             size = node.run_bytes[read.run]
             read.flows_since = node.world.now
-            read.flow = node.net.start(
-                path, size, self._ended, fetch, Outcome.DONE, weight=node.env.stream_weight()
-            )
+            flowing = any(one.flow is not None for one in self._reads.values() if one is not read)
+            weight = node.env.further_share if flowing else 1.0
+            read.flow = node.net.start(path, size, self._ended, fetch, Outcome.DONE, weight=weight)
 
     def _hang(self, fetch: int, read: Read) -> None:
         read.flow, read.frozen = None, True
