@@ -48,7 +48,8 @@ def _storm(args: argparse.Namespace) -> Storm:
         nodes=args.nodes, runs=args.chunks, run_bytes=args.chunk_bytes, rate=args.rate,
         origin_rate=args.origin_rate, latency_s=args.latency,
         origin_latency_s=args.origin_latency, origin_jitter=args.origin_jitter,
-        origin_stream=args.origin_stream, queue_s=args.queue, resolution=args.resolution,
+        origin_stream=args.origin_stream, further_share=args.further_share,
+        queue_s=args.queue, resolution=args.resolution,
         seed=args.seed, slow=args.slow, slow_disk=args.slow_disk,
         crash=args.crash, restart=args.restart, late=args.late, liars=args.liars,
         hidden=args.hidden, odd=args.odd, hung=args.hung, dripping=args.dripping, busy=args.busy, reading=args.reading,
@@ -97,6 +98,8 @@ def _storm_flags(storm: argparse.ArgumentParser) -> None:
         default=0.0,
         help="of one connection to it at most (S3: 90MB/s)",
     )
+    add("--further-share", type=_share, default=1.0, help="of a full link for a node's further reads at once, beside "
+        "1 of the first (emulated links: down to 0.15)")  # fmt: skip
     add(
         "--queue", type=_seconds, default=0.0, help="s that a full link adds to a message (emulated links: 0.1)"
     )  # fmt: skip

@@ -38,9 +38,7 @@ class Storm:
     origin_latency_s: float = 0.005
     origin_jitter: float = 0.0  # sigma of the log-normal wait for its first byte; S3: about 0.6
     origin_stream: float = 0.0  # bytes per second of one connection; 0: no limit but the links
-    further_share: float = (
-        1.0  # of full links for a node's further reads at once, beside 1 of the first
-    )
+    further_share: float = 1.0  # of full links for a node's further reads, beside 1 of the first
     resolution: int = RESOLUTION  # solutions of the network while a link carries one run
     queue_s: float = 0.0  # that a full link adds to each message between nodes
     seed: int = 1

@@ -31,6 +31,16 @@ def all_complete(report: Report) -> None:
     assert report.complete == report.alive
 
 
+def test_no_lease_is_taken_back_because_many_are_read_at_once() -> None:
+    """Runs that take long on the link: reads that shared it ended as "too slow", and storage was read 1.35 times."""
+    report = run(
+        Storm(nodes=4, runs=96, run_bytes=4 << 20, rate=12e6, origin_rate=12e6, queue_s=0.1)
+    )
+    all_complete(report)
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+    assert report.eta >= 0.92, "with sixteen reads at once it was 0.90"
+
+
 @pytest.mark.slow
 def test_fifty_nodes_read_storage_once() -> None:
     report = run(Storm(nodes=50, runs=512))

@@ -68,15 +68,18 @@ def test_a_partition_stops_flows_and_a_cancelled_one_never_ends() -> None:
     net.start([up, down], 10.0, ends.mark, "cut")
     gone = net.start([net.link(10.0), net.link(10.0)], 10.0, ends.mark, "gone")
 
+    left: list[float] = []
+
     def side(number: int) -> None:
         up.side, down.side = 1, number
         net.rewired()
 
     world.at(0.5, side, 2)
-    world.at(0.6, net.cancel, gone)
+    world.at(0.6, lambda: left.append(net.cancel(gone)))
     world.at(5.5, side, 1)
     drain(world)
     assert ends.at == {"cut": pytest.approx(6.0, rel=0.01)}
+    assert left == [pytest.approx(4.0)], "what had flowed stays counted"
 
 
 @settings(max_examples=60, deadline=None)
