@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from itertools import takewhile
 from math import inf
 
 from p2pcache.core import bitset
@@ -17,13 +16,8 @@ from p2pcache.core.leases.origin_integrity import OriginIntegrity
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
-    CONNECTION_DOUBLINGS,
-    DRAGGING_TIMES,
-    MAX_SKIPPED,
-    SLOW_READER,
-    STORY_ENTRIES,
-    UNASKED_TIMES,
-)
+    CONNECTION_DOUBLINGS, MAX_SKIPPED, SLOW_READER, STORY_ENTRIES, UNASKED_TIMES,
+)  # fmt: skip
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.run_log import NOBODY, RunLog
@@ -242,12 +236,13 @@ class LeaseBook:
         """
         lease, times = self.leases.get(run), self._times_taken.get(run, 0)
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if lease is None:
-            return None
         # A node that has ended a younger lease isn't slow: one connection is, beside others that we opened.
-        if self._members[lease.node].newest_done > lease.since:
+        if lease is not None and self._members[lease.node].newest_done > lease.since:
             times += CONNECTION_DOUBLINGS
-        if now < lease.since + self._patience_s * 2.0**times:
+        if (
+            lease is None
+            or now < lease.since + self.readers.patience_s(len(self.leases)) * 2.0**times
+        ):
             return None
         self._times_taken[run] = times + 1
         self._give_up(run, now, "too slow")
@@ -256,9 +251,7 @@ class LeaseBook:
 
     def expire(self, now: float) -> bool:
         """End leases that weren't renewed, and rests that are over; returns whether any lease ended."""
-        self.readers.end_rests(
-            now
-        )  # also while nothing may be granted, or the time would never pass
+        self.readers.end_rests(now)  # also while nothing may be granted
         if now < self._expires_from:
             return False
         for run in (over := [run for run, lease in self.leases.items() if lease.expires <= now]):
@@ -331,22 +324,12 @@ class LeaseBook:
 
     @property
     def at_once(self) -> int:
-        """How many leases may be in flight: at first few, and one more for each that was read."""
-        # Leases that share the uplink end together: with few the swarm has something to spread sooner.
+        """How many leases may be in flight: at first few, so that there is soon something to spread."""
         return min(self.readers.at_once, self._settings.in_flight + self.ends["done"])
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
-        slow_readers, count = self.readers.slow_readers, len(self.leases)
-        if not slow_readers.measured:
-            return count
-        late = now - DRAGGING_TIMES * slow_readers.usual_among_s(count)
-        dragging = sum(1 for _ in takewhile(lambda one: one.since < late, self.leases.values()))
-        return count - min(dragging, int(SLOW_READER.max_share * self.at_once))
-
-    @property
-    def _patience_s(self) -> float:
-        return self.readers.patience_s(len(self.leases))
+        return len(self.leases) - self.readers.count_dragging(self.leases.values(), now)
 
     @property
     def regrant_cap(self) -> int:
@@ -366,7 +349,10 @@ class LeaseBook:
 
     def _taken_back_at(self, until: float) -> Iterator[tuple[RunIndex, float]]:
         """When leases are taken back unasked, later than for a member that is stuck; all those up to a time."""
-        patience_s, times = UNASKED_TIMES * self._patience_s, self._times_taken
+        patience_s, times = (
+            UNASKED_TIMES * self.readers.patience_s(len(self.leases)),
+            self._times_taken,
+        )
         for run, lease in self.leases.items():  # the oldest first
             if lease.since + patience_s > until:
                 break
