@@ -16,8 +16,12 @@ from p2pcache.core.leases.origin_integrity import OriginIntegrity
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
-    CONNECTION_DOUBLINGS, MAX_SKIPPED, SLOW_READER, STORY_ENTRIES, UNASKED_TIMES,
-)  # fmt: skip
+    CONNECTION_DOUBLINGS,
+    MAX_SKIPPED,
+    SLOW_READER,
+    STORY_ENTRIES,
+    UNASKED_TIMES,
+)
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.run_log import NOBODY, RunLog
@@ -266,8 +270,7 @@ class LeaseBook:
         if self.integrity.stopped is not None or not self.free or not len(self.readers):
             return given
         skipped = 0
-        # Runs that only silent members have are free. If no other member reads them, they mustn't keep it from the
-        # rest.
+        # Runs that only silent members have are free: if no other reads them, they mustn't hold up the rest.
         candidates = self.free & self.readers.lacking() if self._roster.silent else self.free
         while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
             run = bitset.first(candidates & self._urgent or candidates)
@@ -293,7 +296,6 @@ class LeaseBook:
         """When a lease expires, drags on, or a resting reader may be tried again."""
         ends = [self._expires_from] if self.leases else []
         if self._unasked_left and len(self.readers) > 1:
-            # A lease that is late already and stays is looked at again with the next message.
             reviewed = self._reviewed_at
             one = next((at for _, at in self._taken_back_at(inf) if at > reviewed), inf)
             ends += [at for _, at in self._taken_back_at(one) if at > reviewed]
@@ -356,7 +358,6 @@ class LeaseBook:
         for run, lease in self.leases.items():  # the oldest first
             if lease.since + patience_s > until:
                 break
-            # A node that has ended a younger lease isn't slow: one connection is.
             if self._members[lease.node].newest_done <= lease.since:
                 yield run, lease.since + patience_s * 2.0 ** times.get(run, 0)
 
