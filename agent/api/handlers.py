@@ -259,7 +259,7 @@ class Api:
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
         size = await self._pushes.receive(digest, blob, request.content)
-        self._possession.on_proved(request[CALLER], digest, blob)
+        self._possession.on_blob_proved(request[CALLER], digest, blob)
         return server.json_response({"bytes": size})
 
     async def post_push(self, request: web.Request) -> web.StreamResponse:

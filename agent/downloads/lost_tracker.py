@@ -34,7 +34,9 @@ class LostTracker:
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
         if isinstance(message, m.Swarm) and message.joined:
-            self._book.add(member for member in message.joined if member.node != self._parts.node)
+            self._book.remember(
+                member for member in message.joined if member.node != self._parts.node
+            )
 
     def close(self) -> None:
         """Write the list if it has changed. It blocks."""
@@ -47,7 +49,7 @@ class LostTracker:
         # The tracker tells a complete node of no newcomer, but newcomers dial it.
         for swarm in list(self._downloads.swarms.values()):
             callers = swarm.neighbours.callers
-            self._book.add(m.Member(node, address) for node, address in callers.items())
+            self._book.remember(m.Member(node, address) for node, address in callers.items())
             callers.clear()
 
     async def _save(self) -> None:

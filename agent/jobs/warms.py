@@ -85,7 +85,7 @@ class Warms:
     async def _follow(self, download: Download, ref: Ref, generation: int) -> None:
         """Be a client of the download, so that it isn't abandoned; then publish the model."""
         try:
-            await asyncio.to_thread(self._book.add, ref)
+            await asyncio.to_thread(self._book.remember, ref)
             await asyncio.wait([download.ended])
             download.ended.result()
             await self._downloads.publish_model(download, ref, generation)
@@ -96,7 +96,7 @@ class Warms:
             download.clients -= 1
             del self._running[download.swarm.digest, ref]
             if not self._stopping:
-                await asyncio.to_thread(self._book.remove, ref)
+                await asyncio.to_thread(self._book.forget, ref)
 
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
@@ -118,7 +118,7 @@ class Warms:
                 if warmed.state == "had":
                     break
                 return
-        await asyncio.to_thread(self._book.remove, ref)
+        await asyncio.to_thread(self._book.forget, ref)
 
     def on_stopping(self) -> None:
         """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
@@ -128,7 +128,7 @@ class Warms:
         """End a model's warm because the model is to be removed. A download with other clients goes on."""
         for noted in self._book.refs():
             if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
-                await asyncio.to_thread(self._book.remove, noted)
+                await asyncio.to_thread(self._book.forget, noted)
         for (digest, name), download in list(self._running.items()):
             if ref.digest != digest and name.tag_key != ref.tag_key:
                 continue

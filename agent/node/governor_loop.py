@@ -132,7 +132,7 @@ class GovernorLoop:
 
     def _apply(self, limits: Limits) -> None:
         try:
-            self._parts.net.limit(limits.sent, limits.slots)
+            self._parts.net.limit_uploads(limits.sent, limits.slots)
         except P2PCacheError as error:
             log.debug("the data plane isn't there: %s", error)
         self._parts.disk.limit(limits.taken)

@@ -37,7 +37,7 @@ class Labeller:
         if now < self._next_read and (self._agreed is None or self._agreed == wanted):
             return
         try:
-            difference = changes(await self._labels.read(), wanted)
+            difference = changes(await self._labels.fetch_labels(), wanted)
             if difference:
                 await self._labels.patch(difference)
         except P2PCacheError as error:

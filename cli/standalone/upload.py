@@ -75,7 +75,7 @@ class AgentPush:
         """Send the blobs that its cache lacks, then let it upload."""
         sending = Sending(self._client, indexed)
         total = sending.bytes
-        watched = Watched[None](lambda report: sending.run(lambda sent: report(sent, total)))
+        watched = Watched[None](lambda report: sending.send_blobs(lambda sent: report(sent, total)))
         for sent, _ in watched.progress():
             reporter.update(
                 {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}

@@ -110,7 +110,7 @@ class LineReporter:
             _note_other(self._title, event)
             return
         now = time.monotonic()
-        parts = self._meter.read(event, now)
+        parts = self._meter.on_event(event, now)
         if now >= self._next:
             self._next = now + LINE_EVERY_S
             told = (_phase(event), *parts, _trouble(event))
@@ -138,7 +138,7 @@ class BarReporter:
         if event["event"] != "progress":
             _note_other(self._title, event)
             return
-        percent, amount, rate, eta, peers = self._meter.read(event, time.monotonic())
+        percent, amount, rate, eta, peers = self._meter.on_event(event, time.monotonic())
         if self._bar is None:
             self._bar = _rich_bar()
             self._task = self._bar.add_task(self._title, total=1.0, text="")
@@ -170,7 +170,7 @@ class Meter:
         self._bytes = 0
         self._rate = 0.0
 
-    def read(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
+    def on_event(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
         """Return (percent, amount, rate, ETA, share from peers) as texts; "" where not known.
 
         Args:

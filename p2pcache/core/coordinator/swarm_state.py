@@ -264,7 +264,7 @@ class SwarmTracker:
             self.book.on_banned_have(node, have, now)
         if fresh:
             if self.book.integrity.doubted:
-                self.doubts.on_have(node, fresh, now, out)
+                self.doubts.on_right_reads(node, fresh, now, out)
             if node in self._unreached:
                 self.stuck_runs.perhaps_lost.add(node)
             for reader, runs in self.book.on_have(node, fresh, now).items():

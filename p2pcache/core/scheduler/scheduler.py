@@ -264,7 +264,7 @@ class Scheduler:
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:
         fresh = runs & self._states.missing
-        self._story.counters.on_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
+        self._story.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.on_proved(fresh, self._out)

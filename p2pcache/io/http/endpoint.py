@@ -54,7 +54,7 @@ class Endpoint:
                     exchange.start(method, target, self._head(len(body)), body)
                     return exchange.document()
             except Busy as error:
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def stream(self, path: str, body: Json) -> Events:
         """The events that answer a POST, `done` last.
@@ -68,7 +68,7 @@ class Endpoint:
                 yield from self._events(path, json.dumps(body).encode())
                 return
             except Busy as error:  # always before the first event
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def _events(self, path: str, data: bytes) -> Events:
         with Exchange(self._place, SILENCE_S, self._say) as exchange:
@@ -107,7 +107,7 @@ class Endpoint:
                     return
             except Busy as error:
                 on_bytes(-sum(slices))
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def _head(self, body_bytes: int) -> dict[str, str]:
         return self._headers | {"Content-Length": str(body_bytes)}
@@ -121,7 +121,7 @@ class _BusyRetry:
         self._deadline = self._said_at + limit_s
         self._say = say
 
-    def wait(self, error: Busy) -> None:
+    def wait_while_busy(self, error: Busy) -> None:
         """Sleep for one to two times the pause that the agent asked for; raise `error` beyond the limit."""
         import random  # most calls never wait
 

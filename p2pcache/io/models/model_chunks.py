@@ -205,7 +205,7 @@ class ModelStore:
         with self._blobs.lock:
             shown, self.arriving = self.arriving, None
         if shown is not None:
-            shown.remove()
+            shown.discard()
 
     def publish(self, ref: Ref | None = None, generation: int | None = None) -> str:
         """Make the whole model's tree appear, and its tag when there's a generation.

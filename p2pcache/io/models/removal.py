@@ -65,7 +65,7 @@ class Removal:
             del self._opened[digest]
         self._blobs.disk.unlink(self._blobs.folders.manifests, digest)
         own = self._records.own_blobs(digest)
-        freed = sum(self._blobs.remove(blob) for blob in own)
+        freed = sum(self._blobs.delete_files(blob) for blob in own)
         self._records.remove_model(digest)
         self._forget(own)
         return freed
@@ -96,7 +96,7 @@ class Removal:
         if dry_run:
             return Pruned(removed, self._bytes_without({model.digest for model in victims}))
         freed = sum(self.remove_model(model.digest) for model in victims)
-        freed += sum(self._blobs.remove(blob) for blob in orphans)
+        freed += sum(self._blobs.delete_files(blob) for blob in orphans)
         self._forget(orphans)
         return Pruned(removed, freed)
 
@@ -112,7 +112,7 @@ class Removal:
     def _bytes_without(self, victims: Collection[str]) -> int:
         """Bytes of disk that would be free without these models and without unneeded blobs."""
         kept: set[str] = set()
-        for row in self._records.models():
+        for row in self._records.model_rows():
             if row.digest not in victims:
                 kept.update(blob for blob, _ in self._records.blobs_of(row.digest))
         return sum(self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept)

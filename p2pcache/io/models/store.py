@@ -181,7 +181,7 @@ class Store:
         asked = self._asked(tags)
         return [
             self._info(row, _names_of(row.digest, tags), _names_of(row.digest, asked))
-            for row in self._records.models()
+            for row in self._records.model_rows()
         ]
 
     def _info(self, row: ModelRow, tags: list[Ref], asked: list[Ref]) -> ModelInfo:
@@ -205,7 +205,7 @@ class Store:
 
     def other_files(self, digest: str) -> Iterator[File]:
         """The files of every other model known here, most recently used first."""
-        for row in self._records.models():
+        for row in self._records.model_rows():
             data = None if row.digest == digest else self.manifest(row.digest)
             if data is not None:
                 yield from decode(data).files

@@ -33,7 +33,7 @@ class KnownMembers:
         if page is not None and page.format == FORMAT:
             self.members = {member.node: member for member in page.members[-MAX_MEMBERS:]}
 
-    def add(self, members: Iterable[Member]) -> None:
+    def remember(self, members: Iterable[Member]) -> None:
         """Add members that the tracker named."""
         for member in members:
             self._changed = self._changed or self.members.get(member.node) != member

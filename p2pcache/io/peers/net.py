@@ -230,10 +230,10 @@ class PeerNet:
             if session.cancel(digest, request):
                 return
 
-    def limit(self, bytes_per_s: float, slots: int) -> None:
+    def limit_uploads(self, bytes_per_s: float, slots: int) -> None:
         """Limit uploads further than the settings do; 0 bytes per second: as the settings say."""
         self._up.limit(bytes_per_s)
-        self._parts.uploads.limit(slots)
+        self._parts.uploads.limit_slots(slots)
 
     def announce(self, digest: str, runs: RunSet) -> None:
         """Send HAVE of these runs to every neighbour that lacks some of them."""

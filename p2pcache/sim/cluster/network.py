@@ -145,7 +145,7 @@ class Network:
             world.at(self._solve_at, self._tick)
         return flow
 
-    def cancel(self, flow: Flow) -> None:
+    def end_flow(self, flow: Flow) -> None:
         """Stop a flow. Bytes that were sent stay counted."""
         if flow.row >= 0:
             self._settle(flow)

@@ -58,7 +58,7 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     ):
         for app, other in ((a, b), (b, a)):
             hurry(app)
-            app.lost_tracker._book.add(
+            app.lost_tracker._book.remember(
                 [Member(other.node, other.advertise), Member(9, "127.0.0.1:1")]
             )
         async with asyncio.timeout(60):
@@ -79,10 +79,10 @@ def test_a_bad_member_book_is_ignored(tmp_path: Path) -> None:
 def test_the_member_book_is_written_after_changes_only(tmp_path: Path) -> None:
     book = KnownMembers(tmp_path / FILE)
     assert book.page() is None
-    book.add([Member(1, "h:1"), Member(2, "h:2")])
+    book.remember([Member(1, "h:1"), Member(2, "h:2")])
     page = book.page()
     assert page is not None
     book.write(page)
-    book.add([Member(1, "h:1")])
+    book.remember([Member(1, "h:1")])
     assert book.page() is None
     assert KnownMembers(tmp_path / FILE).members == book.members

@@ -223,7 +223,7 @@ async def test_a_resumed_warm_waits_for_storage(
     (tmp_path / "a").mkdir()
     book = PendingWarms(tmp_path / "a" / warms.FILE)
     for ref in (REF, "team/absent:v1"):
-        book.add(Ref.parse(ref))
+        book.remember(Ref.parse(ref))
     async with agent(tmp_path) as app:
         app.warms.resume()
         await asyncio.sleep(0.1)
@@ -237,13 +237,13 @@ async def test_a_client_that_leaves_while_the_disk_is_slow_leaves_a_warm_that_en
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
-    inside, go = PendingWarms.add, threading.Event()
+    inside, go = PendingWarms.remember, threading.Event()
 
     def slow(self: PendingWarms, ref: Ref) -> None:
         go.wait(60)
         inside(self, ref)
 
-    monkeypatch.setattr(PendingWarms, "add", slow)
+    monkeypatch.setattr(PendingWarms, "remember", slow)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
         await until(lambda: app.warms._running)

@@ -19,7 +19,7 @@ from tests.cli.fake_agent import progress as event
 
 def test_the_agent_s_rate_gives_the_eta() -> None:
     meter = Meter()
-    assert meter.read(event(250, peers=200, origin=50), 1.0) == (
+    assert meter.on_event(event(250, peers=200, origin=50), 1.0) == (
         "25%",
         "250 B of 1.00 kB",
         "100 B/s",
@@ -32,23 +32,23 @@ def test_the_agent_s_rate_gives_the_eta() -> None:
 def test_without_a_rate_it_is_measured_and_smoothed() -> None:
     meter = Meter()
     plain = {"event": "progress", "bytes_total": 10_000}
-    assert meter.read(plain | {"bytes_done": 0}, 0.1)[2] == ""
-    assert meter.read(plain | {"bytes_done": 1000}, 1.1)[2] == "1.00 kB/s"
-    assert meter.read(plain | {"bytes_done": 1100}, 1.2)[2] == "1.00 kB/s"  # too soon to tell
-    slower = meter.read(plain | {"bytes_done": 1500}, 2.1)[2]
+    assert meter.on_event(plain | {"bytes_done": 0}, 0.1)[2] == ""
+    assert meter.on_event(plain | {"bytes_done": 1000}, 1.1)[2] == "1.00 kB/s"
+    assert meter.on_event(plain | {"bytes_done": 1100}, 1.2)[2] == "1.00 kB/s"  # too soon to tell
+    slower = meter.on_event(plain | {"bytes_done": 1500}, 2.1)[2]
     assert slower == "833 B/s"
 
 
 def test_a_new_phase_starts_a_new_measurement() -> None:
     meter = Meter()
     plain = {"event": "progress", "bytes_total": 1000}
-    meter.read(plain | {"bytes_done": 0, "phase": "index"}, 1.0)
-    meter.read(plain | {"bytes_done": 1000, "phase": "index"}, 2.0)
-    assert meter.read(plain | {"bytes_done": 0, "phase": "upload"}, 2.5)[2] == ""
+    meter.on_event(plain | {"bytes_done": 0, "phase": "index"}, 1.0)
+    meter.on_event(plain | {"bytes_done": 1000, "phase": "index"}, 2.0)
+    assert meter.on_event(plain | {"bytes_done": 0, "phase": "upload"}, 2.5)[2] == ""
 
 
 def test_an_event_without_figures_shows_zero_bytes() -> None:
-    assert Meter().read({"event": "progress"}, 1.0) == ("", "0 B", "", "", "")
+    assert Meter().on_event({"event": "progress"}, 1.0) == ("", "0 B", "", "", "")
     assert peer_share({}) == ""
 
 

@@ -104,7 +104,7 @@ class S3Origin(Origin):
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        with self.request(key) as client:
+        with self.client_for(key) as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
             size = answer.get("ContentLength")
             with contextlib.closing(answer["Body"]) as stream:
@@ -122,7 +122,7 @@ class S3Origin(Origin):
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
         try:
-            with self.request(key) as client:
+            with self.client_for(key) as client:
                 answer = self._head(client, key)
         except NotFound:
             return None
@@ -130,7 +130,7 @@ class S3Origin(Origin):
 
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
-        with self.request(key) as client:
+        with self.client_for(key) as client:
             answer = client.get_object(
                 Bucket=self._bucket,
                 Key=self._key(key),
@@ -153,7 +153,7 @@ class S3Origin(Origin):
         elif expect is not None:
             condition = {"IfMatch": expect}
         try:
-            with self.request(key) as client:
+            with self.client_for(key) as client:
                 answer = client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=data, **condition
                 )
@@ -177,12 +177,12 @@ class S3Origin(Origin):
             self._policy,
             progress,
         )
-        upload.run(self._uploader, source, size, self._part_bytes)
+        upload.upload(self._uploader, source, size, self._part_bytes)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
         check_prefix(prefix)
-        with self.request(prefix) as client:
+        with self.client_for(prefix) as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
@@ -194,7 +194,7 @@ class S3Origin(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        with contextlib.suppress(NotFound), self.request(key) as client:
+        with contextlib.suppress(NotFound), self.client_for(key) as client:
             client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
     def rest(self) -> None:
@@ -225,7 +225,7 @@ class S3Origin(Origin):
         return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
-    def request(self, key: str) -> Iterator[Any]:
+    def client_for(self, key: str) -> Iterator[Any]:
         """The client, for one request about `key`; its errors become ours."""
         client = self._client
         try:
@@ -336,6 +336,6 @@ class _PartCalls:
         return None if found is None else found.size
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        with self._origin.request(self._key) as client:
+        with self._origin.client_for(self._key) as client:
             answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
         return answer

@@ -165,11 +165,11 @@ class ClientSession:
         hub = self._hub
         self._connection = connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.remove,
+            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.unwatch,
         )  # fmt: skip
         connection.owner = self
         self._requests = Requests(hub, connection, self._on_mismatch)
-        hub.receiver.add(connection)
+        hub.receiver.watch(connection)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class ClientSession:
             return
         self._over = True
         _log.info("connection to peer %s ended: %s", format_node(self.node), text)
-        self._dialer.cancel()
+        self._dialer.abandon()
         if self._connection is not None:
             self._hub.keep_counts(self._connection)
         if self._hub.requesting.get(self.node) is self:

@@ -95,7 +95,7 @@ class Uploads:
         """Uploads active and waiting."""
         return self._queue.load
 
-    def limit(self, slots: int) -> None:
+    def limit_slots(self, slots: int) -> None:
         """Limit the uploads at once to `slots`, and to the settings."""
         self._queue.limit_slots(slots)
         self._start()
@@ -110,7 +110,7 @@ class Uploads:
         self._start()
         return True
 
-    def cancel(self, upload: Upload) -> None:
+    def cancel_upload(self, upload: Upload) -> None:
         """Stop an upload at the next frame boundary; it still ends."""
         upload.cancelled = True
         if self._queue.cancel_waiting(upload.connection.serial, upload):

@@ -52,7 +52,7 @@ class Dialer:
         )
         resolve.add_done_callback(self._resolved)
 
-    def cancel(self) -> None:
+    def abandon(self) -> None:
         """Give up; no callback comes any more. After an end it does nothing."""
         self._over = True
         if self._socket is not None:
@@ -100,5 +100,5 @@ class Dialer:
 
     def _fail(self, text: str) -> None:
         if not self._over:
-            self.cancel()
+            self.abandon()
             self._on_failed(text)
