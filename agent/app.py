@@ -12,7 +12,7 @@ from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Listeners
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -106,7 +106,7 @@ class AgentApp:
             if settings.tracker else None
         )  # fmt: skip
         self.origin = OriginReads(settings.origin_bytes_per_s, disk)
-        self.parts = Parts(
+        self.parts = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk,
         )  # fmt: skip

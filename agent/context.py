@@ -1,4 +1,4 @@
-"""The parts that the objects of one agent share. They are passed by constructor."""
+"""What the objects of one agent share. It is passed by constructor."""
 
 import asyncio
 import random
@@ -28,8 +28,8 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Parts:
-    """The agent's shared parts."""
+class AgentContext:
+    """What the objects of one agent share: its settings, cache, connections and counters."""
 
     settings: AgentSettings
     node: NodeId

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.give_up import CUT_OFF
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
@@ -31,7 +31,7 @@ class Queries:
     """Read-only views."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
+        self, parts: AgentContext, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
         governor: GovernorLoop,
     ) -> None:  # fmt: skip
         self.origin_trouble: P2PCacheError | None = None  # why the origin couldn't be opened

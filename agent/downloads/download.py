@@ -14,9 +14,9 @@ from p2pcache.ids import Ref, RunSet
 RATE_WINDOW_S = 5.0  # the rate in progress events is the mean over this window
 
 
-def action_of(turn: Priority) -> str:
+def action_of(priority: Priority) -> str:
     """The action of a download in the history."""
-    return "warm" if turn is Priority.WARM else "pull"
+    return "warm" if priority is Priority.WARM else "pull"
 
 
 class Download:
@@ -30,7 +30,7 @@ class Download:
         self.swarm = swarm
         self.timeline = timeline
         self.noted = False  # it is in the history
-        self.turn = (
+        self.priority = (
             Priority.USUAL
         )  # the earliest of its clients; it also holds in the queues of peers
         self.whole = whole  # a client wants all of it
@@ -123,7 +123,7 @@ class Download:
     @property
     def kind(self) -> str:
         """Its kind in `p2pcache ps`: pull, warm or background."""
-        return "background" if self.turn is Priority.BACKGROUND else action_of(self.turn)
+        return "background" if self.priority is Priority.BACKGROUND else action_of(self.priority)
 
     def progress(self, now: float) -> dict[str, object]:
         """The fields of a progress event, as in docs/api.md."""

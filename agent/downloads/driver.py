@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.give_up import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
 from p2pcache.agent.downloads.neighbours import Neighbours
 from p2pcache.agent.downloads.recorded_scheduler import end_recording, make_scheduler
@@ -41,7 +41,7 @@ class SwarmDriver:
     While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.
     """
 
-    def __init__(self, parts: Parts, store: ModelStore, settings: SwarmSettings) -> None:
+    def __init__(self, parts: AgentContext, store: ModelStore, settings: SwarmSettings) -> None:
         self.layout: Layout = store.layout
         self.digest: str = store.digest
         self.store = store

@@ -8,7 +8,7 @@ reads the runs that fall to this node. If no other member can be reached, these 
 
 import asyncio
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
 from p2pcache.io.notes.known_members import KnownMembers
@@ -21,7 +21,7 @@ FILE = "members.json"
 class LostTracker:
     """Keeps the last known members of the cluster, and gives them to swarms that the tracker doesn't know."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, book: KnownMembers) -> None:
+    def __init__(self, parts: AgentContext, downloads: DownloadManager, book: KnownMembers) -> None:
         self._parts = parts
         self._downloads = downloads
         self._book = book

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.runner import DownloadRunner
@@ -34,7 +34,7 @@ class DownloadManager:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         read_manifest: Callable[[str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.events import Members
 from p2pcache.ids import NodeId, RunSet
@@ -11,7 +11,7 @@ from p2pcache.ids import NodeId, RunSet
 class Neighbours:
     """The tracker's member list of one swarm, and the run set of each member as far as it is known."""
 
-    def __init__(self, parts: Parts, digest: str) -> None:
+    def __init__(self, parts: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}
         self.joined: dict[NodeId, RunSet] = {}  # what the neighbours that we may request from have
         self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us

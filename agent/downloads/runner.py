@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download, action_of
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.give_up import odd_storage
@@ -23,7 +23,7 @@ TICK_S = 0.25  # between two looks of a running download at flushing, clients an
 class DownloadRunner:
     """Runs downloads, each in a task of its own, and notes each one once."""
 
-    def __init__(self, parts: Parts, journal: Journal) -> None:
+    def __init__(self, parts: AgentContext, journal: Journal) -> None:
         self._parts = parts
         self._journal = journal
         self._unnoted: set[Download] = set()  # ended, and not in the history yet
@@ -72,7 +72,7 @@ class DownloadRunner:
         download.noted = True
         now, swarm = self._parts.now(), download.swarm
         self._journal.record(
-            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
+            action_of(download.priority), ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
             error=download.error, report=download.report(now),

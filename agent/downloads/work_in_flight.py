@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm.events import Outcome
@@ -23,7 +23,7 @@ class WorkInFlight:
     Numbers on the wire outlive a scheduler, so the late end of a request never hits one of the next scheduler.
     """
 
-    def __init__(self, parts: Parts, store: ModelStore, on_read_ended: ReadEnded) -> None:
+    def __init__(self, parts: AgentContext, store: ModelStore, on_read_ended: ReadEnded) -> None:
         self._parts = parts
         self._store = store
         self._layout: Layout = store.layout
@@ -48,10 +48,10 @@ class WorkInFlight:
         """Ask a peer for a run."""
         wire, self._next_wire = self._next_wire, self._next_wire + 1
         match command:
-            case c.Request(number, peer, run, turn):
+            case c.Request(number, peer, run, priority):
                 self._wire_of[number] = wire
                 self._requests[wire] = (number, peer)
-                self._parts.net.request(self._digest, wire, peer, run, turn)
+                self._parts.net.request(self._digest, wire, peer, run, priority)
 
     def cancel_request(self, number: int) -> None:
         """Cancel a request of the scheduler; it still ends."""

@@ -5,7 +5,7 @@ import logging
 import time
 from typing import NamedTuple
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
@@ -32,7 +32,7 @@ class Housekeeping:
     """Removes and proves models of this cache, beside pulls and pushes that may use them."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, warms: Warms, journal: Journal
+        self, parts: AgentContext, downloads: DownloadManager, warms: Warms, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads

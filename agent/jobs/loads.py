@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
@@ -35,7 +35,7 @@ class Load:
 class Loads:
     """All attached loaders of this agent. It is used on the loop's thread."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, pulls: Pulls) -> None:
+    def __init__(self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls) -> None:
         self._parts = parts
         self._downloads = downloads
         self._pulls = pulls

@@ -72,8 +72,8 @@ class Pulls:
         """
         began = time.monotonic()
         some = bool(include or exclude)
-        turn = Priority.BACKGROUND if background else Priority.USUAL
-        begun = self.begin_download(ref, force=force, whole=not some, turn=turn)
+        priority = Priority.BACKGROUND if background else Priority.USUAL
+        begun = self.begin_download(ref, force=force, whole=not some, priority=priority)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
@@ -130,7 +130,7 @@ class Pulls:
         return {"event": "progress", **download.progress(now), **known}
 
     async def begin_download(
-        self, ref: Ref, *, force: bool, whole: bool, turn: Priority = Priority.USUAL
+        self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's download; a failure goes into the history.
 
@@ -138,12 +138,12 @@ class Pulls:
             ref: of the model.
             force: accept a tag that went back to an older generation.
             whole: all of the model is wanted, not only runs that a loader will name.
-            turn: the priority among the downloads of this node.
+            priority: the priority among the downloads of this node.
 
         Raises:
             P2PCacheError: as `resolve` and `DownloadManager.join_or_begin`.
         """
-        with self._journal.failures(action_of(turn), str(ref)):
+        with self._journal.failures(action_of(priority), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.on_phase(timeline, "resolve")
@@ -153,9 +153,9 @@ class Pulls:
                     ref, resolved.digest, whole=whole, timeline=timeline
                 )
 
-            download = await self._order.begin_making_room(begin, ref, turn)
+            download = await self._order.begin_making_room(begin, ref, priority)
             self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
-            self._order.on_client(download, turn)
+            self._order.on_client(download, priority)
             return resolved, download
 
     async def _whole(self, download: Download) -> Events:

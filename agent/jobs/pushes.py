@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import StreamReader
 from blake3 import blake3
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.ndjson import Events
@@ -61,7 +61,7 @@ class Pushes:
     """The pushes of this agent. Each is of one manifest."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, resolver: Resolver, journal: Journal
+        self, parts: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
@@ -40,7 +40,7 @@ class Warms:
     """Starts warms and follows them. No client waits for a warm, so it counts as a client itself."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
+        self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
     ) -> None:
         self._parts = parts
         self._book = book
@@ -67,7 +67,7 @@ class Warms:
         try:
             before = set(self._downloads.running)
             resolved, download = await self._pulls.begin_download(
-                ref, force=False, whole=True, turn=Priority.WARM
+                ref, force=False, whole=True, priority=Priority.WARM
             )
             digest, had = resolved.digest, download.swarm.complete
             if had:

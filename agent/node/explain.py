@@ -2,7 +2,7 @@
 
 import asyncio
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -25,7 +25,11 @@ class Explainer:
     """Gathers what the scheduler, the download and the history know. It changes nothing."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, journal: Journal, governor: GovernorLoop
+        self,
+        parts: AgentContext,
+        downloads: DownloadManager,
+        journal: Journal,
+        governor: GovernorLoop,
     ) -> None:
         self._parts = parts
         self._downloads = downloads

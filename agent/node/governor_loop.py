@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.host.governor import Governor, Limits, Sample, strains_of
 from p2pcache.core.swarm.events import Source
@@ -32,7 +32,7 @@ def check_floor(share: float) -> None:
 class GovernorLoop:
     """Takes samples for the governor and applies its limits to uploads and to the disk."""
 
-    def __init__(self, parts: Parts, settings: AgentSettings) -> None:
+    def __init__(self, parts: AgentContext, settings: AgentSettings) -> None:
         """No sample yet.
 
         Raises:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.errors import P2PCacheError
@@ -22,7 +22,9 @@ SCRUB_LOOK_S = 3600.0  # between two looks for a model that is due
 class Janitor:
     """Does the periodic work of an agent."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, governor: GovernorLoop) -> None:
+    def __init__(
+        self, parts: AgentContext, downloads: DownloadManager, governor: GovernorLoop
+    ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._governor = governor

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.host.kubernetes_labels import changes, wanted_labels
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
@@ -19,7 +19,7 @@ FAILED_S = 60.0  # after an error: the nodes of a large cluster must not ask in 
 class Labeller:
     """Compares the models of the cache with the Node's labels, and patches the difference."""
 
-    def __init__(self, parts: Parts, labels: NodeLabels) -> None:
+    def __init__(self, parts: AgentContext, labels: NodeLabels) -> None:
         self._parts = parts
         self._labels = labels
         self._agreed: dict[str, str] | None = None  # the Node's labels as last read or written

@@ -102,7 +102,7 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._turns: dict[str, Priority] = {}  # of models whose requests let others go first
+        self._priorities: dict[str, Priority] = {}  # of models whose requests let others go first
         self._started: _Parts | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ class PeerNet:
             session = hub.requesting[node] = ClientSession(hub, node, address)
         session.join(digest, port)
 
-    def put_behind(self, digest: str, turn: Priority) -> None:
+    def put_behind(self, digest: str, priority: Priority) -> None:
         """Give all requests for a model this priority (USUAL: the one that `request` says)."""
-        if turn is Priority.USUAL:
-            self._turns.pop(digest, None)
+        if priority is Priority.USUAL:
+            self._priorities.pop(digest, None)
         else:
-            self._turns[digest] = turn
+            self._priorities[digest] = priority
 
     def request(
         self,
@@ -197,7 +197,7 @@ class PeerNet:
         request: int,
         node: NodeId,
         run: RunIndex,
-        turn: Priority = Priority.USUAL,
+        priority: Priority = Priority.USUAL,
     ) -> None:
         """Request the missing chunks of a run from a joined node; ends in one `request_ended`.
 
@@ -206,7 +206,7 @@ class PeerNet:
             request: the scheduler's number for the request.
             node: the node to ask.
             run: the run.
-            turn: its priority at the server, unless `put_behind` set one for the model.
+            priority: its priority at the server, unless `put_behind` set one for the model.
         """
         hub = self._hub
         port = self._port(digest)
@@ -220,8 +220,8 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         session = hub.requesting.get(node)
-        turn = self._turns.get(digest, turn)
-        if session is None or not session.request(digest, request, spans, turn):
+        priority = self._priorities.get(digest, priority)
+        if session is None or not session.request(digest, request, spans, priority):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:

@@ -76,7 +76,7 @@ async def test_a_warm_yields_to_pulls_and_the_background_yields_to_a_warm(
             "team/m:v1": "warm", "team/one:v1": "pull", "team/two:v1": "pull",
             "team/least:v1": "background",
         }  # fmt: skip
-        assert app.net._turns[mine.swarm.digest] is Priority.WARM
+        assert app.net._priorities[mine.swarm.digest] is Priority.WARM
         reads.let_go.set()
         await asyncio.gather(pulls, least)
     assert set(ended[:2]) == {"one", "two"}
@@ -98,7 +98,7 @@ async def test_a_pull_joins_a_warm_and_raises_its_priority(
         assert download.kind == "warm"
         now = asyncio.gather(pull(app, REF))
         await until(lambda: download.kind == "pull")
-        assert download.swarm.digest not in app.net._turns
+        assert download.swarm.digest not in app.net._priorities
         reads.let_go.set()
         assert [last["event"] for (last,) in await asyncio.gather(behind, now)] == ["done"] * 2
 

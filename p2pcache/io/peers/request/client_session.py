@@ -100,12 +100,12 @@ class ClientSession:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
+    def request(self, digest: str, request: int, spans: deque[range], priority: Priority) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._requests is None:
             return False
-        self._requests.start(stream.number, stream.port, request, spans, turn)
+        self._requests.start(stream.number, stream.port, request, spans, priority)
         return True
 
     def cancel(self, digest: str, request: int) -> bool:

@@ -169,7 +169,7 @@ class ServerSession:
             self._on_room, port.pace_s,
         )  # fmt: skip
         self._requests[number] = upload
-        if not self._uploads.offer(upload, wire.turn_of(frame)):
+        if not self._uploads.offer(upload, wire.priority_of(frame)):
             del self._requests[number]
             self._count_unserved()
             self._hub.totals.busy += 1

@@ -101,10 +101,10 @@ class Uploads:
         self._start()
         self._offer_room()
 
-    def offer(self, upload: Upload, turn: Priority = Priority.USUAL) -> bool:
+    def offer(self, upload: Upload, priority: Priority = Priority.USUAL) -> bool:
         """Admit a request to the queue; False: answer BUSY. See `UploadQueue.offer`."""
         self._queue.mark_slow_receivers(time.monotonic())
-        if not self._queue.offer(upload.connection.serial, upload, turn):
+        if not self._queue.offer(upload.connection.serial, upload, priority):
             return False
         self.idle.clear()
         self._start()
