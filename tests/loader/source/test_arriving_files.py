@@ -38,7 +38,7 @@ class FakeFallback:
     def has_run(self, run: int) -> bool:
         return True
 
-    def read(self, chunk: int, start: int, into: memoryview) -> None:
+    def read_chunk(self, chunk: int, start: int, into: memoryview) -> None:
         into[:] = MODEL.chunk(chunk)[start : start + len(into)]
 
     def close(self) -> None:
