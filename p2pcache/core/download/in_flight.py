@@ -80,7 +80,7 @@ class Requests:
             peer, run, now, math.inf if waits else now, duplicated=duplicate, probe=probe
         )
         if not probe:
-            self._states.begin_request(1 << run)
+            self._states.request(1 << run)
         self.flowing += not waits and not probe
         self.probes += probe
         self.live_bytes += self._run_bytes[run]

@@ -128,7 +128,7 @@ class RunStates:
 
     # -- events: see `TRANSITIONS` ------------------------------------------------------------
 
-    def begin_request(self, runs: RunSet) -> None:
+    def request(self, runs: RunSet) -> None:
         """A neighbour is asked for these missing runs."""
         self.requested |= runs
 

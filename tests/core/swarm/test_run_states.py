@@ -68,7 +68,7 @@ def test_every_state_is_named_by_the_table() -> None:
 
 def test_a_run_in_flight_in_two_ways_is_racing_until_one_ends() -> None:
     states = RunStates(RUNS, 0)
-    states.begin_request(1)
+    states.request(1)
     states.fetch(1)
     assert states.state(0) is RunState.RACING
     assert not states.free & 1
