@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -74,10 +74,17 @@ loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS
 bench-loader: setup  ## weights from page cache into tensors, beside safetensors, Run:ai's streamer and fastsafetensors
 	$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_loader
-gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (needs torch with CUDA)
-	$(BIN)/python -m pytest -q -rs tests/loader/test_gpu.py
-	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
-	$(BIN)/python -m loadtest.bench_gpu
+# GPU_OFFLINE=1: with the packages of PY and wheels from WHEELS, no registry. SHORT=1: an answer in ten minutes.
+WHEELS ?= build/gpu-wheels
+gpu: $(if $(GPU_OFFLINE),,setup)  ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (torch with CUDA; SHORT=1 GPU_OFFLINE=1)
+	$(if $(GPU_OFFLINE),,-$(BIN)/python -m pip install -q -e '.[loader-rivals]')
+	PY=$(if $(GPU_OFFLINE),$(PY),$(BIN)/python) GPU_OFFLINE=$(GPU_OFFLINE) SHORT=$(SHORT) WHEELS=$(WHEELS) sh loadtest/bench_gpu/run.sh
+gpu-wheels:      ## the wheels that `make gpu GPU_OFFLINE=1` needs beside torch, to carry to a machine without a registry (GPU_PYTHON=3.12)
+	$(PY) -m pip download -q --no-deps --only-binary=:all: -d $(WHEELS) --python-version $(or $(GPU_PYTHON),3.12) --implementation cp \
+	  $(foreach n,39 35 34 31 30 28 27 24 17,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
+	  aiohttp aiohappyeyeballs aiosignal attrs blake3 click fastsafetensors==0.5.0 frozenlist hypothesis idna iniconfig instanttensor==0.2.2 \
+	  msgspec multidict packaging pluggy prometheus-client propcache psutil pygments pytest==9.2.0 pytest-asyncio==1.5.0 \
+	  pytest-timeout==2.4.0 rich runai-model-streamer==0.17.0 humanize safetensors sortedcontainers typing-extensions yarl
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 edge: setup      ## one pull from storage and one from a node over 50 Mbit/s and 40 ms, beside plain TCP (root)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
@@ -44,6 +44,7 @@ class Tuning:
     read_bytes: int = READ_BYTES  # of one read at most
     ring_slots: int = 0  # at most; 0: by the number of readers
     copy_streams: int = 1  # CUDA streams for copies to the device
+    batch_bytes: int = BATCH_BYTES  # of a batch of small tensors at most
 
     def readers(self, most: int) -> int:
         """How many threads read, at most `most` unless it is set; at least two."""
@@ -144,7 +145,7 @@ def start(
         NoSpace: no memory for arena or ring.
     """
     device = check_framework(framework, device)
-    plan = _batches_within(limit_bytes, items)
+    plan = _batches_within(limit_bytes, items, tuning.batch_bytes)
     if device == "cpu":
         pool = HostPool(limit_bytes, *_memory_sizes(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
@@ -173,7 +174,9 @@ def start_placed(
     by_transfer: list[list[LoadItem]] = [[], [], []]
     for item in placement.items:
         by_transfer[placement.transfer(item.info.name)].append(item)
-    converted = _batches_within(limit_bytes, by_transfer[Transfer.CONVERTED])
+    converted = _batches_within(
+        limit_bytes, by_transfer[Transfer.CONVERTED], tuning.batch_bytes
+    )
     pool = HostPool(limit_bytes, *_memory_sizes(converted))
     backend, staging = None, None
     if placement.buffers:
@@ -185,7 +188,7 @@ def start_placed(
     sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
     plan = [
         *batches(by_transfer[Transfer.DIRECT]),
-        *batches(by_transfer[Transfer.STAGED]),
+        *batches(by_transfer[Transfer.STAGED], tuning.batch_bytes),
         *converted,
     ]
     order = {item.info.name: i for i, item in enumerate(placement.items)}
@@ -193,9 +196,11 @@ def start_placed(
     return _run(session, plan, sink, pool.budget, tuning, staging)
 
 
-def _batches_within(limit_bytes: int, items: Sequence[LoadItem]) -> list[Batch]:
+def _batches_within(
+    limit_bytes: int, items: Sequence[LoadItem], batch_bytes: int
+) -> list[Batch]:
     """Batches so small that two of them, one handed out and one being read, fit the limit."""
-    return batches(items, min(BATCH_BYTES, limit_bytes // 2))
+    return batches(items, min(batch_bytes, limit_bytes // 2))
 
 
 def _memory_sizes(plan: Sequence[Batch]) -> tuple[int, int]:
@@ -224,7 +229,9 @@ def make_staging(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[St
     most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // slots))
     slot_bytes = 1 << most.bit_length() - 1  # torch pins powers of two; other sizes waste memory
     ring = Ring(backend, slots, slot_bytes)
-    fitted = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
+    fitted = replace(
+        tuning, threads=threads, read_bytes=slot_bytes - PADDING_BYTES, ring_slots=slots
+    )
     return Staging(backend, ring), fitted
 
 
