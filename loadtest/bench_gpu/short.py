@@ -208,6 +208,7 @@ SECTIONS = (
     Section("rings", 1.5, CEILING, lambda s: s.experiment("loads", s.folder, settings=RINGS)),
     Section("ceilings", 1.5, "copies of 8 MiB, 1 streams", lambda s: s.experiment("ceilings", s.folder)),
     Section("registration", 0.7, "", lambda s: s.experiment("registration", s.folder)),
+    Section("straight", 1.5, CEILING, lambda s: s.experiment("straight", s.folder)),
     Section("calls", 0.5, "", lambda s: s.experiment("calls", s.folder)),
 )  # fmt: skip
 
@@ -238,7 +239,7 @@ def run(
 
 def _say(record: Json) -> None:
     told = record.get("failed") or (
-        f"{record['seconds']:.4f} s, {record['bytes'] / GB / record['seconds']:.2f} GB/s"
+        f"{record['seconds']:.4f} s, {record['bytes'] / GB / max(record['seconds'], 1e-9):.2f} GB/s"
     )
     wrong = ", WRONG BYTES" if record.get("wrong") else ""
     print(f"  {record['section']}, turn {record['turn']}, {record['name']}: {told}{wrong}",

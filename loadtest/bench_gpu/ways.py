@@ -20,6 +20,7 @@ import safetensors
 import torch
 
 import p2pcache
+from loadtest.bench_gpu import mapped as mapped_parts
 from loadtest.bench_gpu.ends import (
     LOADERS,
     Device,
@@ -344,11 +345,23 @@ def calls(job: Json, device: Device) -> Records:
                    "bytes": size, "count": event.count}  # fmt: skip
 
 
+def straight(job: Json, device: Device) -> Records:
+    """Copies straight from the page cache; ways to get pinned memory."""
+    folder = Path(job["folder"])
+    size = sum(path.stat().st_size for path in shards(folder))
+    ways = {CEILING: pinned_copies(device, size)}
+    ways |= mapped_parts.ways(folder, device.empty(size), device)
+    yield from in_turns(job, device, size, ways)
+    yield from mapped_parts.pins(device)
+    yield mapped_parts.refusal(device)
+
+
 EXPERIMENTS: dict[str, Callable[[Json, Device], Records]] = {
     "ceilings": ceilings,
     "engines": engines,
     "loads": loads,
     "registration": registration,
+    "straight": straight,
     "calls": calls,
 }
 
