@@ -32,26 +32,26 @@ MODULE = [sys.executable, "-m"]
 WORKERS = 8
 HALF_BYTES = 256 * MiB  # of the workers' arena
 MOE_FILES, WEIGHT, SCALE = 4, (2048, 7168), (16, 56)  # of one expert's matrix in DeepSeek-V3
-READS_MIB = 32
+SMALL: Json = {
+    "threads": 8,
+    "read_bytes": 8 * MiB,
+    "batch_bytes": 4 * MiB,
+    "memory_limit": "256MiB",
+}
 RINGS: dict[str, Json] = {
     "as it is": {},
-    **{f"{n} readers": {"threads": n} for n in (2, 4, 12, 16)},
+    "8 readers, reads of 8 MiB, batches of 4": SMALL,
+    **{f"{n} readers": {"threads": n} for n in (4, 8, 16)},
     "2 streams": {"copy_streams": 2},
-    "8 slots": {"ring_slots": 8},
-    "24 slots": {"ring_slots": 24, "memory_limit": "1GiB"},
-    **{
-        f"slots of {n} MiB": {"read_bytes": n * MiB, "memory_limit": "1GiB"} for n in (2, 4, 16, 32)
-    },
+    **{f"reads of {n} MiB": {"read_bytes": n * MiB} for n in (8, 16)},
+    "reads of 64 MiB": {"read_bytes": 64 * MiB, "memory_limit": "1GiB"},
+    "batches of 4 MiB": {"batch_bytes": 4 * MiB},
+    "batches of 128 MiB": {"batch_bytes": 128 * MiB},
 }
 MOE: dict[str, Json] = {
-    "as it is": {},
-    "batches of 4 MiB": {"batch_bytes": 4 * MiB},
-    "batches of 64 MiB": {"batch_bytes": 64 * MiB},
-    "batches of 64 MiB, reads of 16": {"batch_bytes": 64 * MiB, "read_bytes": 16 * MiB,
-                                       "memory_limit": "1GiB"},
-    "batches of 64 MiB, reads of 32": {"batch_bytes": 64 * MiB, "read_bytes": READS_MIB * MiB,
-                                       "memory_limit": "1GiB"},
-    "reads of 32 MiB": {"read_bytes": READS_MIB * MiB, "memory_limit": "1GiB"},
+    name: RINGS[name]
+    for name in ("as it is", "8 readers, reads of 8 MiB, batches of 4", "8 readers", "reads of 16 MiB",
+                 "batches of 4 MiB", "batches of 128 MiB")
 }  # fmt: skip
 
 
