@@ -43,14 +43,14 @@ RINGS: dict[str, Json] = {
     "8 readers, reads of 8 MiB, batches of 4": SMALL,
     **{f"{n} readers": {"threads": n} for n in (4, 8, 16)},
     "2 streams": {"copy_streams": 2},
-    **{f"reads of {n} MiB": {"read_bytes": n * MiB} for n in (8, 16)},
-    "reads of 64 MiB": {"read_bytes": 64 * MiB, "memory_limit": "1GiB"},
+    **{f"reads of {n} MiB": {"read_bytes": n * MiB} for n in (4, 8)},
+    "reads of 32 MiB": {"read_bytes": 32 * MiB, "memory_limit": "1GiB"},
     "batches of 4 MiB": {"batch_bytes": 4 * MiB},
     "batches of 128 MiB": {"batch_bytes": 128 * MiB},
 }
 MOE: dict[str, Json] = {
     name: RINGS[name]
-    for name in ("as it is", "8 readers, reads of 8 MiB, batches of 4", "8 readers", "reads of 16 MiB",
+    for name in ("as it is", "8 readers, reads of 8 MiB, batches of 4", "8 readers", "reads of 8 MiB",
                  "batches of 4 MiB", "batches of 128 MiB")
 }  # fmt: skip
 

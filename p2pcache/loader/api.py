@@ -43,7 +43,7 @@ class TorchDevice(Protocol):
 Device = str | int | TorchDevice
 # A few tensors of the usual size. On the host a larger limit means more first touches of pages, which
 # take longer than reads (figures: loadtest/README.md). On a device memory costs no such time.
-HOST_LIMIT, DEVICE_LIMIT = "64MiB", "512MiB"
+HOST_LIMIT, DEVICE_LIMIT = "64MiB", "256MiB"
 
 
 def safe_open(
@@ -101,7 +101,7 @@ def iter_tensors(
         parallel: this process' places in parallel groups; see `ParallelAxis`.
         memory_limit: bytes, or text such as "2GiB". It bounds the memory that the loader holds itself
             (tensors that are read and not yet handed out, and the pinned ring), on host and device
-            each. A larger tensor is loaded all the same, alone. None: 64 MiB on the host, 512 MiB on
+            each. A larger tensor is loaded all the same, alone. None: 64 MiB on the host, 256 MiB on
             a device.
         owned: True: tensors own their memory. False: each is valid until the next is asked for; its
             memory is used again.
@@ -194,7 +194,7 @@ def load_into(
         stage: see `iter_tensors`.
         parallel: see `iter_tensors`; targets have the shapes of the slices.
         memory_limit: bounds the memory for conversions and the pinned ring; other tensors need none.
-            None: 64 MiB; 512 MiB where a target lies on a device.
+            None: 64 MiB; 256 MiB where a target lies on a device.
         fetch: see `iter_tensors`.
         agent: see `iter_tensors`.
         timeout_s: see `iter_tensors`.

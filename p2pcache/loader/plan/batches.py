@@ -15,7 +15,7 @@ MiB = 1 << 20
 READ_BYTES = 8 * MiB  # smaller reads pay more for each call
 BATCH_BYTES = 4 * MiB  # of a batch of small tensors: about a chunk of a large file
 # To a device, of a model that is complete: each batch is one allocation there, each read one copy or a few.
-DEVICE_READ_BYTES = 32 * MiB
+DEVICE_READ_BYTES = 16 * MiB  # of the ring, larger ones take longer to pin than they save
 DEVICE_BATCH_BYTES = 64 * MiB
 GAP_BYTES = 64 << 10  # to read a smaller gap costs less than another system call
 ALIGN_BYTES = 256  # of tensors in a batch; CUDA's allocator promises it, every dtype is content
