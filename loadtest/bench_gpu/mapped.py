@@ -8,6 +8,7 @@ import mmap
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,10 +84,14 @@ def by_mapping(
             errors.append(error)
 
     several = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
-    for thread in several:
-        thread.start()
-    for thread in several:
-        thread.join()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # a tensor over a mapping that can't be written: it never is
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join()
     if errors:
         raise errors[0]
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -304,8 +305,6 @@ def registration(job: Json, device: Device) -> Records:
 def _flat(memory: mmap.mmap, *, writable: bool) -> torch.Tensor:
     if writable:
         return torch.frombuffer(memory, dtype=torch.uint8)
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is never written
         return torch.frombuffer(memory, dtype=torch.uint8)

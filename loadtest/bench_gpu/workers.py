@@ -169,7 +169,7 @@ def ways_of(job: Json, device: Device, targets: dict[str, Any]) -> dict[str, Cal
     names = sorted(targets)
 
     def mine(name: str) -> bool:
-        return names.index(name) % size == rank
+        return bool(names.index(name) % size == rank)
 
     ways["an eighth of the tensors, whole"] = lambda: dict(
         p2pcache.iter_tensors(folder, device=device.word, filter=mine)

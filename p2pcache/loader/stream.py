@@ -32,7 +32,7 @@ from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
 HOST_READERS = 4  # threads; consumers need cores, too
-DEVICE_READERS = 12  # threads; one copies some 6 GB/s out of the page cache, a bus takes 25 to 55
+DEVICE_READERS = 8  # threads; more wait for one another, and each has a slot to pin
 SPARE_SLOTS = 4  # ring slots that are copied from while each reader fills one
 PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # that alignment may add to a read in a ring slot
 MIN_LIMIT_BYTES = 1 << 20  # with less, a load would mostly wait
