@@ -12,7 +12,7 @@ import torch
 
 import p2pcache
 from loadtest.bench_gpu import mapped, short, ways, workers
-from loadtest.bench_gpu.ends import Host, shards
+from loadtest.bench_gpu.ends import Host, digest, shards
 from loadtest.bench_gpu.short import Section, Short
 from loadtest.bench_loader import __main__ as bench_loader
 
@@ -118,9 +118,9 @@ def test_all_ways_of_a_worker_fill_the_same_parameters(llama: Path) -> None:
         for target in targets.values():
             target.zero_()
         way()
-        digests.add(ways.digest(targets))
+        digests.add(digest(targets))
     expected = {name: ways.cut(name, t, 1, 4).contiguous() for name, t in ways.mapped(llama)}
-    assert digests == {ways.digest(expected)}
+    assert digests == {digest(expected)}
 
 
 def test_workers_with_an_arena_fill_the_same_parameters(llama: Path, tmp_path: Path) -> None:

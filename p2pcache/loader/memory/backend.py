@@ -120,7 +120,7 @@ class CudaBackend:
         except RuntimeError as error:  # CUDA's errors are RuntimeErrors
             # Otherwise the refusal is raised again, by the next call of anybody.
             with suppress(RuntimeError):
-                self._torch.zeros(1, device=self._device)
+                self._torch.ones(1, device=self._device).add(1)
             raise NoSpace(
                 f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "
                 "locked memory or lower memory_limit"
