@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak man release clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -99,5 +99,9 @@ tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of
 	$(BIN)/python -m loadtest.trackerload --agents $(or $(AGENTS),10000) --seconds $(or $(SECONDS),60)
 soak: setup      ## random work and faults on eight agents, everything compared (MINUTES=60 SEED=1)
 	$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+man: setup       ## manual pages into build/man
+	$(BIN)/python .ci/man_pages.py build/man
+release: setup   ## wheel, sdist, manual pages, chart, image and checksums into dist/, then the tag (TAG=no IMAGE=no)
+	TAG=$(or $(TAG),yes) IMAGE=$(or $(IMAGE),yes) sh .ci/release
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
