@@ -209,9 +209,12 @@ def test_errors_of_the_device_are_translated(
         p2pcache.load(tmp_path, device="cuda")
     cuda.refuses = 2
     asked: list[object] = []
-    monkeypatch.setattr(
-        torch, "ones", lambda *_, **more: asked.append(more["device"]) or torch.tensor([1])
-    )
+
+    def ones(*_: object, **more: object) -> torch.Tensor:
+        asked.append(more["device"])
+        return torch.tensor([1])
+
+    monkeypatch.setattr(torch, "ones", ones)
     with pytest.raises(NoSpace, match=r"can't pin .* CUDA error: 2; raise the limit of locked"):
         p2pcache.load(tmp_path, device="cuda")
     assert asked, "the refusal is left for the next call of anybody"
