@@ -11,7 +11,9 @@ from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
     CREDIT_PER_READ,
+    DIALS_AT_ONCE,
     FIRST_CREDIT,
+    MAX_DIALS,
     MAX_URGENT_REPORTED,
     MIN_SHARE,
 )
@@ -130,10 +132,13 @@ class OriginReader:
 
     def probe_isolation(self, now: float, out: list[Command]) -> None:
         """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
+        if not self._by_itself.tracker_up and not self._by_itself.knows_no_grants(now):
+            return
         members = self.owners.members
+        at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
         self._isolation.on_unreachable(self._book.banned)
         if not self._isolation.is_certain(members, now):
-            out += [Dial(node) for node in self._isolation.next_dials(members, now)]
+            out += [Dial(node) for node in self._isolation.next_dials(members, at_once, now)]
         elif not self.is_cut_off:
             self._by_itself.on_cut_off(now)
             out.append(CutOff())

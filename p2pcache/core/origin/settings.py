@@ -72,7 +72,8 @@ MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 
 # -- isolation --
 
+# Dials that begin together: it must not look like a port scan. Without a tracker all of them do.
+DIALS_AT_ONCE = 8
 MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
-DIALS_AT_ONCE = 8  # dials that begin together: it must not look like a port scan
 # A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
 DIAL_TIMEOUT_S = 15.0

@@ -158,6 +158,10 @@ class WithoutTracker:
         """Whether the node decides by itself what to read, now that the time for the tracker's return is over."""
         return self.governs and now >= self._alone_at()
 
+    def knows_no_grants(self, now: float) -> bool:
+        """Whether no run has to be left to a node that may have got it from the lost tracker."""
+        return not self.tracker_up and self._is_grace_over(now)
+
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
         return self.alone(now) and now >= max(self._plan_at, self._rest_until)

@@ -294,3 +294,30 @@ def test_leases_of_a_lost_tracker_are_waited_for_once() -> None:
         read.append(fetch.run)
         fetches += of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE)))
     assert read == own
+
+
+def dials_that_time_out(desk: Desk, seconds: float, dial_s: float) -> tuple[float | None, int]:
+    """Let time pass while no dial is answered; when the first read began, and how many members were dialled."""
+    under_way = [(desk.now + dial_s, dial.peer) for dial in of(Dial, desk.out)]
+    dialled, began = len(under_way), desk.now
+    read_at = None
+    while desk.now < began + seconds:
+        fresh = desk.sleep(0.25)
+        for at, node in [one for one in under_way if one[0] <= desk.now]:
+            under_way.remove((at, node))
+            fresh += desk.do(DialFailed(node))
+        under_way += [(desk.now + dial_s, dial.peer) for dial in of(Dial, fresh)]
+        dialled += len(of(Dial, fresh))
+        if read_at is None and of(Fetch, fresh):
+            read_at = desk.now - began
+    return read_at, dialled
+
+
+def test_a_list_of_members_that_are_long_gone_does_not_end_a_pull() -> None:
+    """Packets to them are swallowed, so each dial lasts until its time is over."""
+    desk = Desk(runs=5)
+    desk.do(Members((1, *range(1000, 1400))))
+    read_at, dialled = dials_that_time_out(desk, 60, dial_s=10.0)
+    assert read_at is not None
+    assert read_at < 45
+    assert dialled < 60, "it must not look like a port scan"
