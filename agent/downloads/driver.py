@@ -277,7 +277,7 @@ class SwarmDriver:
         """A node has dialled us and joined: note its runs, and dial it if we want runs."""
         self.neighbours.on_caller(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
-            self._parts.net.dial(self.digest, node, address)
+            self._parts.net.dial_back(self.digest, node, address)
 
     # -- events in, commands out -------------------------------------------------------------------
 

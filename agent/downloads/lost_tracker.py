@@ -49,7 +49,8 @@ class LostTracker:
         # The tracker tells a complete node of no newcomer, but newcomers dial it.
         for swarm in list(self._downloads.swarms.values()):
             callers = swarm.neighbours.callers
-            self._book.remember(m.Member(node, address) for node, address in callers.items())
+            for node, address in callers.items():
+                self._book.add_caller(m.Member(node, address))
             callers.clear()
 
     async def _save(self) -> None:

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.address import can_be_tried, join
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.ratelimit import RateLimit
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
@@ -103,6 +105,7 @@ class PeerNet:
         self._limits = limits or PeerLimits()
         self._tls = tls
         self._priorities: dict[str, Priority] = {}  # of models whose requests let others go first
+        self._dial_backs = RateLimit(self._limits.dial_backs, self._limits.dial_backs)
         self._started: _Parts | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -183,6 +186,19 @@ class PeerNet:
         if session is None:
             session = hub.requesting[node] = ClientSession(hub, node, address)
         session.join(digest, port)
+
+    def dial_back(self, digest: str, node: NodeId, address: str) -> bool:
+        """Join a model at a node that dialled us, where it says; False: a caller's word isn't worth that dial now.
+
+        Whoever has the key may call under any number of ids and name any address.
+        """
+        waiting = sum(not session.ready for session in self._hub.requesting.values())
+        if waiting >= self._hub.limits.dial_backs_open or not can_be_tried(address):
+            return False
+        if self._dial_backs.take("", time.monotonic(), patience_s=0):
+            return False
+        self.dial(digest, node, address)
+        return True
 
     def put_behind(self, digest: str, priority: Priority) -> None:
         """Give all requests for a model this priority (USUAL: the one that `request` says)."""
