@@ -75,6 +75,10 @@ class Gate:
         self._unsaid = 0  # refusals without an audit line of their own since the last line
         self._running: Counter[tuple[str, str]] = Counter()
 
+    def rekey(self, key: Secret) -> None:
+        """Tokens are signed with another `signing_key` from now on."""
+        self._key = key
+
     def middleware(
         self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
     ) -> Any:
