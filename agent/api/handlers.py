@@ -355,4 +355,6 @@ class Api:
         caller = request[CALLER]
         status = await self._queries.status(openly if caller.listener == "client" else str)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
+        if caller.listener == "operator":
+            status["settings"] = self._queries.settings()
         return server.json_response(status)

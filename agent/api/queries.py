@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -17,6 +18,7 @@ from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.agent.link_trouble import twin_text
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.settings import EXAMINED, PATHS
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
@@ -166,6 +168,12 @@ class Queries:
                 "this agent has no tracker: it works alone (set --tracker to join a cluster)"
             )
         return (await link.ask(what, text)).data
+
+    def settings(self) -> dict[str, object]:
+        """The settings that `doctor` examines, as the agent was started with them."""
+        told = {name: getattr(self._parts.settings, name) for name in EXAMINED}
+        # Relative ones are relative to where the agent was started.
+        return {n: str(Path(v).absolute()) if v and n in PATHS else v for n, v in told.items()}
 
     async def status(self, wording: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
         """This node's state on one screen. `wording`: as for `reasons`."""
