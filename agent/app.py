@@ -51,7 +51,13 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
-from p2pcache.io.security.cluster_key import check_exposure, is_loopback, read_cluster_key
+from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
+from p2pcache.io.security.cluster_key import (
+    KeyWatch,
+    check_exposure,
+    is_loopback,
+    read_cluster_key,
+)
 from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks, Threads
 
@@ -76,6 +82,7 @@ class AgentApp:
         location.check(settings)
         self.settings = settings
         secret = read_cluster_key(settings.cluster_key_file)
+        self._key = KeyWatch(settings.cluster_key_file, secret)
         host, self._port = server.parse_listen(settings.listen)
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
@@ -166,6 +173,8 @@ class AgentApp:
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
+                for one in (self._key, self.listeners.key):
+                    self.tasks.every(KEY_WATCH_S, one.watch, name="key")
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
@@ -183,11 +192,11 @@ class AgentApp:
             self.store.close()
 
     def reload(self) -> None:
-        """SIGHUP: read the certificate again. All else needs a restart."""
+        """SIGHUP: read keys and certificate again. All else needs a restart."""
+        self._key.reload()
+        self.listeners.key.reload()
         if self.tls is not None:
             self.tls.reload()
-        else:
-            log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
         self.listeners.gate.stopping.set()
@@ -261,10 +270,11 @@ class AgentApp:
     def announcement(self) -> m.Announce:
         """This node's whole state."""
         self._update_address()
-        self._announced = set(self.downloads.swarms)
+        swarms = list(self.downloads.swarms.values())[-m.MAX_TOLD :]  # the latest
+        self._announced = {swarm.digest for swarm in swarms}
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
-            tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
+            tuple(swarm.state(announcing=True) for swarm in swarms),
             self._name, warms=True,
         )  # fmt: skip
 

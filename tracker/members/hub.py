@@ -18,6 +18,8 @@ from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
+    Joined,
+    Left,
     Output,
     ReadRun,
     Send,
@@ -283,6 +285,10 @@ class MemberHub:
                 self.log.on_unreached(output)
             case StorageNotice():
                 self.log.on_spoken(output)
+            case Joined():
+                self.log.on_joined(output.node)
+            case Left():
+                self.log.on_departed(output.node)
             case Silent():
                 self.log.on_silent(output)
             case DialBack():

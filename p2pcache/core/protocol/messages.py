@@ -6,10 +6,11 @@ defaults, so that neighbouring releases understand each other. Messages are untr
 the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the values.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 
+from p2pcache.core import bitset
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -17,6 +18,10 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
 CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+# Of a message that doesn't list swarms: two bitmaps of the largest model, and thousands of numbers.
+MAX_SHORT_BYTES = 512 * 1024
+MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
+MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
@@ -34,18 +39,15 @@ def unfit_text(text: str) -> str:
     return ""
 
 
-def run_bits(runs: Iterable[RunIndex], run_count: int) -> RunSet:
+def run_bits(runs: Collection[RunIndex], run_count: int) -> RunSet:
     """The runs that a message lists.
 
     Raises:
         RemoteProtocolError: a run index beyond the model.
     """
-    bits = 0
-    for run in runs:
-        if not 0 <= run < run_count:
-            raise RemoteProtocolError(f"run {run} of a model with {run_count} runs")
-        bits |= 1 << run
-    return bits
+    if runs and not (min(runs) >= 0 and max(runs) < run_count):
+        raise RemoteProtocolError(f"a run beyond a model with {run_count} runs")
+    return bitset.of(runs)
 
 
 class Member(_Message, frozen=True):
@@ -269,6 +271,9 @@ ToTracker = (
 )  # fmt: skip
 ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
 
+# How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
+_LONG = frozenset(bytes((0x90 | fields, tag)) for fields in range(16) for tag in (1, 2))
+
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
@@ -285,6 +290,8 @@ def decode_to_tracker(data: bytes) -> ToTracker:
     Raises:
         RemoteProtocolError: not a message of this protocol.
     """
+    if len(data) > MAX_SHORT_BYTES and data[:2] not in _LONG:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes that lists no swarms")
     try:
         return _to_tracker.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

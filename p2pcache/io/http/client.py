@@ -137,6 +137,11 @@ class AgentClient:
         """The cluster's nodes, as the tracker knows them."""
         return _records(self._call("GET", "/v1/nodes"), "nodes")
 
+    def nodes_and_gone(self) -> tuple[list[Json], list[Json]]:
+        """The cluster's nodes, and those that are gone within the last hour (an older tracker names none)."""
+        answer = self._call("GET", "/v1/nodes")
+        return _records(answer, "nodes"), _records({"gone": [], **answer}, "gone")
+
     def locate(self, ref: str) -> Json:
         """The nodes that have a model: `ref`, `digest`, `label`, `nodes`."""
         return self._call("GET", "/v1/locate", query={"ref": ref})
