@@ -136,7 +136,7 @@ def _pieces(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
     piece: list[int] = []
     expected: tuple[int, int] | None = None
     for chunk in chunks:
-        place = layout.places(chunk)[0]
+        place = layout.first_place(chunk)
         if piece and (place.blob, place.offset) != expected:
             yield piece
             piece = []
@@ -152,12 +152,12 @@ def _fetch_piece(read: _Read, chunks: list[int]) -> None:
     for chunk in bad:  # a second read tells damage on the way from damage at the origin
         with _open(read, [chunk]) as body:
             if not _receive(read, body, chunk):
-                blob = read.layout.blobs[read.layout.places(chunk)[0].blob].id
+                blob = read.layout.blobs[read.layout.first_place(chunk).blob].id
                 raise _Mismatch(f"chunk {chunk} of blob {blob} doesn't match its digest, twice")
 
 
 def _open(read: _Read, chunks: list[int]) -> Body:
-    place = read.layout.places(chunks[0])[0]
+    place = read.layout.first_place(chunks[0])
     length = sum(read.layout.lengths[chunk] for chunk in chunks)
     blob = read.layout.blobs[place.blob].id
     return read.repo.open_blob(blob, place.offset, length, read.cancelled)

@@ -38,7 +38,7 @@ def test_only_requested_runs_are_read(pushed: tuple[Layout, Path, bytes]) -> Non
         chunks = layout.run_chunks(1)
         assert fallback.bytes_origin == sum(layout.lengths[chunk] for chunk in chunks)
         assert not fallback.has_run(0)
-        place = layout.places(chunks[0])[0]
+        place = layout.first_place(chunks[0])
         part = bytearray(1000)
         fallback.read_chunk(chunks[0], 50, memoryview(part))
         assert part == data[place.offset + 50 :][:1000]
