@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -91,13 +91,7 @@ class Pushes:
         copied = await asyncio.to_thread(model.copy_local)
         if copied:
             swarm.on_proved(copied, Source.LOCAL)
-        owed = await asyncio.to_thread(unproved, layout)
-        paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
-        return layout.digest, [
-            Missing(blob.id, paths[number])
-            for number, blob in enumerate(layout.blobs)
-            if blob.id in owed or not all(model.has_chunk(chunk) for chunk in blob.chunks)
-        ]
+        return layout.digest, await asyncio.to_thread(lambda: _missing(model, unproved(layout)))
 
     async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
         """Prove and store one blob from a request's body; returns its bytes.
@@ -110,14 +104,22 @@ class Pushes:
         if swarm is None:
             raise NotFound("no push of this manifest is under way; start the push again")
         layout = swarm.layout
-        blob = next((b for b in layout.blobs if b.id == blob_id), None)
-        if blob is None:
+        number = layout.blob_of_id.get(blob_id)
+        if number is None:
             raise NotFound("the manifest names no such blob")
-        for chunk in blob.chunks:
-            await _receive_chunk(swarm.store, layout, chunk, body)
+        blob = layout.blobs[number]
+        for group in _groups(layout, blob.chunks):
+            size = sum(layout.lengths[chunk] for chunk in group)
+            if size > PIECE_BYTES:
+                await _receive_chunk(swarm.store, group[0], body)
+            else:
+                data = memoryview(await _exactly(body, size))
+                await asyncio.to_thread(_prove_group, swarm.store, group, data)
         if await next_part(body, 1):
             raise UsageError("the body is longer than the blob")
-        fresh = bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        fresh = await asyncio.to_thread(
+            lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        )
         swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
@@ -252,9 +254,51 @@ class Push:
             self.ended.exception()  # or asyncio would log it when no client is left
 
 
-async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: StreamReader) -> None:
+def _missing(model: ModelStore, owed: Container[str]) -> list[Missing]:
+    """The blobs that aren't here, and those that the client owes."""
+    layout = model.layout
+    paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
+    return [
+        Missing(blob.id, paths[number])
+        for number, blob in enumerate(layout.blobs)
+        if blob.id in owed or not all(map(model.has_chunk, blob.chunks))
+    ]
+
+
+def _groups(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
+    """Consecutive chunks that one thread proves at once, up to `PIECE_BYTES`; a larger chunk is alone."""
+    group: list[int] = []
+    size = 0
+    for chunk in chunks:
+        length = layout.lengths[chunk]
+        if group and size + length > PIECE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += length
+    if group:
+        yield group
+
+
+def _prove_group(store: ModelStore, chunks: Iterable[int], data: memoryview) -> None:
+    """Prove small chunks whose bytes have come."""
+    offset = 0
+    for chunk in chunks:
+        length = store.layout.lengths[chunk]
+        piece = data[offset : offset + length]
+        writer = store.begin(chunk)
+        if writer is not None:
+            _write(writer, 0, piece)
+            _believe(writer.finish())
+        else:  # its sender must show that it has the bytes
+            _believe(blake3(piece).digest() == store.layout.digest_of_chunk(chunk))
+        offset += length
+
+
+async def _receive_chunk(store: ModelStore, chunk: int, body: StreamReader) -> None:
     """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
-    writer, hasher = store.begin(chunk), blake3()
+    layout = store.layout
+    writer, hasher = await asyncio.to_thread(store.begin, chunk), blake3()
     offset, length = 0, layout.lengths[chunk]
     while offset < length:
         piece = memoryview(await _exactly(body, min(PIECE_BYTES, length - offset)))
@@ -264,9 +308,12 @@ async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: St
             await asyncio.to_thread(hasher.update, piece)
         offset += len(piece)
     if writer is not None:
-        right = await asyncio.to_thread(writer.finish)
+        _believe(await asyncio.to_thread(writer.finish))
     else:
-        right = hasher.digest() == layout.digest_of_chunk(chunk)
+        _believe(hasher.digest() == layout.digest_of_chunk(chunk))
+
+
+def _believe(right: bool) -> None:  # noqa: FBT001 - one word is the whole call
     if not right:
         raise IntegrityError(
             "the bytes sent are not those of the manifest; did the file change? push again"

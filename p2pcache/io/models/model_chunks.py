@@ -131,7 +131,9 @@ class ModelStore:
 
     def unreadable(self, chunk: int) -> bool:
         """Believe nothing of a chunk's file, which the disk failed to read; False: nothing was believed already."""
-        return proving.doubt_unreadable(self._blobs, self._files[self.layout.first_place(chunk).blob])
+        return proving.doubt_unreadable(
+            self._blobs, self._files[self.layout.first_place(chunk).blob]
+        )
 
     def open_places(self, chunk: int) -> Iterator[tuple[BlobFile, int]]:
         """Places (blob, position) of the chunk that aren't proved. Under the pool's lock, to the last one."""

@@ -97,11 +97,11 @@ def test_all_places_are_lost_and_found(tmp_path: Path) -> None:
     blob = model.files[0]
     with by_number():
         for _ in range(20):
-            with store._blobs.lock:  # noqa: SLF001 - as when a file was deleted behind our back
+            with store._blobs.lock:
                 blob.gain(range(PLACES))
                 assert model.have_runs() == bitset.full(many.layout.run_count)
                 blob.lose(range(PLACES))
     assert model.have_runs() == 0
     assert not any(model.has_chunk(chunk) for chunk in range(PLACES))
-    assert not proving.doubt_unreadable(store._blobs, blob)  # noqa: SLF001
+    assert not proving.doubt_unreadable(store._blobs, blob)
     store.close()
