@@ -83,7 +83,7 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = pick(download.swarm.layout, include, exclude)
+            paths = await asyncio.to_thread(pick, download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
                 some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}
@@ -172,7 +172,7 @@ class Pulls:
     async def _part(self, download: Download, paths: list[str]) -> Events:
         """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
-        runs = runs_of(layout, paths)
+        runs = await asyncio.to_thread(runs_of, layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
         client = f"pull-{id(paths)}"
         download.clients += 1
