@@ -9,7 +9,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, without_frames
-from p2pcache.ids import RunIndex
+from p2pcache.ids import Ref, RunIndex
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
@@ -50,7 +50,8 @@ class OriginReads:
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
-        self.odd = ""  # warning of a model that others have and our storage hasn't; until a read succeeds again
+        # A model that others have and our storage hasn't, and what was wrong; until a read succeeds again.
+        self.odd: tuple[Ref, str] | None = None
 
     async def fetch(
         self, layout: Layout, store: ModelStore, run: RunIndex, cancelled: threading.Event
@@ -78,7 +79,7 @@ class OriginReads:
         try:
             outcome = await self._threads.run(read)
             if outcome is Outcome.DONE:
-                self.odd = ""
+                self.odd = None
             return outcome
         except NotAllowed as error:  # no thread to read with
             trouble.append(error)

@@ -129,7 +129,7 @@ class Api:
             reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
         # Everybody may probe, so without storage's own words.
-        warnings = self._queries.warnings(openly)
+        warnings = self._queries.warnings(openly, request[CALLER].sees)
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
         return server.json_response(body, status=status)
 
@@ -353,7 +353,8 @@ class Api:
     async def get_status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         caller = request[CALLER]
-        status = await self._queries.status(openly if caller.listener == "client" else str)
+        wording = openly if caller.listener == "client" else str
+        status = await self._queries.status(wording, caller.sees)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
         if caller.listener == "operator":
             status["settings"] = self._queries.settings()

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.downloads.give_up import CUT_OFF
+from p2pcache.agent.downloads.give_up import CUT_OFF, odd_storage
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
@@ -72,19 +72,34 @@ class Queries:
             reasons.append(f"origin: {wording(self.origin_trouble)}")
         return reasons
 
-    def warnings(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """What an operator should look at although the agent is ready. `wording`: as for `reasons`."""
+    def warnings(
+        self,
+        wording: Callable[[P2PCacheError], str] = str,
+        sees: Callable[[str], bool] = lambda _namespace: True,
+    ) -> list[str]:
+        """What an operator should look at although the agent is ready.
+
+        Args:
+            wording: as for `reasons`.
+            sees: whether models of a namespace may be named.
+        """
+
+        def name_of(refs: list[Ref]) -> str:
+            return next((str(ref) for ref in refs if sees(ref.namespace)), "a model")
+
         tls = self._parts.tls
         unsure = (self.origin_doubt, self._refusing)
         doubts = [*dict.fromkeys(f"origin: {wording(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
-        if odd := self._parts.origin.odd:
-            doubts.append(odd)
+        if (odd := self._parts.origin.odd) is not None:
+            ref, why = odd
+            told = why if sees(ref.namespace) else "the log says more"
+            doubts.append(odd_storage(name_of([ref]), told))
         for download in self._downloads.running.values():
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:
-                doubts.append(f"model {download.ref}: {CUT_OFF}")
+                doubts.append(f"{name_of(download.refs)}: {CUT_OFF}")
         return doubts + (tls.warnings() if tls is not None else [])
 
     @property
@@ -146,7 +161,8 @@ class Queries:
             rate, done = download.rate(now), download.swarm.bytes_done
             left = download.bytes_total - done
             rows.append({
-                "ref": str(download.ref), "digest": download.swarm.digest, "bytes_done": done,
+                "ref": str(download.ref), "refs": [str(ref) for ref in download.refs],
+                "digest": download.swarm.digest, "bytes_done": done,
                 "bytes_total": download.bytes_total, "rate": round(rate),
                 "eta_s": round(left / rate, 1) if rate > 0 else None,
                 "peers": download.swarm.peer_count,
@@ -175,8 +191,10 @@ class Queries:
         # Relative ones are relative to where the agent was started.
         return {n: str(Path(v).absolute()) if v and n in PATHS else v for n, v in told.items()}
 
-    async def status(self, wording: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
-        """This node's state on one screen. `wording`: as for `reasons`."""
+    async def status(
+        self, wording: Callable[[P2PCacheError], str], sees: Callable[[str], bool]
+    ) -> dict[str, object]:
+        """This node's state on one screen. The arguments are those of `warnings`."""
         cached, free = await asyncio.to_thread(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
@@ -187,7 +205,7 @@ class Queries:
             "rack": self._parts.settings.rack, "site": self._parts.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
-            "warnings": self.warnings(wording),
+            "warnings": self.warnings(wording, sees),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,

@@ -1,6 +1,9 @@
 """The download of one model as its clients see it: the runs that they want, its progress, its end."""
 
 import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.host.pull_timeline import Timeline
@@ -26,8 +29,9 @@ class Download:
         self, ref: Ref, swarm: SwarmDriver, timeline: Timeline, started: float, started_unix: float, *,
         whole: bool,
     ) -> None:  # fmt: skip
-        self.ref = ref
         self.swarm = swarm
+        self._name = ref
+        self._clients: Counter[Ref] = Counter()  # those that wait, by their name of the model
         self.timeline = timeline
         self.noted = False  # it is in the history
         self.priority = (
@@ -38,11 +42,41 @@ class Download:
         self._urgent: RunSet = 0  # runs that loaders waited for before the scheduler started
         self.started = started  # monotonic
         self.started_unix = started_unix
-        self.clients = 0
         self.bytes_before = swarm.bytes_done
         self._traffic_before = dict(swarm.traffic)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._samples: list[tuple[float, int]] = []
+
+    @property
+    def clients(self) -> int:
+        """How many clients wait for it."""
+        return self._clients.total()
+
+    def clients_named(self, ref: Ref) -> int:
+        """How many of them call it so."""
+        return self._clients[ref]
+
+    @property
+    def refs(self) -> list[Ref]:
+        """The names under which clients wait for it; of one that nobody waits for, the last one."""
+        return list(self._clients) or [self._name]
+
+    @property
+    def ref(self) -> Ref:
+        """The first of `refs`."""
+        return self.refs[0]
+
+    @contextlib.contextmanager
+    def client(self, ref: Ref) -> Iterator[None]:
+        """Inside the block a client waits for it, under this name. Names may be of several namespaces."""
+        self._clients[ref] += 1
+        try:
+            yield
+        finally:
+            self._clients[ref] -= 1
+            if not self._clients[ref]:
+                del self._clients[ref]
+                self._name = ref
 
     @property
     def bytes_total(self) -> int:

@@ -106,7 +106,8 @@ class DownloadManager:
             Conflict: this ref is being pulled.
         """
         for digest, download in self.running.items():
-            if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
+            known = {name.tag_key for name in download.refs}
+            if ref.digest in (None, digest) and ref.tag_key in known:
                 raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
 
     async def leave_swarm(self, digest: str) -> None:
@@ -213,6 +214,10 @@ class DownloadManager:
         """
         if ref.digest is None:
             self._names.setdefault(digest, {})[ref] = generation
+
+    def forget_tag(self, ref: Ref, digest: str) -> None:
+        """Set a tag at the end no more: it was removed."""
+        self._names.get(digest, {}).pop(ref, None)
 
     async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
         """Publish the finished model under `ref`; return its path below the models directory.

@@ -87,10 +87,10 @@ class DownloadOrder:
             return False
         digest = max(later)[2]
         last = running[digest].ref
-        why = NoSpace(
-            f"{last} gave its disk space to the pull of {ref}; make room (p2pcache prune) and ask again"
+        log.warning("%s gives its disk space to the pull of %s", last, ref)
+        why = NoSpace(  # without that pull's name: its namespace may be another
+            f"{last} gave its disk space to a pull that somebody awaits; make room (p2pcache prune) and ask again"
         )
-        log.warning("%s", why)
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # another client pulls it by now
             await self._downloads.leave_swarm(digest)

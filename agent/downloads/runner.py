@@ -46,8 +46,8 @@ class DownloadRunner:
                 download.succeed()
             await self._watch(download)
             if why := self._parts.origin.take_wrong(swarm.digest):
-                self._parts.origin.odd = odd_storage(str(download.ref), why)
-                log.warning("%s", self._parts.origin.odd)
+                self._parts.origin.odd = (download.ref, why)
+                log.warning("%s", odd_storage(str(download.ref), why))
         except P2PCacheError as error:
             download.fail(error)
         finally:

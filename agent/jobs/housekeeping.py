@@ -48,21 +48,32 @@ class Housekeeping:
         """
         store, began = self._parts.store, time.monotonic()
         with self._journal.failures("rm", str(ref)):
-            await self._warms.stop(ref)
+            warmed = await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
-            digest = (await local_model(store, ref)).digest
-            names = await asyncio.to_thread(store.names_of, digest)
-            if ref.digest is not None or len(names) <= 1:
-                await self._downloads.leave_swarm(digest)
-                freed = await asyncio.to_thread(store.remove_model, digest)
-            else:
-                freed = 0
-                await asyncio.to_thread(store.remove_tag, ref)
+            digest = (await asyncio.to_thread(store.named, ref)) or warmed
+            if not digest:
+                raise not_here(ref)
+            freed = await self._remove(ref, digest)
         self._journal.record(
             "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return Removed(digest, freed)
+
+    async def _remove(self, ref: Ref, digest: str) -> int:
+        """Remove a name, and the model with its last one; return the bytes of disk that this freed."""
+        store, downloads = self._parts.store, self._downloads
+        if ref.digest is not None:
+            await local_model(store, ref)
+        else:
+            downloads.forget_tag(ref, digest)
+            names = await asyncio.to_thread(store.names_of, digest)
+            others = set(names) - {ref}
+            if others or digest in downloads.running:
+                await asyncio.to_thread(store.remove_tag, ref)
+                return 0
+        await downloads.leave_swarm(digest)
+        return await asyncio.to_thread(store.remove_model, digest)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
@@ -121,7 +132,12 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
     for known in await asyncio.to_thread(store.models):
         if known.digest == digest:
             return known
-    raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+    raise not_here(ref)
+
+
+def not_here(ref: Ref) -> NotFound:
+    """The error for a model that isn't in this cache."""
+    return NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
 
 
 async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:

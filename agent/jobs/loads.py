@@ -65,7 +65,7 @@ class Loads:
         }  # fmt: skip
         runs = download.swarm.layout.run_count
         if not download.swarm.complete:
-            async with self._attached(download, client, needed=needed) as load:
+            async with self._attached(download, ref, client, needed=needed) as load:
                 shown = download.swarm.store.arriving
                 arriving = shown.path if shown is not None else ""
                 yield {
@@ -110,24 +110,23 @@ class Loads:
 
     @contextlib.asynccontextmanager
     async def _attached(
-        self, download: Download, client: str, *, needed: bool
+        self, download: Download, ref: Ref, client: str, *, needed: bool
     ) -> AsyncIterator[Load]:
         load = Load(secrets.token_hex(16), client, download, needed)
-        download.clients += 1
         swarm = download.swarm
-        try:
-            async with self._showing.of(swarm.digest):
-                await asyncio.to_thread(self._show, download)
-            self._listen(download)
-            self._live[load.id] = load
-            download.ended.add_done_callback(lambda _: load.changed.set())
-            yield load
-        finally:
-            download.clients -= 1
-            self._live.pop(load.id, None)
-            if all(other.download.swarm is not swarm for other in self._live.values()):
-                swarm.store.on_ready = None
-            download.forget_wish(load.id)
+        with download.client(ref):
+            try:
+                async with self._showing.of(swarm.digest):
+                    await asyncio.to_thread(self._show, download)
+                self._listen(download)
+                self._live[load.id] = load
+                download.ended.add_done_callback(lambda _: load.changed.set())
+                yield load
+            finally:
+                self._live.pop(load.id, None)
+                if all(other.download.swarm is not swarm for other in self._live.values()):
+                    swarm.store.on_ready = None
+                download.forget_wish(load.id)
 
     def _show(self, download: Download) -> None:
         manifest = self._parts.store.manifest(download.swarm.digest)

@@ -94,7 +94,7 @@ class Pulls:
         }  # fmt: skip
         # A part counts from here, a whole model from its start.
         before = download.sources() if some else {}
-        follow = self._part(download, paths) if some else self._whole(download)
+        follow = self._part(download, ref, paths) if some else self._whole(download, ref)
         async with contextlib.aclosing(follow):
             async for event in follow:
                 yield event
@@ -158,36 +158,32 @@ class Pulls:
             self._order.on_client(download, priority)
             return resolved, download
 
-    async def _whole(self, download: Download) -> Events:
-        download.clients += 1
-        try:
+    async def _whole(self, download: Download, ref: Ref) -> Events:
+        with download.client(ref):
             while not download.ended.done():
                 pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
                 await asyncio.wait([download.ended], timeout=pause)
                 yield self._progress(download)
             download.ended.result()
-        finally:
-            download.clients -= 1
 
-    async def _part(self, download: Download, paths: list[str]) -> Events:
+    async def _part(self, download: Download, ref: Ref, paths: list[str]) -> Events:
         """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
         runs = await asyncio.to_thread(runs_of, layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
         client = f"pull-{id(paths)}"
-        download.clients += 1
-        try:
-            download.wish(client, runs)
-            shown_at = 0.0
-            while missing := runs & ~store.have_runs():
-                await asyncio.wait([download.ended], timeout=_LOOK_S)
-                if download.ended.done():
-                    download.ended.result()
-                if time.monotonic() - shown_at >= PROGRESS_S:
-                    shown_at = time.monotonic()
-                    left = sum(layout.run_bytes[run] for run in bitset.members(missing))
-                    done = {"bytes_done": total - left, "bytes_total": total}
-                    yield {**self._progress(download), **done}
-        finally:
-            download.clients -= 1
-            download.forget_wish(client)
+        with download.client(ref):
+            try:
+                download.wish(client, runs)
+                shown_at = 0.0
+                while missing := runs & ~store.have_runs():
+                    await asyncio.wait([download.ended], timeout=_LOOK_S)
+                    if download.ended.done():
+                        download.ended.result()
+                    if time.monotonic() - shown_at >= PROGRESS_S:
+                        shown_at = time.monotonic()
+                        left = sum(layout.run_bytes[run] for run in bitset.members(missing))
+                        done = {"bytes_done": total - left, "bytes_total": total}
+                        yield {**self._progress(download), **done}
+            finally:
+                download.forget_wish(client)

@@ -61,7 +61,7 @@ class Explainer:
     async def _digest(self, ref: Ref) -> str:
         """The digest of a ref: of the running pull, else of the cache; "": it has none."""
         for digest, download in self._downloads.running.items():
-            if download.ref.tag_key == ref.tag_key:
+            if any(name.tag_key == ref.tag_key for name in download.refs):
                 return digest
         tag = await asyncio.to_thread(self._parts.store.tag_of, ref)
         return tag.digest if tag is not None else ""

@@ -178,7 +178,7 @@ async def test_a_warm_gives_its_disk_space_to_a_pull(
         (told,) = await waiting
         assert told["code"] == 5
         assert told["message"] == (
-            "team/two:v1 gave its disk space to the pull of team/big:v1; make room (p2pcache prune) and ask again"
+            "team/two:v1 gave its disk space to a pull that somebody awaits; make room (p2pcache prune) and ask again"
         )
         reads.let_go.set()
         assert (await mine)[0]["event"] == "done"
@@ -286,3 +286,32 @@ async def test_only_admins_may_warm(tmp_path: Path) -> None:
         ):  # fmt: skip
             async with over_tcp(app, token(scope, space)) as session:
                 assert (await ask(session, "POST", "/v1/warm", json={"ref": REF}))[0] == status
+
+
+async def test_a_removal_of_one_name_leaves_anothers_warm_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two namespaces have the same bytes; neither sees the other's names, or ends what the other began."""
+    model(tmp_path)
+    push(tmp_path / "origin", tmp_path / "m", "other/m:v1")
+    reads = HeldReads(monkeypatch)
+    async with guarded(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        mine, theirs = token(Scope.ADMIN, "team"), token(Scope.ADMIN, "other")
+        async with over_tcp(app, mine) as us, over_tcp(app, theirs) as them:
+            for session, ref in ((us, REF), (them, "other/m:v1")):
+                assert (await ask(session, "POST", "/v1/warm", json={"ref": ref}))[0] == 200
+            await until(lambda: running(app, "m").clients == 2)
+            for session, ref in ((us, REF), (them, "other/m:v1")):
+                (row,) = (await ask(session, "GET", "/v1/pulls"))[1]["pulls"]
+                assert row["ref"] == ref
+            assert (await ask(us, "DELETE", f"/v1/model?ref={REF}"))[0] == 200
+            assert (await ask(us, "DELETE", f"/v1/model?ref={REF}"))[0] == 404
+            assert (await ask(us, "GET", "/v1/pulls"))[1] == {"pulls": []}
+            assert running(app, "m").clients == 1
+            reads.let_go.set()
+            await until(lambda: not app.warms._running)
+            _, history = await ask(them, "GET", "/v1/history")
+            assert [(row["ref"], row["code"]) for row in history["history"]] == [("other/m:v1", 0)]
+            (known,) = (await ask(them, "GET", "/v1/models"))[1]["models"]
+            assert (known["refs"], known["complete"]) == (["other/m:v1"], True)
+            assert (await ask(us, "GET", "/v1/models"))[1] == {"models": []}
