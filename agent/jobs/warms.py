@@ -149,7 +149,9 @@ class Warms:
         for (digest, name), warm in list(self._running.items()):
             if name.tag_key != ref.tag_key or ref.digest not in (None, digest):
                 continue
-            if warm.download.clients_named(name) > 1:  # a pull of this name: it can't be removed now
+            if (
+                warm.download.clients_named(name) > 1
+            ):  # a pull of this name: it can't be removed now
                 continue
             ended = digest
             if warm.download.clients <= 1:
