@@ -250,8 +250,9 @@ async def test_no_member_moves_tags_where_storage_can_tell_who_may(tmp_path: Pat
 
 
 async def test_tag_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Retrying, "conditional_put", False)
     digest, _ = publish(tmp_path)
+    second, _ = publish(tmp_path, files=2)
+    monkeypatch.setattr(Retrying, "conditional_put", False)
     other = "team/other:v1"
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
 
@@ -260,7 +261,6 @@ async def test_tag_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert await put(digest=digest, expect_generation=0) == TagRecord(digest, 1)
         assert record(await agent.ask("resolve", other)).generation == 1
-        second, _ = publish(tmp_path, files=2)
         assert await put(digest=second) == TagRecord(second, 2, digest)
         with pytest.raises(Conflict):
             await put(digest=digest, expect_generation=1)
