@@ -33,6 +33,7 @@ from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
@@ -115,7 +116,7 @@ class AgentApp:
         self.origin = OriginReads(settings.origin_bytes_per_s, disk)
         self.parts = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
-            disk,
+            disk, told=ToldSwarms(self.link),
         )  # fmt: skip
         self.governor = GovernorLoop(self.parts, settings)
         self.resolver = Resolver(self.store, self.link)
@@ -154,7 +155,9 @@ class AgentApp:
         )
         self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        self._announced: set[str] = set()  # digests of the swarms in the last announcement
+        self._announced: set[str] = (
+            set()
+        )  # digests of the swarms when the last announcement was made
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -270,11 +273,10 @@ class AgentApp:
     def announcement(self) -> m.Announce:
         """This node's whole state."""
         self._update_address()
-        swarms = list(self.downloads.swarms.values())[-m.MAX_TOLD :]  # the latest
-        self._announced = {swarm.digest for swarm in swarms}
+        self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
-            tuple(swarm.state(announcing=True) for swarm in swarms),
+            self.parts.told.announce(self.downloads.swarms.values()),
             self._name, warms=True,
         )  # fmt: skip
 
@@ -294,7 +296,7 @@ class AgentApp:
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
         cached, free = self.store.usage()
-        active = tuple(s.state() for s in self.downloads.swarms.values() if s.wants())
+        active = self.parts.told.active(self.downloads.swarms.values())
         return m.Heartbeat(self.net.load, active, free, cached)
 
     def tracker_up(self, settled: m.Settled) -> None:
@@ -305,8 +307,9 @@ class AgentApp:
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
-            if digest not in self._announced and self.link is not None:
-                self.link.send(m.Enter(swarm.state()))  # it began after the announcement
+            if digest not in self._announced:
+                self.parts.told.enter(swarm)  # it began after the announcement
+        self.tasks.spawn_contained(self.parts.told.send_rest(), name="tracker-enter")
         if self.link is not None:
             self.link.send(self.heartbeat())  # the tracker should know our free space at once
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId
@@ -42,4 +43,5 @@ class AgentContext:
     tls: Tls | None = None
     disk: TokenBucket = field(default_factory=TokenBucket)  # rate of writes to the cache
     tally: Tally = field(default_factory=Tally)
+    told: ToldSwarms = field(default_factory=lambda: ToldSwarms(None))
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -87,7 +87,7 @@ class SwarmDriver:
             self.post(e.Members((parts.node,)))
         elif parts.link.connected:
             self.post(e.TrackerUp(parts.link.epoch))
-            parts.link.send(m.Enter(self.state()))
+            parts.told.enter(self)
         self.post(e.Tick())
         self._redial_later()
 
@@ -220,8 +220,7 @@ class SwarmDriver:
 
     def tell_tracker(self) -> None:
         """Send this swarm's state now, not with the next heartbeat."""
-        if (link := self._parts.link) is not None:
-            link.send(m.Heartbeat(load=self._parts.net.load, swarms=(self.state(),)))
+        self._parts.told.beat(self, self._parts.net.load)
 
     def _runs(self, runs: tuple[RunIndex, ...]) -> RunSet:
         return bitset.of(run for run in runs if 0 <= run < self.layout.run_count)

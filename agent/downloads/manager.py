@@ -15,7 +15,6 @@ from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.host.pull_timeline import Timeline
-from p2pcache.core.protocol.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
@@ -77,8 +76,7 @@ class DownloadManager:
             swarm.label = label
             self._runner.leave_alone(swarm)
             self._parts.net.add_swarm(swarm)
-            if self._parts.link is not None:
-                self._parts.link.send(Enter(swarm.state()))
+            self._parts.told.enter(swarm)
         return swarm
 
     @property
@@ -126,8 +124,7 @@ class DownloadManager:
         if swarm is not None:
             swarm.pause()
             self._parts.net.remove_swarm(digest)
-            if self._parts.link is not None:
-                self._parts.link.send(Exit(digest))
+            self._parts.told.exit(digest)
 
     async def end(self, download: Download, why: P2PCacheError) -> None:
         """End a running download for all its clients; return when it has left its model."""
