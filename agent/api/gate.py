@@ -32,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def _slots() -> dict[Slots, tuple[int, int]]:
     return {
         "pull": (512, 1024),  # a waiting client costs a descriptor and four lines a second
-        "offer": (1, 2),  # a manifest may have 256 MiB, all in memory while it is checked
+        "offer": (4, 64),  # a body that drips holds a place; `BodyMemory` bounds the memory
         "blob": (16, 64),  # our own push sends 4 at a time
         "work": (8, 32),  # each reads or writes a whole model
     }

@@ -41,6 +41,7 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
+from p2pcache.io.http.bodies import Body, BodyMemory, read_body
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
 
@@ -70,6 +71,7 @@ class Api:
     ) -> None:
         self._gate = gate
         self._possession = Possession(store)
+        self._offered = BodyMemory(2 * MAX_MANIFEST_BYTES, 4 * MAX_MANIFEST_BYTES)
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
@@ -242,10 +244,12 @@ class Api:
 
     async def post_manifests(self, request: web.Request) -> web.Response:
         """Begin a push; answer which blobs are missing."""
-        encoded = bytes(await server.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
-        digest, missing = await self._pushes.take_manifest(
-            encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
-        )
+        caller = request[CALLER]
+        with self._offered.share_of(caller.client) as share:
+            body = await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share)
+            digest, missing = await self._pushes.begin(
+                caller.client, bytes(body), lambda layout: self._possession.unproved(caller, layout)
+            )
         return server.json_response(
             {
                 "digest": digest,
@@ -258,7 +262,7 @@ class Api:
         digest, blob = request.match_info["manifest"], request.match_info["blob"]
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
-        size = await self._pushes.receive(digest, blob, request.content)
+        size = await self._pushes.receive(digest, blob, Body(request.content))
         self._possession.on_blob_proved(request[CALLER], digest, blob)
         return server.json_response({"bytes": size})
 

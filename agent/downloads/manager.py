@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from math import inf
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
@@ -23,6 +24,8 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
+MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = (
     0.02  # between two looks whether a download has left; its last flush takes milliseconds
 )
@@ -55,6 +58,9 @@ class DownloadManager:
         self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
         self._runner = DownloadRunner(parts, journal)
+        self._sent: dict[
+            str, float
+        ] = {}  # when a client last sent for a begun push, the latest last
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
@@ -125,6 +131,40 @@ class DownloadManager:
             swarm.pause()
             self._parts.net.remove_swarm(digest)
             self._parts.told.exit(digest)
+
+    def on_sent(self, digest: str) -> None:
+        """A client has just sent something of a push that has begun."""
+        self._sent.pop(digest, None)
+        self._sent[digest] = self._parts.now()
+        if len(self._sent) > MAX_BEGUN:
+            del self._sent[next(iter(self._sent))]
+
+    async def remove_begun_push(self) -> bool:
+        """Remove a push that has begun and for which nobody sends any more; False: there is none.
+
+        Its disk space is promised to it for as long as somebody sends. An interrupted pull by digest goes so, too: no
+        name asks for its bytes.
+        """
+        now, store = self._parts.now(), self._parts.store
+        idle = [
+            (self._sent.get(digest, -inf), digest)
+            for digest, swarm in self.swarms.items()
+            if not swarm.complete and not swarm.store.pins and digest not in self.running
+        ]
+        for sent, digest in sorted(idle):
+            if now - sent < BEGUN_S:
+                break
+            if not await asyncio.to_thread(store.names_of, digest):
+                with contextlib.suppress(Conflict):  # somebody uses it again
+                    await self.leave_swarm(digest)
+                    freed = await asyncio.to_thread(store.remove_model, digest)
+                    log.warning(
+                        "removed what was sent of blake3:%s, %d bytes: its push never ended",
+                        digest,
+                        freed,
+                    )
+                    return True
+        return False
 
     async def end(self, download: Download, why: P2PCacheError) -> None:
         """End a running download for all its clients; return when it has left its model."""

@@ -62,7 +62,8 @@ class DownloadOrder:
             try:
                 return await begin()
             except NoSpace:
-                if not await self._make_room(ref, priority):
+                made = await self._downloads.remove_begun_push() or await self._make_room(ref, turn)
+                if not made:
                     raise
 
     async def _make_room(self, ref: Ref, priority: Priority) -> bool:

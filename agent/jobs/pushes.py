@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from aiohttp import StreamReader
 from blake3 import blake3
 
 from p2pcache.agent.context import AgentContext
@@ -30,23 +29,25 @@ from p2pcache.core.swarm.events import Source
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
+    NoSpace,
     NotFound,
     P2PCacheError,
-    TimedOut,
     Unreachable,
     UsageError,
 )
 from p2pcache.ids import Ref
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
-from p2pcache.io.http.server import STALL_S, next_part
+from p2pcache.io.http.bodies import Body
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.push import PushResult
+from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
 Upload = Callable[..., PushResult]  # `OriginRepo.push` with `force` and `repair` given
 
 PROGRESS_S = 0.25  # between two events, as of a pull
+CHECKS = 2  # manifests that are checked at once
 PIECE_BYTES = 1 << 20  # handed to a thread at once; smaller costs wake-ups, larger memory
 
 
@@ -67,6 +68,16 @@ class Pushes:
         self._downloads = downloads
         self._resolver = resolver
         self._journal = journal
+        # A manifest may have 256 MiB, and becomes a few times as much while it is checked.
+        self._checking = asyncio.Semaphore(CHECKS)
+        self._turns = Turns()
+
+    async def begin(
+        self, client: str, encoded: bytes, unproved: Callable[[Layout], set[str]]
+    ) -> tuple[str, list[Missing]]:
+        """`take_manifest`, in turn: one of a client, and few of all clients at once."""
+        async with self._turns.of(client), self._checking:
+            return await self.take_manifest(encoded, unproved)
 
     async def take_manifest(
         self, encoded: bytes, unproved: Callable[[Layout], set[str]]
@@ -86,14 +97,22 @@ class Pushes:
             raise Conflict(
                 "this model is being pulled by this agent right now; push again when it is done"
             )
-        model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
+        add = self._parts.store.add_model
+        while True:
+            try:
+                model = await asyncio.to_thread(add, layout, encoded)
+                break
+            except NoSpace:
+                if not await self._downloads.remove_begun_push():
+                    raise
+        self._downloads.on_sent(layout.digest)
         swarm = self._downloads.join_swarm(model, "")
         copied = await asyncio.to_thread(model.copy_local)
         if copied:
             swarm.on_proved(copied, Source.LOCAL)
         return layout.digest, await asyncio.to_thread(lambda: _missing(model, unproved(layout)))
 
-    async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
+    async def receive(self, digest: str, blob_id: str, body: Body) -> int:
         """Prove and store one blob from a request's body; returns its bytes.
 
         Raises:
@@ -110,12 +129,13 @@ class Pushes:
         blob = layout.blobs[number]
         for group in _groups(layout, blob.chunks):
             size = sum(layout.lengths[chunk] for chunk in group)
+            self._downloads.on_sent(digest)
             if size > PIECE_BYTES:
                 await _receive_chunk(swarm.store, group[0], body)
             else:
-                data = memoryview(await _exactly(body, size))
+                data = memoryview(await body.exactly(size))
                 await asyncio.to_thread(_prove_group, swarm.store, group, data)
-        if await next_part(body, 1):
+        if await body.part(1):
             raise UsageError("the body is longer than the blob")
         fresh = await asyncio.to_thread(
             lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
@@ -295,13 +315,13 @@ def _prove_group(store: ModelStore, chunks: Iterable[int], data: memoryview) -> 
         offset += length
 
 
-async def _receive_chunk(store: ModelStore, chunk: int, body: StreamReader) -> None:
+async def _receive_chunk(store: ModelStore, chunk: int, body: Body) -> None:
     """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
     layout = store.layout
     writer, hasher = await asyncio.to_thread(store.begin, chunk), blake3()
     offset, length = 0, layout.lengths[chunk]
     while offset < length:
-        piece = memoryview(await _exactly(body, min(PIECE_BYTES, length - offset)))
+        piece = memoryview(await body.exactly(min(PIECE_BYTES, length - offset)))
         if writer is not None:
             await asyncio.to_thread(_write, writer, offset, piece)
         else:
@@ -323,15 +343,3 @@ def _believe(right: bool) -> None:  # noqa: FBT001 - one word is the whole call
 def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
     writer.update(view)
     writer.put(offset, view)
-
-
-async def _exactly(body: StreamReader, count: int) -> bytes:
-    try:
-        async with asyncio.timeout(STALL_S):
-            return await body.readexactly(count)
-    except TimeoutError:
-        raise TimedOut(
-            "the body stopped in the middle of the blob; push again: it resumes"
-        ) from None
-    except asyncio.IncompleteReadError:
-        raise UsageError("the body ended before the blob did; push again: it resumes") from None
