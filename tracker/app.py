@@ -1,6 +1,5 @@
 """The tracker's composition root: its parts, in the order in which they start and stop."""
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -11,6 +10,7 @@ from pathlib import Path
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
+from p2pcache.io import pools
 from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.gc_pacing import GcPacing
 from p2pcache.io.http import server
@@ -178,4 +178,4 @@ class TrackerApp:
         await self._save(self.tracking.remembered_members())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
-        await asyncio.to_thread(self._notes.save_members, memory, self._clock.wall())
+        await pools.STEPS.run(self._notes.save_members, memory, self._clock.wall())

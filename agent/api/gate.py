@@ -21,6 +21,7 @@ from p2pcache.errors import Busy, NotAllowed, Unreachable
 from p2pcache.io.http import audit_log
 from p2pcache.io.http.connection_limits import admit
 from p2pcache.io.security.peercred import peer_of
+from p2pcache.io.tasks import asking
 
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
@@ -99,6 +100,7 @@ class Gate:
             try:
                 caller = self._with_token(request, caller)
                 request[CALLER] = caller
+                asking.set(caller.client)
                 if resource is None:  # no such path: aiohttp answers 404
                     await self._admit(caller, UNLISTED)
                     return await handler(request)

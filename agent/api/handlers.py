@@ -39,6 +39,7 @@ from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
+from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.http.bodies import Body, BodyMemory, read_body
@@ -209,7 +210,7 @@ class Api:
         caller.need(scope, ref.namespace, call)
         if ref.digest is None or caller.everywhere:
             return caller
-        tags = await asyncio.to_thread(self._store.tags_of, ref.digest)
+        tags = await pools.STEPS.run(self._store.tags_of, ref.digest)
         seen = all if scope is Scope.ADMIN else any
         if tags and seen(caller.sees(tag.namespace) for tag in tags):
             return caller
@@ -275,7 +276,7 @@ class Api:
         caller = await self._allowed_caller(request, ref, Scope.PUSH)
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
-            await asyncio.to_thread(self._possession.check, caller, swarm.layout)
+            await pools.WORK.run(self._possession.check, caller, swarm.layout)
         events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
 

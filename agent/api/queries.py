@@ -1,6 +1,5 @@
 """Answers of the API about this node: health, models, pulls, and the cluster as the tracker sees it."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [known.as_json() for known in await asyncio.to_thread(self._parts.store.models)]
+        return [known.as_json() for known in await pools.STEPS.run(self._parts.store.models)]
 
     async def model(self, ref: Ref) -> dict[str, object]:
         """One model with its files; looked up at tracker or origin when it isn't here.
@@ -139,7 +139,7 @@ class Queries:
         except NotFound:
             resolved = await self._resolver.resolve(ref)
             encoded = await self._resolver.manifest(resolved.digest)
-            manifest = await asyncio.to_thread(manifests.decode, encoded, resolved.digest)
+            manifest = await pools.WORK.run(manifests.decode, encoded, resolved.digest)
             row: dict[str, object] = {
                 "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
@@ -147,7 +147,7 @@ class Queries:
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
         model = await open_model(self._parts.store, self._downloads, known.digest)
-        generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
+        generation = await pools.STEPS.run(self._parts.store.generation_seen, ref)
         row = {**known.as_json(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
@@ -192,10 +192,12 @@ class Queries:
         return {n: str(Path(v).absolute()) if v and n in PATHS else v for n, v in told.items()}
 
     async def status(
-        self, wording: Callable[[P2PCacheError], str], sees: Callable[[str], bool]
+        self,
+        wording: Callable[[P2PCacheError], str] = str,
+        sees: Callable[[str], bool] = lambda _namespace: True,
     ) -> dict[str, object]:
         """This node's state on one screen. The arguments are those of `warnings`."""
-        cached, free = await asyncio.to_thread(self._parts.store.usage)
+        cached, free = await pools.STEPS.run(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing

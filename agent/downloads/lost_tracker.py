@@ -6,11 +6,10 @@ then looks for the owner of each run among them, passes over members that don't 
 reads the runs that fall to this node. If no other member can be reached, these are all runs.
 """
 
-import asyncio
-
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
+from p2pcache.io import pools
 from p2pcache.io.notes.known_members import KnownMembers
 
 LOOK_S = 2.0  # between two looks; without a tracker no run is read before a lease would have ended
@@ -57,7 +56,7 @@ class LostTracker:
         self._remember_callers()
         page = self._book.page()
         if page is not None:
-            await asyncio.to_thread(self._book.write, page)
+            await pools.STEPS.run(self._book.write, page)
 
     async def _look(self) -> None:
         link = self._parts.link

@@ -19,6 +19,7 @@ from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.tasks import Turns
 
@@ -65,9 +66,9 @@ class DownloadManager:
 
     async def seed_all(self) -> None:
         """Serve the models that the cache held at the start, partial ones included."""
-        for known in await asyncio.to_thread(self._parts.store.models):
+        for known in await pools.STEPS.run(self._parts.store.models):
             try:
-                model = await asyncio.to_thread(self._parts.store.get, known.digest)
+                model = await pools.STEPS.run(self._parts.store.get, known.digest)
             except P2PCacheError as error:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
@@ -154,10 +155,10 @@ class DownloadManager:
         for sent, digest in sorted(idle):
             if now - sent < BEGUN_S:
                 break
-            if not await asyncio.to_thread(store.names_of, digest):
+            if not await pools.STEPS.run(store.names_of, digest):
                 with contextlib.suppress(Conflict):  # somebody uses it again
                     await self.leave_swarm(digest)
-                    freed = await asyncio.to_thread(store.remove_model, digest)
+                    freed = await pools.WORK.run(store.remove_model, digest)
                     log.warning(
                         "removed what was sent of blake3:%s, %d bytes: its push never ended",
                         digest,
@@ -217,7 +218,7 @@ class DownloadManager:
                     running.want_whole()
                     running.swarm.pulled = True
                 return running
-            if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
+            if swarm is not None and not await pools.STEPS.run(swarm.store.recheck):
                 swarm.on_lost()
             if swarm is None or not swarm.complete:
                 model = await self._open(ref, digest, reserve=whole)
@@ -270,11 +271,11 @@ class DownloadManager:
         async with self._using(swarm, ref):
             try:
                 if not download.noted:
-                    await asyncio.to_thread(swarm.store.flush)
+                    await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
-                path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                path = await pools.PULLS.run(swarm.store.publish, ref, seen)
                 names = self._names.pop(swarm.digest, {})
-                await asyncio.to_thread(self._publish_names, swarm, names)
+                await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:
                 self._runner.note_download(download)
@@ -294,7 +295,7 @@ class DownloadManager:
         """Publish some files whose chunks are here; return their path below the models directory."""
         store = download.swarm.store
         async with self._using(download.swarm, ref):
-            return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+            return await pools.PULLS.run(self._parts.store.publish_files, store, ref, paths)
 
     def shown_unused(self) -> list[str]:
         """Digests of the models with an arriving directory that no loader uses."""
@@ -307,18 +308,18 @@ class DownloadManager:
         """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
         async with self._opening.of(digest):
             if digest in self.shown_unused():
-                await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
+                await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
-        encoded = await asyncio.to_thread(store.manifest, digest)
+        encoded = await pools.STEPS.run(store.manifest, digest)
         if encoded is None:
             encoded = await self._read_manifest(digest)
-        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        layout = await pools.PULLS.run(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
-        model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        model = await pools.PULLS.run(store.add_model, layout, encoded, reserve=reserve)
         if ref.digest is None:
-            await asyncio.to_thread(store.ask, ref, digest)
+            await pools.STEPS.run(store.ask, ref, digest)
         return model
 
 

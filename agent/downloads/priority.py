@@ -17,6 +17,7 @@ from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, NoSpace
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 
 Begin = Callable[[], Awaitable[Download]]
 
@@ -95,7 +96,7 @@ class DownloadOrder:
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # another client pulls it by now
             await self._downloads.leave_swarm(digest)
-            await asyncio.to_thread(store.remove_model, digest)
+            await pools.WORK.run(store.remove_model, digest)
         return True
 
     async def _follow(self, download: Download) -> None:

@@ -18,6 +18,7 @@ from p2pcache.errors import (
     Unreachable,
 )
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.tasks import Shared, Threads
@@ -94,7 +95,7 @@ class Resolver:
             async with self._questions:
                 return await self._ask(ref)
         except (Unreachable, OriginUnavailable) as error:
-            known = await asyncio.to_thread(self._store.tag_of, ref)
+            known = await pools.STEPS.run(self._store.tag_of, ref)
             if known is None:
                 raise
             log.warning("%s: %s; going on with what this cache last knew", ref.short, error)
@@ -122,7 +123,7 @@ class Resolver:
             return Resolved(tag.digest, tag.generation)
         if trouble is not None:
             raise self._at_tracker(trouble)
-        known = await asyncio.to_thread(self._store.tag_of, ref)
+        known = await pools.STEPS.run(self._store.tag_of, ref)
         if known is not None:
             return Resolved(known.digest, known.generation, stale=True)
         raise self.no_answer(f"can't resolve {ref.short}")

@@ -11,6 +11,7 @@ from p2pcache.agent.downloads.give_up import odd_storage
 from p2pcache.agent.journal import Journal
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import P2PCacheError, TimedOut, Unreachable
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class DownloadRunner:
         """
         swarm = download.swarm
         try:
-            copied = await asyncio.to_thread(swarm.store.copy_local)
+            copied = await pools.PULLS.run(swarm.store.copy_local)
             if copied:
                 swarm.on_proved(copied, Source.LOCAL)
             download.timeline.reached("local", self._parts.now())
@@ -87,7 +88,7 @@ class DownloadRunner:
         """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
 
         def repaired() -> None:
-            work = asyncio.to_thread(self._publish_again, swarm)
+            work = pools.PULLS.run(self._publish_again, swarm)
             self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
 
         def failed(error: P2PCacheError) -> None:
@@ -114,11 +115,11 @@ class DownloadRunner:
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
             if due or swarm.unflushed_bytes >= settings.flush_bytes:
                 swarm.unflushed_bytes, flushed = 0, now
-                await asyncio.to_thread(swarm.store.flush)
+                await pools.PULLS.run(swarm.store.flush)
             if download.clients:
                 wanted = now
             elif swarm.idle and not download.whole and now - wanted > PART_END_S:
-                await asyncio.to_thread(swarm.store.flush)
+                await pools.PULLS.run(swarm.store.flush)
                 if not download.clients and not download.whole:
                     download.succeed()
             elif now - wanted > settings.abandon_after_s:

@@ -12,6 +12,7 @@ from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.store import Store
@@ -50,7 +51,7 @@ class Housekeeping:
         with self._journal.failures("rm", str(ref)):
             warmed = await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
-            digest = (await asyncio.to_thread(store.named, ref)) or warmed
+            digest = (await pools.STEPS.run(store.named, ref)) or warmed
             if not digest:
                 raise not_here(ref)
             freed = await self._remove(ref, digest)
@@ -67,23 +68,23 @@ class Housekeeping:
             await local_model(store, ref)
         else:
             downloads.forget_tag(ref, digest)
-            names = await asyncio.to_thread(store.names_of, digest)
+            names = await pools.STEPS.run(store.names_of, digest)
             others = set(names) - {ref}
             if others or digest in downloads.running:
-                await asyncio.to_thread(store.remove_tag, ref)
+                await pools.STEPS.run(store.remove_tag, ref)
                 return 0
         await downloads.leave_swarm(digest)
-        return await asyncio.to_thread(store.remove_model, digest)
+        return await pools.WORK.run(store.remove_model, digest)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
         store = self._parts.store
-        known = [] if dry_run else await asyncio.to_thread(store.models)
+        known = [] if dry_run else await pools.STEPS.run(store.models)
         in_use = self._downloads.in_use
         for info in known:
             if (everything or not info.tags) and info.digest not in in_use:
                 await self._downloads.leave_swarm(info.digest)
-        result = await asyncio.to_thread(
+        result = await pools.WORK.run(
             store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
         )
         if result.removed and not dry_run:
@@ -105,7 +106,7 @@ class Housekeeping:
             model.copy_local()  # files that changed behind our back are settled first
             return len(model.verify(note))
 
-        work = asyncio.gather(asyncio.to_thread(prove))
+        work = asyncio.gather(pools.WORK.run(prove))
         while not work.done():
             await asyncio.wait([work], timeout=PROGRESS_S)
             yield {"event": "progress", "bytes_done": done, "bytes_total": total}
@@ -128,8 +129,8 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
     Raises:
         NotFound: it isn't here.
     """
-    digest = await asyncio.to_thread(store.named, ref)
-    for known in await asyncio.to_thread(store.models):
+    digest = await pools.STEPS.run(store.named, ref)
+    for known in await pools.STEPS.run(store.models):
         if known.digest == digest:
             return known
     raise not_here(ref)
@@ -149,7 +150,7 @@ async def open_model(store: Store, downloads: DownloadManager, digest: str) -> M
     swarm = downloads.swarms.get(digest)
     if swarm is not None:
         return swarm.store
-    model = await asyncio.to_thread(store.get, digest)
+    model = await pools.STEPS.run(store.get, digest)
     if model is None:
         raise NotFound(f"model blake3:{digest} is not in this cache")
     return model

@@ -15,6 +15,7 @@ from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.tasks import Turns
 
 TICK_S = 0.01  # between two `ready` events of a loader; shorter costs CPU time with several loaders
@@ -117,7 +118,7 @@ class Loads:
         with download.client(ref):
             try:
                 async with self._showing.of(swarm.digest):
-                    await asyncio.to_thread(self._show, download)
+                    await pools.PULLS.run(self._show, download)
                 self._listen(download)
                 self._live[load.id] = load
                 download.ended.add_done_callback(lambda _: load.changed.set())

@@ -16,6 +16,7 @@ from p2pcache.core.format.file_filter import name_of, pick, runs_of
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import IntegrityError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.store import Store
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
@@ -47,7 +48,7 @@ class Pulls:
         """
         resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
-            seen = await asyncio.to_thread(self._store.generation_seen, ref)
+            seen = await pools.STEPS.run(self._store.generation_seen, ref)
             if resolved.generation < seen:
                 raise IntegrityError(
                     f"tag {ref.short} went back from generation {seen} to {resolved.generation}: the origin was "
@@ -83,7 +84,7 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = await asyncio.to_thread(pick, download.swarm.layout, include, exclude)
+            paths = await pools.WORK.run(pick, download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
                 some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}
@@ -169,7 +170,7 @@ class Pulls:
     async def _part(self, download: Download, ref: Ref, paths: list[str]) -> Events:
         """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
-        runs = await asyncio.to_thread(runs_of, layout, paths)
+        runs = await pools.WORK.run(runs_of, layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
         client = f"pull-{id(paths)}"
         with download.client(ref):

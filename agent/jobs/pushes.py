@@ -36,6 +36,7 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
 from p2pcache.io.http.bodies import Body
 from p2pcache.io.models.model_chunks import ModelStore
@@ -92,25 +93,27 @@ class Pushes:
             InvalidManifest: a rule of format v1 is broken.
             NoSpace: this cache can't hold the model.
         """
-        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded)))
+        layout = await pools.WORK.run(lambda: Layout(manifests.decode(encoded)))
         if layout.digest in self._downloads.running:
             raise Conflict(
                 "this model is being pulled by this agent right now; push again when it is done"
             )
-        add = self._parts.store.add_model
+        model = await self._add(layout, encoded)
+        self._downloads.on_sent(layout.digest)
+        swarm = self._downloads.join_swarm(model, "")
+        copied = await pools.WORK.run(model.copy_local)
+        if copied:
+            swarm.on_proved(copied, Source.LOCAL)
+        return layout.digest, await pools.WORK.run(lambda: _missing(model, unproved(layout)))
+
+    async def _add(self, layout: Layout, encoded: bytes) -> ModelStore:
+        """Make a model known; on a full disk pushes that never ended make room for it."""
         while True:
             try:
-                model = await asyncio.to_thread(add, layout, encoded)
-                break
+                return await pools.WORK.run(self._parts.store.add_model, layout, encoded)
             except NoSpace:
                 if not await self._downloads.remove_begun_push():
                     raise
-        self._downloads.on_sent(layout.digest)
-        swarm = self._downloads.join_swarm(model, "")
-        copied = await asyncio.to_thread(model.copy_local)
-        if copied:
-            swarm.on_proved(copied, Source.LOCAL)
-        return layout.digest, await asyncio.to_thread(lambda: _missing(model, unproved(layout)))
 
     async def receive(self, digest: str, blob_id: str, body: Body) -> int:
         """Prove and store one blob from a request's body; returns its bytes.
@@ -134,10 +137,10 @@ class Pushes:
                 await _receive_chunk(swarm.store, group[0], body)
             else:
                 data = memoryview(await body.exactly(size))
-                await asyncio.to_thread(_prove_group, swarm.store, group, data)
+                await pools.STEPS.run(_prove_group, swarm.store, group, data)
         if await body.part(1):
             raise UsageError("the body is longer than the blob")
-        fresh = await asyncio.to_thread(
+        fresh = await pools.WORK.run(
             lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
         )
         swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
@@ -204,8 +207,8 @@ class Pushes:
         began = time.monotonic()
         store.pin()
         try:
-            result = await asyncio.to_thread(self._upload_blocking, push, upload, store, ref)
-            await asyncio.to_thread(store.publish, ref, result.generation)
+            result = await pools.WORK.run(self._upload_blocking, push, upload, store, ref)
+            await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
             link = self._parts.link
             if link is not None and link.connected:
@@ -318,17 +321,17 @@ def _prove_group(store: ModelStore, chunks: Iterable[int], data: memoryview) -> 
 async def _receive_chunk(store: ModelStore, chunk: int, body: Body) -> None:
     """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
     layout = store.layout
-    writer, hasher = await asyncio.to_thread(store.begin, chunk), blake3()
+    writer, hasher = await pools.STEPS.run(store.begin, chunk), blake3()
     offset, length = 0, layout.lengths[chunk]
     while offset < length:
         piece = memoryview(await body.exactly(min(PIECE_BYTES, length - offset)))
         if writer is not None:
-            await asyncio.to_thread(_write, writer, offset, piece)
+            await pools.STEPS.run(_write, writer, offset, piece)
         else:
-            await asyncio.to_thread(hasher.update, piece)
+            await pools.STEPS.run(hasher.update, piece)
         offset += len(piece)
     if writer is not None:
-        _believe(await asyncio.to_thread(writer.finish))
+        _believe(await pools.STEPS.run(writer.finish))
     else:
         _believe(hasher.digest() == layout.digest_of_chunk(chunk))
 

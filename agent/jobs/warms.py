@@ -14,6 +14,7 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.notes.pending_warms import PendingWarms
 
@@ -96,7 +97,7 @@ class Warms:
         download = warm.download
         try:
             with download.client(ref):
-                await asyncio.to_thread(self._book.remember, ref)
+                await pools.STEPS.run(self._book.remember, ref)
                 await asyncio.wait([download.ended, warm.removed], return_when="FIRST_COMPLETED")
                 if warm.removed.done():
                     return
@@ -109,7 +110,7 @@ class Warms:
             del self._running[download.swarm.digest, ref]
             warm.over.set()
             if not self._stopping:
-                await asyncio.to_thread(self._book.forget, ref)
+                await pools.STEPS.run(self._book.forget, ref)
 
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
@@ -131,7 +132,7 @@ class Warms:
                 if warmed.state == "had":
                     break
                 return
-        await asyncio.to_thread(self._book.forget, ref)
+        await pools.STEPS.run(self._book.forget, ref)
 
     def on_stopping(self) -> None:
         """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
@@ -144,7 +145,7 @@ class Warms:
         """
         for noted in self._book.refs():
             if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
-                await asyncio.to_thread(self._book.forget, noted)
+                await pools.STEPS.run(self._book.forget, noted)
         ended = ""
         for (digest, name), warm in list(self._running.items()):
             if name.tag_key != ref.tag_key or ref.digest not in (None, digest):

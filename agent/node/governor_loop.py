@@ -1,6 +1,5 @@
 """The governor's loop: samples the host and the engine once a second, and applies the governor's limits."""
 
-import asyncio
 import logging
 import math
 
@@ -9,6 +8,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.host.governor import Governor, Limits, Sample, strains_of
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io import pools
 from p2pcache.io.host.engine_latency import EngineMetrics
 from p2pcache.io.host.pressure import Pressure
 
@@ -89,7 +89,7 @@ class GovernorLoop:
         if self._mode == "auto" and engine is None and not self.governs:
             self.sample = Sample()
             return  # there is no engine to yield to, so the host's counters aren't read
-        host = await asyncio.to_thread(self._pressure.sample)
+        host = await pools.STEPS.run(self._pressure.sample)
         sent, taken = self._rates()
         self.sample = host._replace(engine=engine, sent=sent, taken=taken)
         before = self.limits

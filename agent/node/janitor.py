@@ -1,12 +1,12 @@
 """Periodic work of an agent: watch the cache dir, keep disk space back, remove arriving directories, scrub."""
 
-import asyncio
 import logging
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.errors import P2PCacheError
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Janitor:
 
     async def _keep_spare(self) -> None:
         try:
-            await asyncio.to_thread(self._parts.store.keep_spare)
+            await pools.STEPS.run(self._parts.store.keep_spare)
         except P2PCacheError as error:
             log.warning("keeping disk space back: %s", error)
 
@@ -64,7 +64,7 @@ class Janitor:
 
     async def _look(self) -> None:
         """End the agent if its cache dir was deleted: its downloads would be lost."""
-        await asyncio.to_thread(self._parts.store.usage)
+        await pools.STEPS.run(self._parts.store.usage)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again that is due."""
@@ -78,7 +78,7 @@ class Janitor:
                 continue
             self._scrubbed[digest] = now
             try:
-                bad = await asyncio.to_thread(swarm.store.verify)
+                bad = await pools.WORK.run(swarm.store.verify)
             except P2PCacheError as error:
                 log.warning("scrub of blake3:%s: %s", digest, error)
                 return

@@ -1,12 +1,12 @@
 """Keeps this node's Kubernetes labels true: one for each model that is complete here."""
 
-import asyncio
 import logging
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.core.host.kubernetes_labels import changes, wanted_labels
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.host.kube import NodeLabels
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Labeller:
 
     async def sync_labels(self) -> None:
         """Compare once, and make the calls that follow. Errors are logged, once for each cause."""
-        wanted = await asyncio.to_thread(self._wanted)
+        wanted = await pools.STEPS.run(self._wanted)
         now = self._parts.now()
         if now < self._next_read and (self._agreed is None or self._agreed == wanted):
             return

@@ -20,6 +20,7 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError
 from p2pcache.ids import NodeId, RunIndex, RunSet
+from p2pcache.io import pools
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
@@ -149,7 +150,7 @@ class PeerNet:
         for session in [*hub.requesting.values(), *hub.serving.values(), *hub.half_open]:
             session.close(Outcome.LOST, "leaving")
         parts.liveness.stop()
-        await asyncio.to_thread(parts.stop_threads)
+        await pools.STEPS.run(parts.stop_threads)
         hub.inbox.drain()  # the last ends that the threads reported
 
     def move(self, address: str) -> None:

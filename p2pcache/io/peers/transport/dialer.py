@@ -9,6 +9,7 @@ from typing import Any
 
 from p2pcache.core.protocol import address as addresses
 from p2pcache.errors import RemoteProtocolError
+from p2pcache.io import pools
 
 _Found = list[tuple[Any, ...]]
 
@@ -47,9 +48,7 @@ class Dialer:
             numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
             loop.call_soon(self._connect, numbers)
             return
-        resolve = loop.run_in_executor(
-            None, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
+        resolve = pools.NAMES.begin(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         resolve.add_done_callback(self._resolved)
 
     def abandon(self) -> None:
