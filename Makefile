@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak man release clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load fuzz soak man release clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -35,6 +35,9 @@ unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
 	  -m 'not slow and not functional and not netns and not gpu'
 
 check: setup tools engines lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
+
+fuzz: setup      ## odd inputs at every door to strangers until the time is over (MINUTES=60)
+	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),60)
 
 docs: setup      ## the documentation as a site in build/site; a link to nothing is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
