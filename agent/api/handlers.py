@@ -248,7 +248,7 @@ class Api:
         caller = request[CALLER]
         with self._offered.share_of(caller.client) as share:
             body = await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share)
-            digest, missing = await self._pushes.begin(
+            digest, missing = await self._pushes.take_in_turn(
                 caller.client, bytes(body), lambda layout: self._possession.unproved(caller, layout)
             )
         return server.json_response(

@@ -63,7 +63,9 @@ class DownloadOrder:
             try:
                 return await begin()
             except NoSpace:
-                made = await self._downloads.remove_begun_push() or await self._make_room(ref, turn)
+                made = await self._downloads.remove_begun_push() or await self._make_room(
+                    ref, priority
+                )
                 if not made:
                     raise
 

@@ -73,7 +73,7 @@ class Pushes:
         self._checking = asyncio.Semaphore(CHECKS)
         self._turns = Turns()
 
-    async def begin(
+    async def take_in_turn(
         self, client: str, encoded: bytes, unproved: Callable[[Layout], set[str]]
     ) -> tuple[str, list[Missing]]:
         """`take_manifest`, in turn: one of a client, and few of all clients at once."""

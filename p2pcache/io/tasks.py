@@ -211,9 +211,11 @@ class Threads:
         Raises:
             NotAllowed: the system allows no thread at all; what `work` raises comes, too.
         """
-        return await self.begin(work, *args, **kwargs)
+        return await self.begin_job(work, *args, **kwargs)
 
-    def begin(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    def begin_job(
+        self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> "asyncio.Future[T]":
         """As `run`, for callers that don't wait: the result comes in the future."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()

@@ -46,7 +46,7 @@ async def test_a_pull_does_not_wait_for_long_work_of_others(tmp_path: Path) -> N
     model(tmp_path)
     go = threading.Event()
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
-        verifies = [pools.WORK.begin(go.wait, 60) for _ in range(30)]
+        verifies = [pools.WORK.begin_job(go.wait, 60) for _ in range(30)]
         async with asyncio.timeout(30):
             assert (await pull(app, "team/m:v1"))["event"] == "done"
         go.set()

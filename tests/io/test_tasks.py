@@ -160,9 +160,9 @@ async def test_jobs_that_wait_are_taken_from_one_client_after_the_other() -> Non
 
     def ask(client: str, count: int) -> list["asyncio.Future[None]"]:
         asking.set(client)
-        return [pool.begin(lambda: done.append(client)) for _ in range(count)]
+        return [pool.begin_job(lambda: done.append(client)) for _ in range(count)]
 
-    first = pool.begin(go.wait, 30)
+    first = pool.begin_job(go.wait, 30)
     waiting = [*ask("a", 50), *ask("b", 2), *ask("c", 1)]
     go.set()
     await asyncio.gather(first, *waiting)
@@ -177,7 +177,7 @@ async def test_a_client_has_a_part_of_the_threads() -> None:
     """Its verifies, a few minutes each, keep nobody else waiting."""
     pool, go = Threads(4, name="part", each=2), threading.Event()
     asking.set("a")
-    long = [pool.begin(go.wait, 30) for _ in range(20)]
+    long = [pool.begin_job(go.wait, 30) for _ in range(20)]
     asking.set("b")
     async with asyncio.timeout(20):
         assert await pool.run(int) == 0

@@ -99,7 +99,7 @@ class BodyMemory:
             if not self._held[client]:
                 del self._held[client]
 
-    def take(self, client: str, count: int) -> None:
+    def hold(self, client: str, count: int) -> None:
         """Count bytes that a request holds.
 
         Raises:
@@ -123,9 +123,9 @@ class Share:
         self._memory = memory
         self._client = client
 
-    def take(self, count: int) -> None:
-        """Hold more bytes; the errors are those of `BodyMemory.take`."""
-        self._memory.take(self._client, count)
+    def hold(self, count: int) -> None:
+        """Hold more bytes; the errors are those of `BodyMemory.hold`."""
+        self._memory.hold(self._client, count)
         self.held += count
 
 
@@ -147,7 +147,7 @@ async def read_body(
     body, source = bytearray(), Body(request.content)
     while part := await source.part():
         if share is not None:
-            share.take(len(part))
+            share.hold(len(part))
         body += part
         if len(body) > limit_bytes:
             raise UsageError(f"the request's body is over the limit of {limit_bytes} bytes")

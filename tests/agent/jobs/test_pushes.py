@@ -156,7 +156,7 @@ async def test_manifests_are_checked_in_turn(
 
         def offer(client: str, name: str) -> Any:
             encoded = Model({name: b"x"}).encoded
-            return app.pushes.begin(client, encoded, lambda _layout: set())
+            return app.pushes.take_in_turn(client, encoded, lambda _layout: set())
 
         many = [offer("a", f"a{i}") for i in range(6)]
         work = asyncio.gather(*many, offer("b", "b0"), offer("b", "b1"))

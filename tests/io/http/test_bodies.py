@@ -72,18 +72,18 @@ async def test_a_body_that_ends_early_is_an_error() -> None:
 def test_memory_is_dealt_out_by_client() -> None:
     memory = BodyMemory(each=10, everyone=25)
     with memory.share_of("a") as first, memory.share_of("a") as second:
-        first.take(6)
-        second.take(4)
+        first.hold(6)
+        second.hold(4)
         with pytest.raises(Busy) as refused:
-            second.take(1)
+            second.hold(1)
         assert refused.value.yours
         with memory.share_of("b") as theirs, memory.share_of("c") as others:
-            theirs.take(10)
-            others.take(5)
+            theirs.hold(10)
+            others.hold(5)
             with pytest.raises(Busy) as refused:
-                others.take(1)
+                others.hold(1)
             assert not refused.value.yours
-        second.take(0)
+        second.hold(0)
     with memory.share_of("a") as again:
-        again.take(10)
+        again.hold(10)
     assert not memory._held

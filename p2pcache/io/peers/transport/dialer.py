@@ -48,7 +48,7 @@ class Dialer:
             numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
             loop.call_soon(self._connect, numbers)
             return
-        resolve = pools.NAMES.begin(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        resolve = pools.NAMES.begin_job(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         resolve.add_done_callback(self._resolved)
 
     def abandon(self) -> None:
