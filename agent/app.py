@@ -40,6 +40,7 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
+from p2pcache.io import pools
 from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
@@ -167,6 +168,7 @@ class AgentApp:
                 host, port = await self.net.start(self._host, self._port)
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
+                self.parts.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_all()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
@@ -295,7 +297,7 @@ class AgentApp:
 
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
-        cached, free = self.store.usage()
+        cached, free = self.parts.usage
         active = self.parts.told.active(self.downloads.swarms.values())
         return m.Heartbeat(self.net.load, active, free, cached)
 

@@ -12,6 +12,7 @@ from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId
+from p2pcache.io.disk.store_info import Usage
 from p2pcache.io.models.store import Store
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
@@ -43,5 +44,7 @@ class AgentContext:
     tls: Tls | None = None
     disk: TokenBucket = field(default_factory=TokenBucket)  # rate of writes to the cache
     tally: Tally = field(default_factory=Tally)
+    # Of the cache, a few seconds old: a fresh one may wait for locks.
+    usage: Usage = field(default_factory=lambda: Usage(0, 0))
     told: ToldSwarms = field(default_factory=lambda: ToldSwarms(None))
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -130,10 +130,10 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
         NotFound: it isn't here.
     """
     digest = await pools.STEPS.run(store.named, ref)
-    for known in await pools.STEPS.run(store.models):
-        if known.digest == digest:
-            return known
-    raise not_here(ref)
+    known = await pools.STEPS.run(store.model_info, digest) if digest is not None else None
+    if known is None:
+        raise not_here(ref)
+    return known
 
 
 def not_here(ref: Ref) -> NotFound:

@@ -63,8 +63,8 @@ class Janitor:
                     log.warning("what was shown of blake3:%s stays: %s", digest, error)
 
     async def _look(self) -> None:
-        """End the agent if its cache dir was deleted: its downloads would be lost."""
-        await pools.STEPS.run(self._parts.store.usage)
+        """Note how full the cache is. End the agent if its directory was deleted: its downloads would be lost."""
+        self._parts.usage = await pools.STEPS.run(self._parts.store.usage)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again that is due."""

@@ -178,11 +178,19 @@ class Store:
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
         tags = dict(self._records.tags())
-        asked = self._asked(tags)
+        named, asked = _by_digest(tags), _by_digest(self._asked(tags))
         return [
-            self._info(row, _names_of(row.digest, tags), _names_of(row.digest, asked))
+            self._info(row, named.get(row.digest, []), asked.get(row.digest, []))
             for row in self._records.model_rows()
         ]
+
+    def model_info(self, digest: str) -> ModelInfo | None:
+        """One model; None if it isn't known here. Strangers may ask, so the others aren't looked at."""
+        row = next((row for row in self._records.model_rows() if row.digest == digest), None)
+        if row is None:
+            return None
+        tags = dict(self._records.tags())
+        return self._info(row, _names_of(digest, tags), _names_of(digest, self._asked(tags)))
 
     def _info(self, row: ModelRow, tags: list[Ref], asked: list[Ref]) -> ModelInfo:
         blobs = self._records.blobs_of(row.digest)
@@ -331,6 +339,13 @@ class Store:
             return self._removal.prune(
                 self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use
             )
+
+
+def _by_digest(names: dict[Ref, str]) -> dict[str, list[Ref]]:
+    found: dict[str, list[Ref]] = {}
+    for ref, digest in names.items():
+        found.setdefault(digest, []).append(ref)
+    return found
 
 
 def _names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:

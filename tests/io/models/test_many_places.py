@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.ids import Ref
 from p2pcache.io.blobs import proving
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import Model, open_store
@@ -105,4 +106,20 @@ def test_all_places_are_lost_and_found(tmp_path: Path) -> None:
     assert model.have_runs() == 0
     assert not any(model.has_chunk(chunk) for chunk in range(PLACES))
     assert not proving.doubt_unreadable(store._blobs, blob)
+    store.close()
+
+
+def test_one_model_is_looked_up_without_the_others(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    one, other = Model({"a": b"x"}), Model({"b": b"y"})
+    for number, model in enumerate((one, other)):
+        model.fill(model.add(store))
+        model.add(store).publish(Ref.parse(f"team/m{number}:v1"), 1)
+    assert [store.model_info(info.digest) for info in store.models()] == store.models()
+    assert store.model_info("ab" * 32) is None
+    looked: list[str] = []
+    blobs_of = store._records.blobs_of
+    store._records.blobs_of = lambda digest: looked.append(digest) or blobs_of(digest)  # type: ignore[func-returns-value,method-assign]
+    assert store.model_info(one.digest) is not None
+    assert looked == [one.digest]
     store.close()
