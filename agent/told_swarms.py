@@ -12,9 +12,9 @@ from typing import Protocol
 import msgspec
 
 from p2pcache.agent.tracker_link import TrackerLink
-from p2pcache.core.coordinator.settings import MAX_SWARMS_PER_NODE
 from p2pcache.core.protocol import messages as m
 
+MOST_SWARMS = 4096  # a tracker drops a member that tells of more (that of the release before)
 PART_BYTES = 1 << 20  # of a message; the limit of one is four times as much
 KNOWN_BYTES = 10  # of one member's id in a message, at most
 PAUSE_S = 0.02  # between two parts: other messages go between them
@@ -38,7 +38,7 @@ class ToldSwarms:
     Invariant: `_told` holds at most `most` swarms, the one that was in use last at the end.
     """
 
-    def __init__(self, link: TrackerLink | None, most: int = MAX_SWARMS_PER_NODE) -> None:
+    def __init__(self, link: TrackerLink | None, most: int = MOST_SWARMS) -> None:
         """Nothing is told yet. `link`: None without a tracker; `most`: what a tracker takes from one member."""
         self._link = link
         self._most = most

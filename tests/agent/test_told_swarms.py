@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.agent import told_swarms
-from p2pcache.agent.told_swarms import PART_BYTES, ToldSwarms
-from p2pcache.core.coordinator.settings import MAX_SWARMS_PER_NODE
+from p2pcache.agent.told_swarms import MOST_SWARMS, PART_BYTES, ToldSwarms
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, encode, make_file, make_manifest
 from p2pcache.core.protocol import messages as m
@@ -44,7 +43,7 @@ class Swarm:
         return m.SwarmState(self.digest, 8 * self._have, b"\1" * self._have, known=known)
 
 
-def told(link: Link, most: int = MAX_SWARMS_PER_NODE) -> ToldSwarms:
+def told(link: Link, most: int = MOST_SWARMS) -> ToldSwarms:
     return ToldSwarms(link, most)  # type: ignore[arg-type]  # it needs no more of a link
 
 

@@ -6,6 +6,7 @@ A door gives its inputs, and a check that must not raise. Doors of running daemo
 """
 
 import contextlib
+import io
 import json
 import struct
 import time
@@ -169,7 +170,11 @@ def check_init(argv: list[str]) -> None:
         asked.append(words)
         return 0
 
-    with mock.patch.object(init, "p2pcache", run):
+    with (
+        mock.patch.object(init, "p2pcache", run),
+        mock.patch.object(init, "note"),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         code = init.main(argv)
     assert code == (0 if asked or argv in (["-h"], ["--help"]) else 2)
     for words in asked:
