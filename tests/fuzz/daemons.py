@@ -40,7 +40,9 @@ class Traces(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[0] is not None:
-            if record.name == "aiohttp.server":  # requests that are no HTTP; `io.log.setup` drops it, too
+            if (
+                record.name == "aiohttp.server"
+            ):  # requests that are no HTTP; `io.log.setup` drops it, too
                 return
             text = logging.Formatter().format(record)
             if record.name != "asyncio" or "tests/io/peers/raw.py" not in text:  # that is ours
