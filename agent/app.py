@@ -126,7 +126,9 @@ class AgentApp:
             self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
         order = DownloadOrder(self.parts, self.downloads)
-        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
+        pulls = Pulls(
+            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+        )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(

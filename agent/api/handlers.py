@@ -13,6 +13,7 @@ from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
 from p2pcache.agent.api.routes import (
     ROUTES,
+    CancelRequest,
     DemandRequest,
     LingerRequest,
     LoadRequest,
@@ -26,6 +27,7 @@ from p2pcache.agent.api.routes import (
 )
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.cancelling import cancel
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.ndjson import audited, stream
@@ -169,6 +171,14 @@ class Api:
         return server.json_response({
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
+
+    async def post_cancel(self, request: web.Request) -> web.Response:
+        """End a pull or a warm for all its clients."""
+        ref = Ref.parse((await server.read_json(request, CancelRequest)).ref)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "cancel", model=str(ref)):
+            told = await cancel(ref, self._downloads, self._warms)
+        return server.json_response({"ref": str(ref), **told._asdict()})
 
     async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""

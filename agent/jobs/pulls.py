@@ -29,9 +29,10 @@ class Pulls:
 
     def __init__(
         self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
-        order: DownloadOrder,
+        order: DownloadOrder, abandon_after_s: float,
     ) -> None:  # fmt: skip
         self._store = store
+        self._abandon_after_s = abandon_after_s
         self._resolver = resolver
         self._downloads = downloads
         self._order = order
@@ -91,6 +92,7 @@ class Pulls:
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+            "abandon_after_s": self._abandon_after_s,
         }  # fmt: skip
         # A part counts from here, a whole model from its start.
         before = download.sources() if some else {}

@@ -12,7 +12,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Cancelled, Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.notes.pending_warms import PendingWarms
@@ -124,18 +124,25 @@ class Warms:
         """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
         self._stopping = True
 
+    async def forget_pending(self, ref: Ref) -> bool:
+        """Don't go on with a warm after the next start, nor with one that waits; whether there was one."""
+        noted = [
+            r for r in self._book.refs() if r.tag_key == ref.tag_key and r.digest == ref.digest
+        ]
+        for each in noted:
+            await asyncio.to_thread(self._book.forget, each)
+        return bool(noted)
+
     async def stop(self, ref: Ref) -> None:
         """End a model's warm because the model is to be removed. A download with other clients goes on."""
-        for noted in self._book.refs():
-            if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
-                await asyncio.to_thread(self._book.forget, noted)
+        await self.forget_pending(ref)
         for (digest, name), download in list(self._running.items()):
             if ref.digest != digest and name.tag_key != ref.tag_key:
                 continue
             warms = sum(one is download for one in self._running.values())
             if download.clients > warms:
                 continue
-            await self._downloads.end(download, Conflict(f"{ref} was removed while it was warmed"))
+            await self._downloads.end(download, Cancelled(f"{ref} was removed while it was warmed"))
 
     async def spread(self, ref: Ref, replicas: int) -> bytes:
         """Have the tracker warm a model on some nodes; return its answer as JSON.

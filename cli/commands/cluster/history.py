@@ -11,6 +11,7 @@ from p2pcache.cli.support.describe import history_result
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import emit_document, table
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import Cancelled
 
 KEPT = 1000  # rows that a node keeps
 
@@ -35,7 +36,7 @@ def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
     with cache_or_agent(loaded) as cache:
         rows = cache.history(KEPT if failed else limit)
     if failed:
-        rows = [row for row in rows if row["code"]][:limit]
+        rows = [row for row in rows if row["code"] not in (0, Cancelled.exit_code)][:limit]
     if as_json:
         emit_document({"history": rows})
         return

@@ -86,6 +86,10 @@ class AgentClient:
         body = json.dumps({"ref": ref, "replicas": replicas}).encode()
         return self._call("POST", "/v1/warm", body=body, wait_s=ANSWER_S)
 
+    def cancel(self, ref: str) -> Json:
+        """End a pull or a warm for all who wait for it."""
+        return self._call("POST", "/v1/cancel", body=json.dumps({"ref": ref}).encode())
+
     def load(self, ref: str, *, needed: bool) -> Events:
         """Events while a model arrives, `done` last; `needed`: fetch only the runs that `demand` names."""
         return self._endpoint.stream("/v1/load", {"ref": ref, "needed": needed})

@@ -29,6 +29,14 @@ def test_history_failed_json_limit(node: FakeAgent, run: Run) -> None:
     assert run("history", "-n", "0", "--agent", node.address).exit_code == 2
 
 
+def test_what_people_ended_is_no_failure(agent: FakeAgent, run: Run) -> None:
+    row = ROW | {"code": 130, "message": "a:b was cancelled; pull it again: it resumes"}
+    agent.document("GET /v1/history", {"history": [row]})
+    lines = run("history", "--agent", agent.address).stdout.splitlines()
+    assert lines[1].endswith("cancelled: a:b was cancelled; pull it again: it resumes")
+    assert len(run("history", "--failed", "--agent", agent.address).stdout.splitlines()) == 1
+
+
 def test_history_of_a_cache_without_a_daemon(run: Run, tmp_path: Path) -> None:
     done = run("history", "--json", "--cache-dir", tmp_path / "none")
     assert json.loads(done.stdout) == {"history": []}
