@@ -111,6 +111,7 @@ class DownloadRunner:
             await asyncio.wait([download.ended], timeout=TICK_S)
             now = self._parts.now()
             download.timeline.waited(held_up, now - began)
+            download.rate(now)  # a client that joins later sees the rate of the last seconds
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
             if due or swarm.unflushed_bytes >= settings.flush_bytes:
                 swarm.unflushed_bytes, flushed = 0, now
