@@ -93,6 +93,7 @@ class Pulls:
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
             "abandon_after_s": self._abandon_after_s,
+            **({"trouble": resolved.trouble} if resolved.trouble else {}),
         }  # fmt: skip
         before = download.sources_before(began)
         follow = self._part(download, paths, before) if some else self._whole(download, before)

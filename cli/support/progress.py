@@ -225,7 +225,8 @@ def _note_other(title: str, event: Event) -> None:
         note(f"warning: {clean(event.get('message'))}")
     if event.get("stale"):
         ref = clean(event.get("ref"))
-        note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")
+        why = _trouble(event) or "neither tracker nor storage answers"
+        note(f"note: {ref} is taken as this cache last knew it: {why}")
 
 
 def _trouble(event: Event) -> str:

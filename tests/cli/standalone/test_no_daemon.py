@@ -187,7 +187,28 @@ def test_the_last_tag_seen_is_used_while_storage_is_silent(
     monkeypatch.setattr("p2pcache.io.origins.repo.OriginRepo.get_tag", silent)
     result = run("pull", "team/m:v1")
     assert result.stdout == path
-    assert "what this cache last knew" in result.stderr
+    assert "as this cache last knew it: nobody answers" in result.stderr
+
+
+def test_a_complete_model_does_not_wait_for_storage_that_is_away(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run("pull", "team/m:v1").stdout
+    over = threading.Event()
+
+    def silent(*_: object) -> TagRecord:
+        over.wait(60)
+        raise OriginUnavailable("too late")
+
+    monkeypatch.setattr(OriginRepo, "get_tag", silent)
+    monkeypatch.setattr(OriginRepo, "trouble", OriginUnavailable("connection refused"))
+    began = time.monotonic()
+    done = run("pull", "team/m:v1")
+    over.set()
+    assert done.stdout == path
+    assert "as this cache last knew it: storage" in done.stderr
+    assert "connection refused" in done.stderr
+    assert time.monotonic() - began < 3
 
 
 def test_a_pull_says_that_it_waits_for_a_slow_storage(
