@@ -10,7 +10,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.errors import NotFound
+from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
@@ -26,6 +26,7 @@ class Removed(NamedTuple):
 
     digest: str
     bytes_freed: int  # 0 where other tags still name the model
+    unsure: str = ""  # why a process may have it open all the same, for people
 
 
 class Housekeeping:
@@ -44,15 +45,16 @@ class Housekeeping:
 
         Raises:
             NotFound: it isn't in this cache.
-            Conflict: a pull or a push uses it.
+            Conflict: a pull or a push uses it, or another process has it open or mapped.
         """
-        store, began = self._parts.store, time.monotonic()
+        store, began, unsure = self._parts.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):
             await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
             digest = (await local_model(store, ref)).digest
             names = await asyncio.to_thread(store.names_of, digest)
             if ref.digest is not None or len(names) <= 1:
+                unsure = await asyncio.to_thread(refuse_used, store, ref, digest)
                 await self._downloads.leave_swarm(digest)
                 freed = await asyncio.to_thread(store.remove_model, digest)
             else:
@@ -62,18 +64,20 @@ class Housekeeping:
             "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
-        return Removed(digest, freed)
+        return Removed(digest, freed, unsure)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
         store = self._parts.store
-        known = [] if dry_run else await asyncio.to_thread(store.models)
+        known = await asyncio.to_thread(store.models)
+        due = [info.digest for info in known if everything or not info.tags]
+        users = await asyncio.to_thread(store.users_of, due)
         in_use = self._downloads.in_use
-        for info in known:
-            if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.leave_swarm(info.digest)
+        for digest in due:
+            if not dry_run and digest not in in_use and digest not in users.held:
+                await self._downloads.leave_swarm(digest)
         result = await asyncio.to_thread(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
+            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
         )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
@@ -109,6 +113,18 @@ class Housekeeping:
             "chunks": layout.chunk_count, "chunks_bad": bad, "chunks_missing": max(0, missing),
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
+
+
+def refuse_used(store: Store, ref: Ref, digest: str) -> str:
+    """Check that no other process has a model open; return why that isn't sure, "" if it is.
+
+    Raises:
+        Conflict: one has.
+    """
+    users = store.users_of([digest])
+    if digest in users.held:
+        raise Conflict(f"{ref} is in use by {users.held[digest]}; end that first")
+    return users.unsure
 
 
 async def local_model(store: Store, ref: Ref) -> ModelInfo:

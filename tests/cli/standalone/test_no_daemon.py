@@ -109,7 +109,7 @@ def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
     run("pull", "team/m:v2")
     assert run("rm", "team/m:v1").stdout == "removed team/m:v1 (0 B freed)\n"
     assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
-    assert "removed" in run("prune", "--all").stdout
+    assert "removed" in run("prune", "--all", "--yes").stdout
     assert json.loads(run("ls", "--json").stdout) == {"models": []}
 
 
