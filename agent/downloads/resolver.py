@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import logging
 import time
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.format import manifest
+from p2pcache.core.near_refs import hint
 from p2pcache.errors import (
     InvalidManifest,
     NotAllowed,
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MAX_QUESTIONS = 8  # at once; the tracker allows one member 16
 LOOK_S = 0.1  # between two looks whether storage is away
+HINT_S = 2.0  # to look for names that may have been meant
+MAX_HINTS = 2000  # names that are looked at: two pages of a listing
 FIRST_CONTACT_S = 5.0  # to wait for the first connection to the tracker, which takes milliseconds
 
 
@@ -49,6 +53,10 @@ class Resolved(NamedTuple):
 class _Answer(msgspec.Struct):
     digest: str
     generation: int = 0
+
+
+def _first_refs(repo: OriginRepo, namespace: str) -> list[Ref]:
+    return list(islice(repo.refs(namespace), MAX_HINTS))
 
 
 class Resolver:
@@ -97,7 +105,23 @@ class Resolver:
         """
         if ref.digest is not None:
             return Resolved(ref.digest, 0)
-        return await self._asking.share(ref.short, lambda: self._resolve(ref))
+        try:
+            return await self._asking.share(ref.short, lambda: self._resolve(ref))
+        except NotFound as error:
+            if isinstance(error, NoContainer):
+                raise
+            raise NotFound(f"{error}{await self._hint(ref)}") from None
+
+    async def _hint(self, ref: Ref) -> str:
+        """What may have been meant, of the ref's own namespace: who may ask for the ref may know its neighbours."""
+        known = await asyncio.to_thread(self._store.refs)
+        if self.repo is not None:
+            with contextlib.suppress(
+                P2PCacheError, TimeoutError
+            ):  # keys that may not list, or slow storage
+                async with asyncio.timeout(HINT_S):
+                    known += await self._threads.run(_first_refs, self.repo, ref.namespace)
+        return hint(ref, [each for each in known if each.namespace == ref.namespace])
 
     async def _resolve(self, ref: Ref) -> Resolved:
         complete = await asyncio.to_thread(self._complete, ref)

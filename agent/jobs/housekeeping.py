@@ -10,6 +10,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
+from p2pcache.core.near_refs import hint
 from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
@@ -137,7 +138,11 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
     for known in await asyncio.to_thread(store.models):
         if known.digest == digest:
             return known
-    raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+    # Of its own namespace: who may ask for the ref may know its neighbours.
+    near = [each for each in await asyncio.to_thread(store.refs) if each.namespace == ref.namespace]
+    raise NotFound(
+        f"model {ref} is not in this cache; `p2pcache ls` shows what is{hint(ref, near)}"
+    )
 
 
 async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:

@@ -12,6 +12,7 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
+from p2pcache.core.near_refs import hint
 from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors, lock, translate
@@ -198,7 +199,8 @@ class LocalCache:
             for known in self._store.models():
                 if known.digest == digest:
                     return known
-        raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
+        near = hint(ref, self._store.refs()) if self._store else ""
+        raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is{near}")
 
     def _open(self, ref: Ref) -> "tuple[ModelInfo, ModelStore]":
         known = self._known(ref)

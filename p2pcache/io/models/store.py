@@ -300,6 +300,11 @@ class Store:
         tags = dict(self._records.tags())
         return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
 
+    def refs(self) -> list[Ref]:
+        """All refs that name a model here."""
+        tags = dict(self._records.tags())
+        return [*tags, *self._asked(tags)]
+
     def named(self, ref: Ref) -> str | None:
         """The digest that a ref means here, complete or not."""
         if ref.digest is not None:
