@@ -18,6 +18,7 @@ Only this module turns errors and signals into exit codes.
 
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
@@ -201,10 +202,19 @@ def _fail(args: list[str], code: int, message: str) -> int:
     from p2pcache.cli.support.output import clean, emit_json, note
 
     line = clean(" ".join(message.split()))  # it may quote what somebody else sent
-    if "--json" in args:
+    if asks_json(args):
         emit_json({"event": "error", "code": code, "message": line})
     note(f"p2pcache: error: {line}")
     return code
+
+
+def asks_json(args: list[str]) -> bool:
+    """Tell whether the command line asks for JSON: an error is told in it, too."""
+    spelt = {"--json", "-ojson", "--output=json"}
+    pairs = itertools.pairwise(args)
+    return not spelt.isdisjoint(args) or any(
+        first in ("-o", "--output") and second == "json" for first, second in pairs
+    )
 
 
 def _end_notes() -> None:

@@ -1,6 +1,7 @@
 """The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet."""
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -35,6 +36,21 @@ class PathType(TextType):
     ) -> list[CompletionItem]:
         """Ask the shell for its own completion of paths."""
         return [CompletionItem(incomplete, type=self.name)]
+
+
+class WordsType(TextType):
+    """One of some words, which the shell completes. The settings check the value."""
+
+    name = "word"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the words."""
+        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
 
 
 DIR = PathType("dir")

@@ -1,4 +1,4 @@
-"""Output of commands: lines, JSON and tables on stdout, notes on stderr."""
+"""Output of commands: lines and JSON on stdout, notes on stderr."""
 
 import contextlib
 import errno
@@ -6,10 +6,10 @@ import json
 import os
 import re
 import sys
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from p2pcache.cli.support.vocabulary import document
 from p2pcache.errors import NoSpace, P2PCacheError
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -35,13 +35,13 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Print a JSON object as one line on stdout."""
-    emit(_json(value, separators=(", ", ": ")))
+    """Print an event as one line of JSON on stdout, in the vocabulary of `--json`."""
+    emit(_json(document(value), separators=(", ", ": ")))
 
 
 def emit_document(value: Mapping[str, object]) -> None:
-    """Print an indented JSON document on stdout."""
-    emit(_json(value, indent=2))
+    """Print an indented JSON document on stdout, in the vocabulary of `--json`."""
+    emit(_json(document(value), indent=2))
 
 
 def _json(value: Mapping[str, object], **how: Any) -> str:
@@ -66,31 +66,3 @@ def end_notes() -> None:
 def clean(text: object) -> str:
     """Make a text from elsewhere safe for a terminal: "?" for each control character."""
     return _UNPRINTABLE.sub("?", str(text))
-
-
-def table(
-    heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()
-) -> None:
-    """Print columns, two spaces apart, alike on a terminal and in a pipe.
-
-    Args:
-        heads: titles of the columns.
-        rows: cells, which may come from elsewhere.
-        right: indices of right-aligned columns.
-    """
-    lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(_columns(line[i]) for line in lines) for i in range(len(heads))]
-    for line in lines:
-        cells = []
-        for i, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            padding = " " * (width - _columns(cell))
-            cells.append(padding + cell if i in right else cell + padding)
-        emit("  ".join(cells).rstrip())
-
-
-def _columns(text: str) -> int:
-    """Return the width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)

@@ -8,20 +8,27 @@ import click
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.describe import history_result
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
+from p2pcache.cli.support.tables import output_options, table
+from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import Cancelled
 
 KEPT = 1000  # rows that a node keeps
+USUAL = 20  # rows that are shown
 
 
 @click.command(cls=Command)
-@click.option("-n", "--limit", type=click.IntRange(1, KEPT), default=20, help="Rows [default: 20].")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, KEPT), help="Rows [default: 20; with --since all]."
+)
 @click.option("--failed", is_flag=True, help="Only what failed.")
-@json_option
+@click.option("--since", metavar="DURATION", help="Only what ended in the last 90s, 5m, 1h, 7d ..")
+@output_options
 @client_options("cache_dir")
-def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
+def history(
+    limit: int | None, failed: bool, since: str | None, as_json: bool, wide: bool, loaded: Loaded
+) -> None:
     """List what ended: pulls, pushes, removals.
 
     The newest first. A pull is one row however many clients waited for it; a pull of a model that
@@ -31,17 +38,29 @@ def history(limit: int, failed: bool, as_json: bool, loaded: Loaded) -> None:
     Examples:
       p2pcache history
       p2pcache history --failed -n 5
+      p2pcache history --since 1h
       p2pcache history --json | jq '.history[] | select(.action == "pull") | .seconds'
     """
+    after = time.time() - parse_duration(since) if since else 0.0
+    most = limit or (KEPT if since else USUAL)
     with cache_or_agent(loaded) as cache:
-        rows = cache.history(KEPT if failed else limit)
+        rows = cache.history(KEPT if failed else most)
+    rows = [row for row in rows if row["ended"] >= after]
     if failed:
-        rows = [row for row in rows if row["code"] not in (0, Cancelled.exit_code)][:limit]
+        rows = [row for row in rows if row["code"] not in (0, Cancelled.exit_code)]
+    rows = rows[:most]
     if as_json:
         emit_document({"history": rows})
         return
     heads = ("WHEN", "ACTION", "REF", "SIZE", "TIME", "RATE", "PEERS", "RESULT")
-    table(heads, [_cells(row) for row in rows], right=(3, 4, 5, 6))
+    table(
+        heads,
+        [_cells(row) for row in rows],
+        right=(3, 4, 5, 6),
+        drop=("PEERS", "RATE", "TIME"),
+        cut=("REF", "RESULT"),
+        wide=wide,
+    )
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:

@@ -6,15 +6,16 @@ import click
 
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
+from p2pcache.cli.support.tables import output_options, table
 from p2pcache.core.units import format_bytes, format_duration
 
 
 @click.command(cls=Command)
-@json_option
+@output_options
 @client_options()
-def nodes(as_json: bool, loaded: Loaded) -> None:
+def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
     """List the cluster's nodes.
 
     As the tracker knows them; a node that is silent for 10 s is dropped.
@@ -50,7 +51,14 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         "LOAD",
         "SEEN",
     )
-    table(heads, rows, right=(6, 7, 8, 9))
+    table(
+        heads,
+        rows,
+        right=(6, 7, 8, 9),
+        drop=("SITE", "VERSION", "LOAD", "RACK", "NODE", "CACHED", "MODELS"),
+        cut=("NAME", "ADDRESS", "SEEN"),
+        wide=wide,
+    )
 
 
 def _size(node: dict[str, Any], key: str) -> str:

@@ -4,16 +4,17 @@ import click
 
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.progress import peer_share
+from p2pcache.cli.support.tables import output_options, table
 from p2pcache.core.units import format_bytes, format_duration
 
 
 @click.command(cls=Command)
-@json_option
+@output_options
 @client_options()
-def ps(as_json: bool, loaded: Loaded) -> None:
+def ps(as_json: bool, wide: bool, loaded: Loaded) -> None:
     """Show the pulls that run now.
 
     Examples:
@@ -34,4 +35,11 @@ def ps(as_json: bool, loaded: Loaded) -> None:
         for p in pulls
     ]  # fmt: skip
     heads = ("REF", "KIND", "DONE", "SIZE", "RATE", "ETA", "PEERS", "SHARE")
-    table(heads, rows, right=(2, 3, 4, 5, 6))
+    table(
+        heads,
+        rows,
+        right=(2, 3, 4, 5, 6),
+        drop=("PEERS", "SIZE", "KIND", "SHARE"),
+        cut=("REF",),
+        wide=wide,
+    )

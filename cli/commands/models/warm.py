@@ -9,9 +9,10 @@ from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import Command, json_option, quiet_option
-from p2pcache.cli.support.output import clean, emit, emit_document, note, table
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
+from p2pcache.cli.support.tables import table
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref
@@ -97,7 +98,12 @@ def _warm_replicas(
             )
             for row in rows
         ]  # fmt: skip
-        table(("NODE", "NAME", "RACK", "SITE", "STATE"), cells)
+        table(
+            ("NODE", "NAME", "RACK", "SITE", "STATE"),
+            cells,
+            drop=("RACK", "SITE"),
+            cut=("NAME", "STATE"),
+        )
     if wait:
         with saying_what_goes_on(lambda: f"the nodes go on; to see them: p2pcache locate {ref}"):
             answer["complete"] = _wait_for_nodes(client, ref, answer, quiet=quiet or as_json)
