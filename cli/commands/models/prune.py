@@ -26,8 +26,8 @@ def prune(dry_run: bool, everything: bool, yes: bool, as_json: bool, loaded: Loa
 
     Removes models without a tag, bytes without a model, and what old interrupted pulls left.
     With --all also every tagged model that is not in use: that is asked first, and needs --yes where
-    there is no terminal. What a pull, a push or another process uses is never touched: a model that
-    has a file open or mapped is kept, and said with the process. Processes that can't be seen are said.
+    there is no terminal. What a pull or a push uses is never touched, nor is a model of which any
+    process has a file open or mapped: it is said, with the process. So is what can't be seen.
 
     Examples:
       p2pcache prune --dry-run
