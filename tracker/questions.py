@@ -16,6 +16,7 @@ from p2pcache.core.protocol.messages import (
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
@@ -40,9 +41,11 @@ class Questions:
         status: Callable[[], object],
         locate: Callable[[Ref], Awaitable[object]],
         warming: Warming,
+        of_nodes: NodeQuestions,
     ) -> None:
         """Results of `nodes`, `status` and `locate` must be JSON-able by msgspec."""
         self.warming = warming
+        self.of_nodes = of_nodes
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
         self._locate = locate
@@ -95,6 +98,8 @@ class Questions:
                 return _json(await self._locate(Ref.parse(ask.text)))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
+            case "pulls" | "history":
+                return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -116,7 +121,8 @@ class Questions:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "moved", "tag_put")
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "moved",
+          "tag_put")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

@@ -335,10 +335,7 @@ class Api:
 
     async def get_history(self, request: web.Request) -> web.Response:
         """Pulls, pushes and removals that ended on this node."""
-        text = request.query.get("limit", str(HISTORY_ROWS))
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
-            raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = [row.as_json() for row in await self._journal.rows(int(text))]
+        rows = [row.as_json() for row in await self._journal.rows(_rows_asked(request))]
         return server.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
@@ -353,6 +350,16 @@ class Api:
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
 
+    async def get_cluster_pulls(self, request: web.Request) -> web.Response:
+        """The pulls that run on all nodes."""
+        body = await self._queries.ask_tracker("pulls")
+        return web.Response(body=body, content_type="application/json")
+
+    async def get_cluster_history(self, request: web.Request) -> web.Response:
+        """What ended on all nodes."""
+        body = await self._queries.ask_tracker("history", str(_rows_asked(request)))
+        return web.Response(body=body, content_type="application/json")
+
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = server.wanted_ref(request)
@@ -366,3 +373,15 @@ class Api:
         status = await self._queries.status(openly if caller.listener == "client" else str)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
         return server.json_response(status)
+
+
+def _rows_asked(request: web.Request) -> int:
+    """The number of rows of `?limit=`.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    text = request.query.get("limit", str(HISTORY_ROWS))
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
+        raise UsageError("limit is a number of rows, for example ?limit=20")
+    return int(text)

@@ -162,7 +162,7 @@ class Resolver:
                     raise OriginUnavailable(f"{self.asked} didn't answer in {waited:.1f} s{why}")
             (resolved,) = work.result()
             if not resolved.stale:
-                self._patience.on_answer(time.monotonic() - began)
+                self._patience.learn(time.monotonic() - began)
             return resolved
         finally:
             work.cancel()

@@ -109,7 +109,7 @@ class TrackerState:
                 self._forget(node, now, out)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask() | m.Warmed():
+            case m.Ask() | m.Warmed() | m.NodeAnswer():
                 pass
         return out
 

@@ -23,6 +23,7 @@ class Node:
     free_bytes: int = 0
     cached_bytes: int = 0
     warms: bool = False  # it can be told to fetch a model
+    tells: bool = False  # it can be asked what runs and what ended there
     digests: set[str] = field(default_factory=set)  # swarms that it is in
 
 
@@ -48,6 +49,7 @@ class Registry:
             record = self.nodes[node] = Node(member, said.version, now, now)
         record.member, record.version, record.name = member, said.version, said.name
         record.last_seen, record.connected, record.warms = now, True, said.warms
+        record.tells = said.tells
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)

@@ -149,6 +149,14 @@ class AgentClient:
         """Actions that ended on the agent's node, the newest first."""
         return _records(self._call("GET", "/v1/history", query={"limit": str(limit)}), "history")
 
+    def cluster_pulls(self) -> Json:
+        """The pulls that run on all nodes: `pulls`, how many nodes were `silent`, or are `older`."""
+        return self._call("GET", "/v1/cluster/pulls")
+
+    def cluster_history(self, limit: int) -> Json:
+        """Actions that ended on all nodes, the newest first: `history`, `silent`, `older`; `limit`: of each node."""
+        return self._call("GET", "/v1/cluster/history", query={"limit": str(limit)})
+
     def explain(self, ref: str) -> Json:
         """What a pull waits for, or where its time went."""
         return self._call("GET", "/v1/explain", query={"ref": ref})

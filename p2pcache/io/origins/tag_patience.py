@@ -18,7 +18,7 @@ class TagPatience:
     def __init__(self) -> None:
         self._last_s: float | None = None
 
-    def on_answer(self, seconds: float) -> None:
+    def learn(self, seconds: float) -> None:
         """A question was answered after so long."""
         self._last_s = seconds
 

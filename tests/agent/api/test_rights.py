@@ -51,6 +51,8 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/v1/linger"): ("/v1/linger", {"json": {"digest": HEX, "seconds": 0}}),
     ("POST", "/v1/pressure"): ("/v1/pressure", {"json": {"level": 0.5}}),
     ("GET", "/v1/nodes"): ("/v1/nodes", {}),
+    ("GET", "/v1/cluster/pulls"): ("/v1/cluster/pulls", {}),
+    ("GET", "/v1/cluster/history"): ("/v1/cluster/history", {}),
 }
 
 

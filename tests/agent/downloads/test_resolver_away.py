@@ -21,11 +21,11 @@ def test_patience_is_learned() -> None:
     patience = TagPatience()
     assert patience.limit_s(trouble=False) == FIRST_S
     assert patience.limit_s(trouble=True) == SHORT_S
-    patience.on_answer(0.01)
+    patience.learn(0.01)
     assert patience.limit_s(trouble=False) == SHORT_S
-    patience.on_answer(1.0)  # slow storage is heard
+    patience.learn(1.0)  # slow storage is heard
     assert patience.limit_s(trouble=False) == pytest.approx(3.0)
-    patience.on_answer(60.0)
+    patience.learn(60.0)
     assert patience.limit_s(trouble=False) == LONG_S
 
 
