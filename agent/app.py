@@ -126,7 +126,7 @@ class AgentApp:
         self.queries = Queries(
             self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
-        self.answers = NodeAnswers(self.parts, self.queries, self.journal)
+        self.answers = NodeAnswers(self.parts, self.queries.pulls, self.journal)
         order = DownloadOrder(self.parts, self.downloads)
         pulls = Pulls(
             self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s

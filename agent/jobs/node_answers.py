@@ -1,8 +1,9 @@
 """Answers to the tracker's questions about this node: what runs here, and what ended here."""
 
+from collections.abc import Callable
+
 import msgspec
 
-from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.journal import Journal
 from p2pcache.core.protocol import messages as m
@@ -10,13 +11,16 @@ from p2pcache.errors import UsageError
 
 MAX_ROWS = 100
 
+Rows = list[dict[str, object]]
+
 
 class NodeAnswers:
     """Answers each `NodeQuestion` once."""
 
-    def __init__(self, parts: AgentContext, queries: Queries, journal: Journal) -> None:
+    def __init__(self, parts: AgentContext, pulls: Callable[[], Rows], journal: Journal) -> None:
+        """`pulls`: gives the pulls that run now, as rows of the API."""
         self._parts = parts
-        self._queries = queries
+        self._pulls = pulls
         self._journal = journal
 
     def on_question(self, asked: m.NodeQuestion) -> None:
@@ -28,7 +32,7 @@ class NodeAnswers:
         assert link is not None
         limit = min(asked.limit, MAX_ROWS)
         if asked.what == "pulls":
-            rows = self._queries.pulls()[:limit]
+            rows = self._pulls()[:limit]
         elif asked.what == "history":
             rows = [row.as_json() for row in await self._journal.rows(limit)]
         else:  # a newer tracker

@@ -1,6 +1,7 @@
-"""The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet."""
+"""The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet, --yes."""
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -64,4 +65,15 @@ config_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable output on stdout."
 )
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress; errors only.")
+
+
+def on_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agreed(question: str) -> bool:
+    """Ask; whether the answer is yes."""
+    return click.confirm(question, err=True)

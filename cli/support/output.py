@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from p2pcache.cli.support.vocabulary import document
 from p2pcache.errors import NoSpace, P2PCacheError
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+LEAST_COLUMNS = 10  # of a text that is cut
 
 
 def emit(text: str) -> None:
@@ -66,3 +69,33 @@ def end_notes() -> None:
 def clean(text: object) -> str:
     """Make a text from elsewhere safe for a terminal: "?" for each control character."""
     return _UNPRINTABLE.sub("?", str(text))
+
+
+def columns(text: str) -> int:
+    """The width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def shortened(text: str, width: int, *, end: bool = False) -> str:
+    """A text cut to a width, with an ellipsis in the middle, or at its end."""
+    if columns(text) <= width:
+        return text
+    tail = "" if end else _last(text, (width - 1) // 2)
+    head = ""
+    for character in text:
+        if columns(head + character) + 1 + columns(tail) > width:
+            break
+        head += character
+    return f"{head}…{tail}"
+
+
+def _last(text: str, width: int) -> str:
+    tail = ""
+    for character in reversed(text):
+        if columns(character + tail) > width:
+            break
+        tail = character + tail
+    return tail

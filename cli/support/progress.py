@@ -10,8 +10,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
-from p2pcache.cli.support.output import clean, emit_json, note
-from p2pcache.cli.support.tables import LEAST_COLUMNS, columns, shortened
+from p2pcache.cli.support.output import LEAST_COLUMNS, clean, columns, emit_json, note, shortened
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.client import Events

@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
-from p2pcache.cli.support.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.describe import history_result
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import emit_document
-from p2pcache.cli.support.tables import output_options, table
 from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import Cancelled
 

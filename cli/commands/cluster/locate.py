@@ -2,12 +2,12 @@
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.cli.support.tables import output_options, table
 from p2pcache.ids import Ref
 
 

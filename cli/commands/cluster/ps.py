@@ -2,13 +2,13 @@
 
 import click
 
+from p2pcache.cli.rows.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
-from p2pcache.cli.support.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.progress import peer_share
-from p2pcache.cli.support.tables import output_options, table
 from p2pcache.core.units import format_bytes, format_duration
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.describe import model_state
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.cli.support.tables import output_options, table
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 

@@ -5,9 +5,8 @@ from typing import Any
 import click
 
 from p2pcache.cli.standalone.local_cache import cache_or_agent
-from p2pcache.cli.support.asking import agreed, on_terminal, yes_option
 from p2pcache.cli.support.client_options import Loaded, client_options
-from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.options import Command, agreed, json_option, on_terminal, yes_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes

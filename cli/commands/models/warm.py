@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
@@ -12,7 +13,6 @@ from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.cli.support.tables import table
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
 from p2pcache.ids import Ref

@@ -3,16 +3,14 @@
 import functools
 import shutil
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from p2pcache.cli.support.options import json_option
-from p2pcache.cli.support.output import clean, emit
+from p2pcache.cli.support.output import LEAST_COLUMNS, clean, columns, emit, shortened
 
-LEAST_COLUMNS = 10  # of a cell that is cut
 GAP = "  "
 
 
@@ -67,36 +65,6 @@ def table(
 def _terminal_columns() -> int:
     """The width of the terminal; 0: stdout is none."""
     return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 0
-
-
-def columns(text: str) -> int:
-    """The width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
-
-
-def shortened(text: str, width: int, *, end: bool = False) -> str:
-    """A text cut to a width, with an ellipsis in the middle, or at its end."""
-    if columns(text) <= width:
-        return text
-    tail = "" if end else _last(text, (width - 1) // 2)
-    head = ""
-    for character in text:
-        if columns(head + character) + 1 + columns(tail) > width:
-            break
-        head += character
-    return f"{head}…{tail}"
-
-
-def _last(text: str, width: int) -> str:
-    tail = ""
-    for character in reversed(text):
-        if columns(character + tail) > width:
-            break
-        tail = character + tail
-    return tail
 
 
 def _width(widths: Sequence[int], shown: Sequence[int]) -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from p2pcache.cli.support.tables import columns, shortened, table
+from p2pcache.cli.rows.tables import table
+from p2pcache.cli.support.output import columns, shortened
 
 HEADS = ("REF", "SIZE", "NODE", "RESULT")
 LONG = "a-team-with-a-long-name/a-model-with-a-longer-name-than-that-7b-instruct:2026-11-26"
@@ -11,7 +12,7 @@ ROWS = [(LONG, "140 GB", "0123456789abcdef", "exit 7: storage s3://models doesn'
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.cli.support.tables._terminal_columns", lambda: 80)
+    monkeypatch.setattr("p2pcache.cli.rows.tables._terminal_columns", lambda: 80)
 
 
 def lines(capsys: pytest.CaptureFixture[str], *, wide: bool = False) -> list[str]:
