@@ -1,8 +1,8 @@
 """Answers the questions "pulls" and "history": asks every member what runs there, or what ended there."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -16,10 +16,50 @@ ANSWER_S = 3.0  # a live node answers in milliseconds
 MAX_NODES = 2000  # asked at once; the others are counted
 MAX_ROWS = 2000  # of one answer: a megabyte
 MAX_NODE_ROWS = 100  # of one node
-KINDS = {
-    "pulls": "started",
-    "history": "ended",
-}  # and by what the rows are sorted, the newest first
+MAX_DATA = 128 << 10  # of one node's answer: its rows, with long messages
+
+Text = Annotated[str, msgspec.Meta(max_length=500)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class PullRow(msgspec.Struct):
+    """A pull that runs; docs/api.md has the meaning of the fields. Others that a node may say are left out."""
+
+    ref: Text
+    digest: Text
+    bytes_done: Count
+    bytes_total: Count
+    rate: Count
+    eta_s: Seconds | None
+    peers: Count
+    bytes_origin: Count
+    bytes_peers: Count
+    started: Seconds
+    clients: Count
+    kind: Text
+
+
+class HistoryRow(msgspec.Struct):
+    """What ended."""
+
+    ended: Seconds
+    action: Text
+    ref: Text
+    digest: Text
+    bytes: Count
+    seconds: Seconds
+    rate: Count
+    bytes_origin: Count
+    bytes_peers: Count
+    bytes_local: Count
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    message: Text
+    times: Count
+
+
+Row = PullRow | HistoryRow
+KINDS: dict[str, type[Row]] = {"pulls": PullRow, "history": HistoryRow}
 
 
 class NodeQuestions:
@@ -56,23 +96,14 @@ class NodeQuestions:
 
     async def _ask_nodes(self, what: str, limit: int) -> dict[str, object]:
         members = self._tracking.registry.nodes
-        able = [
-            node for node, record in sorted(members.items()) if record.connected and record.tells
-        ]
-        chosen = able[:MAX_NODES]
-        answers = await asyncio.gather(*(self._ask_node(node, what, limit) for node in chosen))
-        rows: list[dict[str, Any]] = []
-        silent = len(able) - len(chosen)
-        for node, said in zip(chosen, answers, strict=True):
-            found = _rows(said)
-            silent += found is None
-            name = members[node].name if node in members else ""
-            rows += [
-                {"node": format_node(node), "name": name, **row} for row in (found or [])[:limit]
-            ]
-        rows.sort(key=lambda row: _time(row, KINDS[what]), reverse=True)
+        able = [n for n, record in sorted(members.items()) if record.connected and record.tells]
         older = sum(record.connected and not record.tells for record in members.values())
-        return {what: rows[:MAX_ROWS], "silent": silent, "older": older}
+        chosen = able[:MAX_NODES]
+        names = {node: members[node].name for node in chosen}
+        answers = await asyncio.gather(*(self._ask_node(node, what, limit) for node in chosen))
+        said = dict(zip(chosen, answers, strict=True))
+        rows, odd = await asyncio.to_thread(_gathered, said, names, KINDS[what], limit)
+        return {what: rows, "silent": len(able) - len(chosen) + odd, "older": older}
 
     async def _ask_node(self, node: NodeId, what: str, limit: int) -> m.NodeAnswer | None:
         self._number += 1
@@ -90,16 +121,34 @@ class NodeQuestions:
             del self._asked[node, number]
 
 
-def _rows(said: m.NodeAnswer | None) -> list[dict[str, Any]] | None:
+def _gathered(
+    said: Mapping[NodeId, m.NodeAnswer | None],
+    names: Mapping[NodeId, str],
+    kind: type[Row],
+    limit: int,
+) -> tuple[list[dict[str, object]], int]:
+    """All rows with their nodes, the newest first, and how many nodes said nothing that makes sense."""
+    found: list[tuple[float, dict[str, object]]] = []
+    odd = 0
+    for node, answer in said.items():
+        rows = _rows(answer, kind)
+        odd += rows is None
+        named: dict[str, object] = {"node": format_node(node), "name": names[node]}
+        found += [(_time(row), named | msgspec.structs.asdict(row)) for row in (rows or [])[:limit]]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return [row for _, row in found[:MAX_ROWS]], odd
+
+
+def _rows(said: m.NodeAnswer | None, kind: type[Row]) -> list[Row] | None:
     """The rows of an answer; None: there is none, or it makes no sense."""
-    if said is None or said.code:
+    if said is None or said.code or len(said.data) > MAX_DATA:
         return None
     try:
-        return msgspec.json.decode(said.data, type=list[dict[str, Any]])
-    except (msgspec.MsgspecError, RecursionError):
+        rows: list[Row] = msgspec.json.decode(said.data, type=list[kind])  # type: ignore[valid-type]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
+    return rows
 
 
-def _time(row: dict[str, Any], key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
+def _time(row: Row) -> float:
+    return row.started if isinstance(row, PullRow) else row.ended
