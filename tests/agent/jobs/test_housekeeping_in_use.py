@@ -23,7 +23,7 @@ def layout(tmp_path: Path) -> Layout:
 
 async def weights(app: AgentApp) -> Path:
     done = await pull(app, REF)
-    return Path(done["models_dir"]) / done["path"] / "weights.bin"
+    return Path(str(done["models_dir"])) / str(done["path"]) / "weights.bin"
 
 
 async def remove(app: AgentApp) -> tuple[int, dict[str, Any]]:
