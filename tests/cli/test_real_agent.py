@@ -101,7 +101,7 @@ def test_errors_of_the_agent(node: Node) -> None:
 def test_the_agent_s_state(node: Node) -> None:
     assert "ready" in node.run("status").stdout
     assert json.loads(node.run("status", "--json").stdout)["ready"] is True
-    assert json.loads(node.run("ps", "--json").stdout) == {"pulls": []}
+    assert json.loads(node.run("ps", "--json").stdout) == {"schema": 1, "pulls": []}
     assert json.loads(node.run("prune", "--dry-run", "--json").stdout)["dry_run"] is True
 
 

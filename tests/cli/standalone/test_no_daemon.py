@@ -110,7 +110,7 @@ def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
     assert run("rm", "team/m:v1").stdout == "removed team/m:v1 (0 B freed)\n"
     assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
     assert "removed" in run("prune", "--all", "--yes").stdout
-    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
 
 
 def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path:
 
 def test_without_an_agent_an_absent_cache_is_an_empty_one(run: Run) -> None:
     assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
-    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
     assert run("prune").stdout == "0 B freed\n"
     for command in ("show", "rm", "verify"):
         assert isinstance(run(command, "llama").exception, NotFound)
