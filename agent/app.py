@@ -20,6 +20,7 @@ from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
+from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
@@ -134,8 +135,11 @@ class AgentApp:
         self.queries = Queries(
             self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
+        self.answers = NodeAnswers(self.parts, self.queries.pulls, self.journal)
         order = DownloadOrder(self.parts, self.downloads)
-        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
+        pulls = Pulls(
+            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+        )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(
@@ -279,7 +283,7 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.parts.told.announce(self.downloads.swarms.values()),
-            self._name, warms=True,
+            self._name, warms=True, tells=True,
         )  # fmt: skip
 
     def _update_address(self) -> None:
@@ -324,6 +328,8 @@ class AgentApp:
         """Hand a message of the tracker to the part that it is for."""
         if isinstance(message, m.Warm):
             self.warms.on_warm(message)
+        elif isinstance(message, m.NodeQuestion):
+            self.answers.on_question(message)
             return
         if isinstance(message, m.ClonedId):
             self.queries.on_twin_seen(message.address)

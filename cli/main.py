@@ -18,6 +18,7 @@ Only this module turns errors and signals into exit codes.
 
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
@@ -27,12 +28,14 @@ import click
 
 from p2pcache import __version__
 from p2pcache.cli.pid_one import ENDING, hear_signals
+from p2pcache.cli.support.interrupted import Interrupted
 from p2pcache.errors import P2PCacheError
 
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
     "models": {
         "pull": "Fetch a model and print its directory.",
         "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
+        "cancel": "End a pull or a warm on this node, for all who wait for it.",
         "push": "Store a directory as a model.",
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
@@ -137,14 +140,6 @@ def cli(ctx: click.Context, agent: str | None, config: str | None) -> None:
     ctx.default_map = {word: given for part in COMMANDS.values() for word in part}
 
 
-class Interrupted(BaseException):
-    """A signal asks the process to end. It is no Exception: no handler on the way takes it for a fault."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -178,7 +173,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
-        return _fail(args, 128 + interruption.number, name)
+        goes_on = f"; {interruption.goes_on}" if interruption.goes_on else ""
+        return _fail(args, 128 + interruption.number, name + goes_on)
     except Exception as error:  # noqa: BLE001 - the last line of defence
         return _fail(args, *_unclassified(error))
     finally:
@@ -206,10 +202,19 @@ def _fail(args: list[str], code: int, message: str) -> int:
     from p2pcache.cli.support.output import clean, emit_json, note
 
     line = clean(" ".join(message.split()))  # it may quote what somebody else sent
-    if "--json" in args:
+    if asks_json(args):
         emit_json({"event": "error", "code": code, "message": line})
     note(f"p2pcache: error: {line}")
     return code
+
+
+def asks_json(args: list[str]) -> bool:
+    """Tell whether the command line asks for JSON: an error is told in it, too."""
+    spelt = {"--json", "-ojson", "--output=json"}
+    pairs = itertools.pairwise(args)
+    return not spelt.isdisjoint(args) or any(
+        first in ("-o", "--output") and second == "json" for first, second in pairs
+    )
 
 
 def _end_notes() -> None:

@@ -25,6 +25,7 @@ from p2pcache.tracker.api import Api
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
+from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import StateNotes
@@ -85,12 +86,13 @@ class TrackerApp:
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
         self._answers = Answers(self._views)
-        questions = Questions(self.catalog, self._answers, warming)
+        of_nodes = NodeQuestions(self.tracking)
+        questions = Questions(self.catalog, self._answers, warming, of_nodes)
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
-        warming.send_to = self.members.send_to
+        warming.send_to = of_nodes.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._lag = LoopLag()

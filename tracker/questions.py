@@ -16,6 +16,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
@@ -38,9 +39,11 @@ class Questions:
         catalog: Catalog,
         answers: Answers,
         warming: Warming,
+        of_nodes: NodeQuestions,
     ) -> None:
         """None was asked yet."""
         self.warming = warming
+        self.of_nodes = of_nodes
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
         self._answers = answers
@@ -94,6 +97,8 @@ class Questions:
                 return _whole(await self._answers.locate(Ref.parse(ask.text)))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
+            case "pulls" | "history":
+                return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -115,7 +120,8 @@ class Questions:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "moved", "tag_put")
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "moved",
+          "tag_put")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,13 +19,16 @@ from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, Unreachable
+from p2pcache.io.host.process_names import owner_fields
 from p2pcache.io.http import audit_log
 from p2pcache.io.http.connection_limits import admit
-from p2pcache.io.security.peercred import peer_of
+from p2pcache.io.http.endpoint import HOST_HEADER
+from p2pcache.io.security.peercred import Peer, peer_of
 from p2pcache.io.tasks import asking
 
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # of a pod it is the pod's name
 RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,6 +51,19 @@ class ApiLimits:
     dear: tuple[Rate, Rate] = (Rate(50, 400), Rate(200, 1600))  # each asks disk, tracker or storage
     refusals: tuple[Rate, Rate] = (Rate(1, 20), Rate(10, 100))  # audit lines about strangers
     slots: dict[Slots, tuple[int, int]] = field(default_factory=_slots)
+
+
+def _process(request: web.Request, peer: Peer) -> str:
+    """A client's process for the audit log, with its pod, container or service.
+
+    The kernel gives no pid of a process in another namespace of processes. Then its pod is only what it says itself.
+    """
+    said = request.headers.get(HOST_HEADER, "")
+    says = f" says={said}" if _HOST.fullmatch(said) else ""
+    if not peer.pid:
+        return f"uid={peer.uid} pid=hidden{says}"
+    owner = "".join(f" {key}={value}" for key, value in owner_fields(peer.pid).items())
+    return f"uid={peer.uid} pid={peer.pid}{owner}{says}"
 
 
 class Gate:
@@ -139,7 +156,7 @@ class Gate:
         if listener == "operator":
             ours = peer.uid in (0, os.geteuid()) or (group is not None and group in peer.groups)
             rights = OPERATOR if ours else None
-        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, listener)
+        return Caller(_process(request, peer), f"uid={peer.uid}", rights, listener)
 
     def _with_token(self, request: web.Request, caller: Caller) -> Caller:
         """The caller with the rights of its token. They replace those of the connection, even wider ones.

@@ -13,6 +13,7 @@ from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
 from p2pcache.agent.api.routes import (
     ROUTES,
+    CancelRequest,
     DemandRequest,
     LingerRequest,
     LoadRequest,
@@ -26,6 +27,7 @@ from p2pcache.agent.api.routes import (
 )
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.cancelling import cancel
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.ndjson import audited, stream
@@ -172,6 +174,14 @@ class Api:
         return server.json_response({
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
+
+    async def post_cancel(self, request: web.Request) -> web.Response:
+        """End a pull or a warm for all its clients."""
+        ref = Ref.parse((await server.read_json(request, CancelRequest)).ref)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "cancel", model=str(ref)):
+            told = await cancel(ref, self._downloads, self._warms)
+        return server.json_response({"ref": str(ref), **told._asdict()})
 
     async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
@@ -330,10 +340,7 @@ class Api:
 
     async def get_history(self, request: web.Request) -> web.Response:
         """Pulls, pushes and removals that ended on this node."""
-        text = request.query.get("limit", str(HISTORY_ROWS))
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
-            raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = [row.as_json() for row in await self._journal.rows(int(text))]
+        rows = [row.as_json() for row in await self._journal.rows(_rows_asked(request))]
         return server.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
@@ -347,6 +354,16 @@ class Api:
         return web.Response(
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
+
+    async def get_cluster_pulls(self, request: web.Request) -> web.Response:
+        """The pulls that run on all nodes."""
+        body = await self._queries.ask_tracker("pulls")
+        return web.Response(body=body, content_type="application/json")
+
+    async def get_cluster_history(self, request: web.Request) -> web.Response:
+        """What ended on all nodes."""
+        body = await self._queries.ask_tracker("history", str(_rows_asked(request)))
+        return web.Response(body=body, content_type="application/json")
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
@@ -364,3 +381,15 @@ class Api:
         if caller.listener == "operator":
             status["settings"] = self._queries.settings()
         return server.json_response(status)
+
+
+def _rows_asked(request: web.Request) -> int:
+    """The number of rows of `?limit=`.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    text = request.query.get("limit", str(HISTORY_ROWS))
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
+        raise UsageError("limit is a number of rows, for example ?limit=20")
+    return int(text)

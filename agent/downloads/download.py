@@ -17,6 +17,10 @@ from p2pcache.ids import Ref, RunSet
 RATE_WINDOW_S = 5.0  # the rate in progress events is the mean over this window
 
 
+Sources = dict[str, int]
+"""Bytes by where they came from: `bytes_origin`, `bytes_peers`, `bytes_local`."""
+
+
 def action_of(priority: Priority) -> str:
     """The action of a download in the history."""
     return "warm" if priority is Priority.WARM else "pull"
@@ -141,14 +145,18 @@ class Download:
         error = self.ended.exception() if self.ended.done() else None
         return error if isinstance(error, P2PCacheError) else None
 
-    def sources(self) -> dict[str, int]:
-        """Bytes that this download received, by source."""
-        before, now = self._traffic_before, self.swarm.traffic
-        return {
-            "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
-            "bytes_peers": now[Source.PEER] - before[Source.PEER],
-            "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
-        }
+    def sources(self, before: Sources | None = None) -> Sources:
+        """Bytes that this download received, by source; without those `before`."""
+        first, now = self._traffic_before, self.swarm.traffic
+        named = {
+            "bytes_origin": Source.ORIGIN, "bytes_peers": Source.PEER, "bytes_local": Source.LOCAL,
+        }  # fmt: skip
+        gone = before or {}
+        return {name: now[s] - first[s] - gone.get(name, 0) for name, s in named.items()}
+
+    def sources_before(self, called: float) -> Sources:
+        """What had come when a client joined that called at this time (monotonic); nothing if it called first."""
+        return {} if self.started >= called else self.sources()
 
     def report(self, now: float) -> dict[str, object]:
         """Where the time goes or went, in the form of docs/api.md."""
@@ -170,7 +178,7 @@ class Download:
         """Bytes per second over the last few seconds."""
         done = self.swarm.bytes_done
         self._samples.append((now, done))
-        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
+        while len(self._samples) > 1 and self._samples[0][0] < now - RATE_WINDOW_S:
             self._samples.pop(0)
         begin, had = self._samples[0]
         if now - begin < 0.2:

@@ -167,6 +167,18 @@ class DownloadManager:
                     return True
         return False
 
+    async def running_as(self, ref: Ref) -> Download | None:
+        """The running download of a model that has this name; None: there is none."""
+        for digest, download in list(self.running.items()):
+            if ref.digest is not None:
+                if ref.digest == digest:
+                    return download
+                continue
+            names = await pools.STEPS.run(self._parts.store.names_of, digest)
+            if ref.tag_key in {name.tag_key for name in (download.ref, *names)}:
+                return download
+        return None
+
     async def end(self, download: Download, why: P2PCacheError) -> None:
         """End a running download for all its clients; return when it has left its model."""
         download.fail(why)

@@ -10,7 +10,7 @@ from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.give_up import odd_storage
 from p2pcache.agent.journal import Journal
 from p2pcache.core.swarm.events import Source
-from p2pcache.errors import P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Cancelled, P2PCacheError, Unreachable
 from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class DownloadRunner:
             await asyncio.wait([download.ended], timeout=TICK_S)
             now = self._parts.now()
             download.timeline.waited(held_up, now - began)
+            download.rate(now)  # a client that joins later sees the rate of the last seconds
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
             if due or swarm.unflushed_bytes >= settings.flush_bytes:
                 swarm.unflushed_bytes, flushed = 0, now
@@ -123,7 +124,7 @@ class DownloadRunner:
                 if not download.clients and not download.whole:
                     download.succeed()
             elif now - wanted > settings.abandon_after_s:
-                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
+                raise Cancelled("nobody waits for this pull any more; pull again: it resumes")
             trouble = swarm.why_give_up(now)
             if trouble is not None:
                 raise trouble

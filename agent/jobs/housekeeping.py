@@ -10,7 +10,8 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.errors import NotFound
+from p2pcache.core.near_refs import hint
+from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
@@ -27,6 +28,7 @@ class Removed(NamedTuple):
 
     digest: str
     bytes_freed: int  # 0 where other tags still name the model
+    unsure: str = ""  # why a process may have it open all the same, for people
 
 
 class Housekeeping:
@@ -45,24 +47,31 @@ class Housekeeping:
 
         Raises:
             NotFound: it isn't in this cache.
-            Conflict: a pull or a push uses it.
+            Conflict: a pull or a push uses it, or another process has it open or mapped.
         """
-        store, began = self._parts.store, time.monotonic()
+        store, began, unsure = self._parts.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):
             warmed = await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
             digest = (await pools.STEPS.run(store.named, ref)) or warmed
             if not digest:
-                raise not_here(ref)
-            freed = await self._remove(ref, digest)
+                raise await not_here(store, ref)
+            freed, unsure = await self._remove(ref, digest)
         self._journal.record(
             "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
-        return Removed(digest, freed)
+        return Removed(digest, freed, unsure)
 
-    async def _remove(self, ref: Ref, digest: str) -> int:
-        """Remove a name, and the model with its last one; return the bytes of disk that this freed."""
+    async def _remove(self, ref: Ref, digest: str) -> tuple[int, str]:
+        """Remove a name, and the model with its last one.
+
+        Returns:
+            The bytes of disk that this freed; what isn't known about other processes that use it, or "".
+
+        Raises:
+            Conflict: a process has a file of the model open or mapped.
+        """
         store, downloads = self._parts.store, self._downloads
         if ref.digest is not None:
             await local_model(store, ref)
@@ -72,20 +81,23 @@ class Housekeeping:
             others = set(names) - {ref}
             if others or digest in downloads.running:
                 await pools.STEPS.run(store.remove_tag, ref)
-                return 0
+                return 0, ""
+        unsure = await pools.WORK.run(refuse_used, store, ref, digest)
         await downloads.leave_swarm(digest)
-        return await pools.WORK.run(store.remove_model, digest)
+        return await pools.WORK.run(store.remove_model, digest), unsure
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
         store = self._parts.store
-        known = [] if dry_run else await pools.STEPS.run(store.models)
+        known = await pools.STEPS.run(store.models)
+        due = [info.digest for info in known if everything or not info.tags]
+        users = await pools.WORK.run(store.users_of, due)
         in_use = self._downloads.in_use
-        for info in known:
-            if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.leave_swarm(info.digest)
+        for digest in due:
+            if not dry_run and digest not in in_use and digest not in users.held:
+                await self._downloads.leave_swarm(digest)
         result = await pools.WORK.run(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
+            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
         )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
@@ -123,6 +135,18 @@ class Housekeeping:
         }  # fmt: skip
 
 
+def refuse_used(store: Store, ref: Ref, digest: str) -> str:
+    """Check that no other process has a model open; return why that isn't sure, "" if it is.
+
+    Raises:
+        Conflict: one has.
+    """
+    users = store.users_of([digest])
+    if digest in users.held:
+        raise Conflict(f"{ref} is in use by {users.held[digest]}; end that first")
+    return users.unsure
+
+
 async def local_model(store: Store, ref: Ref) -> ModelInfo:
     """The model that a ref names in this cache, complete or not.
 
@@ -132,13 +156,17 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
     digest = await pools.STEPS.run(store.named, ref)
     known = await pools.STEPS.run(store.model_info, digest) if digest is not None else None
     if known is None:
-        raise not_here(ref)
+        raise await not_here(store, ref)
     return known
 
 
-def not_here(ref: Ref) -> NotFound:
-    """The error for a model that isn't in this cache."""
-    return NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+async def not_here(store: Store, ref: Ref) -> NotFound:
+    """The error for a model that isn't in this cache, with names of its namespace that are spelt alike."""
+    # Of its own namespace: who may ask for the ref may know its neighbours.
+    near = [each for each in await pools.STEPS.run(store.refs) if each.namespace == ref.namespace]
+    return NotFound(
+        f"model {ref} is not in this cache; `p2pcache ls` shows what is{hint(ref, near)}"
+    )
 
 
 async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.download import Download, Sources
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
@@ -58,7 +58,7 @@ class Loads:
             async for event in waiting:
                 yield event
         ((resolved, download),) = work.result()
-        digest = resolved.digest
+        digest, before = resolved.digest, download.sources_before(began)
         manifest = download.swarm.layout.manifest
         named = {
             "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
@@ -73,12 +73,12 @@ class Loads:
                     "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
                     "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
                 }  # fmt: skip
-                async with contextlib.aclosing(self._ticks(load)) as ticks:
+                async with contextlib.aclosing(self._ticks(load, before)) as ticks:
                     async for event in ticks:
                         yield event
         download.ended.result()
         path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = download.sources()
+        sources = download.sources(before)
         yield {
             "event": "done", **named, "path": path, **sources,
             "bytes_local": max(
@@ -87,7 +87,7 @@ class Loads:
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
-    async def _ticks(self, load: Load) -> AsyncGenerator[dict[str, object], None]:
+    async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download
         store, sent, shown_at = download.swarm.store, -1, 0.0
         while not download.ended.done():
@@ -98,13 +98,13 @@ class Loads:
             ready = store.have_runs().bit_count()
             if ready != sent:
                 sent = ready
-                yield {"event": "ready", "runs_ready": ready, **download.sources()}
+                yield {"event": "ready", "runs_ready": ready, **download.sources(before)}
             now = time.monotonic()
             if now - shown_at >= PROGRESS_S:
                 shown_at = now
                 yield {
                     "event": "progress", "bytes_done": store.bytes_done,
-                    "bytes_total": download.bytes_total, **download.sources(),
+                    "bytes_total": download.bytes_total, **download.sources(before),
                     "peers": download.swarm.peer_count,
                 }  # fmt: skip
             await asyncio.sleep(TICK_S)

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Awaitable
 
-from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.download import Download, Sources, action_of
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
@@ -30,9 +30,10 @@ class Pulls:
 
     def __init__(
         self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
-        order: DownloadOrder,
+        order: DownloadOrder, abandon_after_s: float,
     ) -> None:  # fmt: skip
         self._store = store
+        self._abandon_after_s = abandon_after_s
         self._resolver = resolver
         self._downloads = downloads
         self._order = order
@@ -92,10 +93,13 @@ class Pulls:
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+            "abandon_after_s": self._abandon_after_s,
+            **({"trouble": resolved.trouble} if resolved.trouble else {}),
         }  # fmt: skip
-        # A part counts from here, a whole model from its start.
-        before = download.sources() if some else {}
-        follow = self._part(download, ref, paths) if some else self._whole(download, ref)
+        before = download.sources_before(began)
+        follow = (
+            self._part(download, ref, paths, before) if some else self._whole(download, ref, before)
+        )
         async with contextlib.aclosing(follow):
             async for event in follow:
                 yield event
@@ -104,7 +108,7 @@ class Pulls:
             named["selection"] = name_of(paths)
         else:
             path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
+        sources = download.sources(before)
         moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
@@ -123,12 +127,12 @@ class Pulls:
         trouble = self._resolver.storage_trouble
         return "" if trouble is None else str(trouble)
 
-    def _progress(self, download: Download) -> dict[str, object]:
+    def _progress(self, download: Download, before: Sources) -> dict[str, object]:
         now = time.monotonic()
         quiet = now - download.swarm.last_progress >= QUIET_S
         trouble = self.storage_trouble() if quiet else ""
         known = {"trouble": trouble} if trouble else {}
-        return {"event": "progress", **download.progress(now), **known}
+        return {"event": "progress", **download.progress(now), **download.sources(before), **known}
 
     async def begin_download(
         self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL
@@ -159,15 +163,17 @@ class Pulls:
             self._order.on_client(download, priority)
             return resolved, download
 
-    async def _whole(self, download: Download, ref: Ref) -> Events:
+    async def _whole(self, download: Download, ref: Ref, before: Sources) -> Events:
         with download.client(ref):
             while not download.ended.done():
                 pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
                 await asyncio.wait([download.ended], timeout=pause)
-                yield self._progress(download)
+                yield self._progress(download, before)
             download.ended.result()
 
-    async def _part(self, download: Download, ref: Ref, paths: list[str]) -> Events:
+    async def _part(
+        self, download: Download, ref: Ref, paths: list[str], before: Sources
+    ) -> Events:
         """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
         runs = await pools.WORK.run(runs_of, layout, paths)
@@ -185,6 +191,6 @@ class Pulls:
                         shown_at = time.monotonic()
                         left = sum(layout.run_bytes[run] for run in bitset.members(missing))
                         done = {"bytes_done": total - left, "bytes_total": total}
-                        yield {**self._progress(download), **done}
+                        yield {**self._progress(download, before), **done}
             finally:
                 download.forget_wish(client)

@@ -12,7 +12,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Cancelled, Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.http.audit_log import Entry
@@ -138,14 +138,21 @@ class Warms:
         """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
         self._stopping = True
 
+    async def forget_pending(self, ref: Ref) -> bool:
+        """Don't go on with a warm after the next start, nor with one that waits; whether there was one."""
+        noted = [
+            r for r in self._book.refs() if r.tag_key == ref.tag_key and r.digest == ref.digest
+        ]
+        for each in noted:
+            await pools.STEPS.run(self._book.forget, each)
+        return bool(noted)
+
     async def stop(self, ref: Ref) -> str:
         """End the warm of this name because it is to be removed; return the model's digest, "" if there was none.
 
         A download that has other clients goes on for them: they may be of another namespace.
         """
-        for noted in self._book.refs():
-            if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
-                await pools.STEPS.run(self._book.forget, noted)
+        await self.forget_pending(ref)
         ended = ""
         for (digest, name), warm in list(self._running.items()):
             if name.tag_key != ref.tag_key or ref.digest not in (None, digest):
@@ -156,7 +163,7 @@ class Warms:
                 continue
             ended = digest
             if warm.download.clients <= 1:
-                why = Conflict(f"{ref} was removed while it was warmed")
+                why = Cancelled(f"{ref} was removed while it was warmed")
                 await self._downloads.end(warm.download, why)
             if not warm.removed.done():
                 warm.removed.set_result(None)

@@ -234,6 +234,8 @@ class MemberHub:
             self._ask(connection, message)
         elif isinstance(message, m.Warmed):
             self._questions.warming.on_answer(connection.node, message)
+        elif isinstance(message, m.NodeAnswer):
+            self._questions.of_nodes.on_told(connection.node, message)
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))

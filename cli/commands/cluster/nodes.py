@@ -4,17 +4,18 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
 from p2pcache.core.units import format_bytes, format_duration
 
 
 @click.command(cls=Command)
-@json_option
+@output_options
 @client_options()
-def nodes(as_json: bool, loaded: Loaded) -> None:
+def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
     """List the cluster's nodes.
 
     As the tracker knows them. STATUS is up, reconnecting, unreached (others can't dial it), and for
@@ -51,7 +52,14 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         "LOAD",
         "SEEN",
     )
-    table(heads, rows, right=(7, 8, 9, 10))
+    table(
+        heads,
+        rows,
+        right=(7, 8, 9, 10),
+        drop=("SITE", "VERSION", "LOAD", "RACK", "NODE", "CACHED", "MODELS"),
+        cut=("NAME", "ADDRESS", "SEEN"),
+        wide=wide,
+    )
 
 
 def _status(node: dict[str, Any]) -> str:

@@ -113,7 +113,7 @@ class TrackerState:
                 self._forget(node, now, out, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask() | m.Warmed():
+            case m.Ask() | m.Warmed() | m.NodeAnswer():
                 pass
         return out
 

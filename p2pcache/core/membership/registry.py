@@ -23,6 +23,7 @@ class Node:
     free_bytes: int = 0
     cached_bytes: int = 0
     warms: bool = False  # it can be told to fetch a model
+    tells: bool = False  # it can be asked what runs and what ended there
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
@@ -90,6 +91,7 @@ class Registry:
             self.joined += 1
         record.member, record.version, record.name = member, said.version, said.name
         record.last_seen, record.connected, record.warms = now, True, said.warms
+        record.tells = said.tells
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)

@@ -92,6 +92,7 @@ class Announce(_Message, tag=1, frozen=True):
     warms: bool = False  # it understands `Warm`
     # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
     instance: int = 0
+    tells: bool = False  # it understands `NodeQuestion`
 
 
 class Heartbeat(_Message, tag=2, frozen=True):
@@ -161,6 +162,7 @@ class Ask(_Message, tag=9, frozen=True):
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
     "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
     "warm" (JSON -> JSON: a number of nodes is to get a model),
+    "pulls", "history" (rows of each node -> JSON: what runs, and what ended, on all nodes),
     "tag_put" (origin without conditional put: the tracker writes, alone).
     """
 
@@ -176,6 +178,15 @@ class Warmed(_Message, tag=10, frozen=True):
     id: int
     state: str = ""  # "had", "getting" or "started"
     digest: str = ""
+    code: int = 0
+    message: str = ""
+
+
+class NodeAnswer(_Message, tag=11, frozen=True):
+    """The one answer to a `NodeQuestion`: rows as JSON, or an exit code and one line."""
+
+    id: int
+    data: bytes = b""
     code: int = 0
     message: str = ""
 
@@ -266,10 +277,22 @@ class ClonedId(_Message, tag=41, frozen=True):
     address: str
 
 
+class NodeQuestion(_Message, tag=42, frozen=True):
+    """What runs ("pulls") or ended ("history") on this node? Sent only to agents that announced `tells`."""
+
+    id: int
+    what: str
+    limit: int = 0  # rows
+
+
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
+    | NodeAnswer
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
+ToAgent = (
+    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
+    | NodeQuestion
+)  # fmt: skip
 
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
 _LONG = frozenset(bytes((0x90 | fields, tag)) for fields in range(16) for tag in (1, 2))

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Generator
 from typing import BinaryIO
@@ -15,6 +16,9 @@ BLOB_ANSWER_S = 300.0  # the agent's disk may be behind by some gigabytes after 
 SILENCE_S = 60.0  # streams carry about four events a second, also while nothing moves
 RETRY_S = 60.0  # how long a plain call is repeated while the agent is busy
 STREAM_RETRY_S = 600.0  # the same of a call that moves gigabytes
+
+HOST_HEADER = "P2pcache-Host"
+"""Our own host name: of a pod it is the pod's name, which an agent in another container can't find out itself."""
 
 Events = Generator[Json, None, None]
 
@@ -36,7 +40,9 @@ class Endpoint:
         self.address = address
         self._place = _place(address)
         self._say = say
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {HOST_HEADER: socket.gethostname()}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def connection(self) -> http.client.HTTPConnection:
         """A connection that isn't open yet, for requests that are no calls of the API."""

@@ -41,7 +41,19 @@ TLS_HANDSHAKE_S = 10.0  # as `PeerLimits.handshake_s`
 GOODBYE_S = 3.0  # for answers that are being written when the server stops
 TRACES = Rate(1 / 60, 20)  # in the log: a caller that found a bug may send 1,000 requests a second
 _traces = RateLimit(TRACES, TRACES)
-_STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
+_STATUS = {
+    1: 500,
+    2: 400,
+    3: 404,
+    4: 403,
+    5: 507,
+    6: 422,
+    7: 502,
+    8: 503,
+    9: 504,
+    10: 409,
+    130: 409,
+}
 # Other 4xx: 2 (usage), since a call that isn't there is no missing model.
 _CODE = {401: 4, 403: 4, 409: 10}
 

@@ -33,6 +33,7 @@ from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
@@ -307,6 +308,11 @@ class Store:
         tags = dict(self._records.tags())
         return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
 
+    def refs(self) -> list[Ref]:
+        """All refs that name a model here."""
+        tags = dict(self._records.tags())
+        return [*tags, *self._asked(tags)]
+
     def named(self, ref: Ref) -> str | None:
         """The digest that a ref means here, complete or not."""
         if ref.digest is not None:
@@ -326,18 +332,28 @@ class Store:
 
     # -- removing --------------------------------------------------------------------------------
 
+    def users_of(self, digests: Collection[str]) -> Users:
+        """See `ModelUsers.of`."""
+        with cache_errors(self._blobs, f"cache dir {self.root}"):
+            return ModelUsers(self._blobs, self._records).of(digests)
+
     def remove_model(self, digest: str) -> int:
         """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.remove_model(digest)
 
     def prune(
-        self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = ()
+        self,
+        *,
+        dry_run: bool = False,
+        all_unused: bool = False,
+        in_use: Collection[str] = (),
+        users: Users = NOBODY,
     ) -> Pruned:
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.prune(
-                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use
+                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
             )
 
 

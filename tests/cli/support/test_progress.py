@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from p2pcache.cli.support.progress import (
+    BAR_COLUMNS,
     BarReporter,
     LineReporter,
     Meter,
+    fit_bar,
     make_reporter,
     peer_share,
 )
@@ -99,6 +101,7 @@ def test_a_bar_leaves_nothing_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "120")
         reporter = make_reporter("pulling x:smile:", as_json=False, quiet=False)
         assert isinstance(reporter, BarReporter)
         reporter.update({"event": "resolved"})
@@ -128,3 +131,41 @@ def test_flags_and_terminal_choose_the_reporter(
     monkeypatch.setattr(sys, "stderr", Terminal())
     assert isinstance(make_reporter("x", as_json=False, quiet=False), kind)
     assert not isinstance(make_reporter("x", as_json=False, quiet=True), kind)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "title",
+    ["pulling m", "pulling a-team-of-long-name/a-model-of-a-longer-name-7b-instruct:2026-11-26"],
+)
+@pytest.mark.parametrize(
+    "trouble",
+    ["", "storage s3://models refuses our credentials: ExpiredToken, and says why at length"],
+)
+def test_the_bar_has_its_room(width: int, title: str, trouble: str) -> None:
+    told = ("45%", "63.1 GB of 140 GB", "1.21 GB/s", "ETA 1m04s", "87% from 12 peers", "", trouble)
+    shown, text = fit_bar(title, told, width)
+    assert len(shown) + BAR_COLUMNS + len(text) + 2 <= width
+    assert text.startswith("45%")
+    assert shown == title or shown.endswith("26")  # a ref keeps the end of its tag
+    if not trouble:
+        assert "GB/s" in text
+    if width >= 80 and trouble:
+        assert "storage" in text
+
+
+def test_a_long_ref_has_a_bar_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        reporter = make_reporter(
+            "pulling a-team-of-long-name/a-model-of-a-longer-name:2026", as_json=False, quiet=False
+        )
+        reporter.update(event(500, peers=300, origin=200))
+        reporter.close()
+    data = os.read(master, 65536).decode()
+    os.close(master)
+    assert "\u2501" in data  # the bar itself
+    assert "50%" in data
