@@ -15,9 +15,18 @@ from loadtest.kit.models import make_model
 from tests.functional.node import Pull, bytes_done, push
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-FREE = {"settings", "formats", "label", "phases", "waited", "strain", "counters"}  # their keys are data
+FREE = {
+    "settings",
+    "formats",
+    "label",
+    "phases",
+    "waited",
+    "strain",
+    "counters",
+}  # their keys are data
 # What a run of a minute doesn't bring about: storage in trouble, a pull stuck or among peers, a refusal.
 RARE = {
+    "nodes": {"gone_s", "lost"},
     "explain": {"address", "useful", "asked", "load", "slow", "rests_s", "delivers", "story", "node", "eta_node"},
     "warm --replicas": {"code", "message", "complete"}, "resolved": {"trouble"}, "progress": {"trouble"},
     "waiting": {"trouble"}, "done of pull": {"node", "eta_node"},
