@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loadtest import bench as tool
+from loadtest.bench import __main__ as tool
 from p2pcache.cli.main import cli
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.io.host import bench, host_facts
