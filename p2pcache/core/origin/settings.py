@@ -3,6 +3,8 @@
 Names that end in `_S` are seconds. Measurements are in the lab records that are named (docs/lab).
 """
 
+from p2pcache.core.format.chunking import MiB
+
 # -- leases of one node --
 
 # Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
@@ -69,6 +71,13 @@ AHEAD_RATIO = LOOK_AHEAD / LEASED
 # Storage is far if this many times the usual leases were under way; less may be chance.
 FAR_RATIO = 2
 MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
+
+# -- a node alone --
+
+# Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
+# run as on a large one.
+JOIN_BYTES = 32 * MiB
+LEAST_JOIN_BYTES = 8 * MiB  # near the end of a model
 
 # -- isolation --
 

@@ -26,7 +26,7 @@ from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.ids import NodeId, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class WithoutTracker:
@@ -150,6 +150,11 @@ class WithoutTracker:
             self._plan_at = soon
 
     @property
+    def is_sole(self) -> bool:
+        """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
+        return self._down_since == -math.inf and self.owners.share <= 1
+
+    @property
     def governs(self) -> bool:
         """Whether this node may read without leases: the tracker is away, or the node is cut off."""
         return not self.tracker_up or self.is_cut_off
@@ -179,11 +184,7 @@ class WithoutTracker:
             now: seconds.
         """
         if self.is_cut_off:
-            self._planned_at, self._plan_at = now, math.inf
-            mine = self._mine
-            own = mine.needed & ~(mine.fetching | mine.leased | rotten)
-            first = bitset.lowest(own, MAX_AHEAD) | own & mine.urgent
-            return Plan(list(mine.in_order(first)), [], math.inf)
+            return Plan(self.plan_sole(rotten, MAX_AHEAD, now), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it refused those of other owners, too: they weren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
@@ -196,6 +197,19 @@ class WithoutTracker:
         if not self._is_grace_over(now) and self._grace_ends_at() < self._plan_at:
             self._plan_at = self._grace_ends_at()
         return plan
+
+    def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:
+        """The next runs of a node that no other node brings anything, in order.
+
+        Args:
+            rotten: runs of which the origin has wrong bytes.
+            count: runs at most; urgent ones come in addition.
+            now: seconds.
+        """
+        self._planned_at, self._plan_at = now, math.inf
+        mine = self._mine
+        own = mine.needed & ~(mine.fetching | mine.leased | rotten)
+        return list(mine.in_order(bitset.lowest(own, count) | own & mine.urgent))
 
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way.

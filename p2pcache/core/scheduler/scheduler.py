@@ -62,7 +62,7 @@ class Scheduler:
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._requester = Requester(run_bytes, states, book, settings, dice, story, now)
         self._origin = OriginReader(
-            node, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now
+            node, run_bytes, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now,
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
@@ -108,7 +108,7 @@ class Scheduler:
         requester = self._requester
         if now >= requester.deadline:
             requester.deliveries.doubt_refusers(now, self._progress_at)
-            requester.act(self._origin.readings.values(), now, out)
+            requester.act(self._origin.readings.live, now, out)
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
         # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
