@@ -320,8 +320,8 @@ class SwarmDriver:
                 self._work.cancel_request(number)
             case c.Announce(runs):
                 self._parts.net.announce(self.digest, runs)
-            case c.Fetch(fetch, run):
-                self._work.begin_read(fetch, run)
+            case c.Fetch(fetch, run, joined):
+                self._work.begin_read(fetch, run, joined=joined)
             case c.CancelFetch(fetch):
                 self._work.cancel_read(fetch)
             case c.Dial(peer):

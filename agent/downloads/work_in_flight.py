@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from p2pcache.agent.context import AgentContext
+from p2pcache.agent.origin_reads import LeasedRun
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm.events import Outcome
@@ -32,6 +33,7 @@ class WorkInFlight:
         self._wire_of: dict[int, int] = {}  # wire number by the scheduler's number of the request
         self._requests: dict[int, tuple[int, NodeId]] = {}  # (its number, peer) by wire number
         self._next_wire = 1
+        self._begun: list[LeasedRun] = []  # runs of the request that was begun last
         self._reads: dict[int, threading.Event] = {}  # by the scheduler's number; set to cancel it
 
     @property
@@ -64,10 +66,23 @@ class WorkInFlight:
         known = number and self._wire_of.pop(number, None) is not None
         return number if known else None, peer
 
-    def begin_read(self, fetch: int, run: RunIndex) -> None:
-        """Begin to read a run from the origin; `on_read_ended` is called once."""
+    def begin_read(self, fetch: int, run: RunIndex, *, joined: bool = False) -> None:
+        """Begin to read a run from the origin; `on_read_ended` is called once.
+
+        Args:
+            fetch: the scheduler's number.
+            run: which.
+            joined: in one request with the run of the call just before this one.
+        """
         cancelled = self._reads[fetch] = threading.Event()
-        self._parts.tasks.spawn_contained(self._read(fetch, run, cancelled), name=f"fetch-{run}")
+        one = LeasedRun(run, cancelled, lambda outcome: self._ended(fetch, run, cancelled, outcome))
+        if joined:
+            self._begun.append(
+                one
+            )  # its task hasn't begun: it was made in this same call of the scheduler
+            return
+        self._begun = [one]
+        self._parts.tasks.spawn_contained(self._read(self._begun), name=f"fetch-{run}")
 
     def cancel_read(self, fetch: int) -> None:
         """Cancel a read; it still ends."""
@@ -84,12 +99,20 @@ class WorkInFlight:
             cancelled.set()
         self._reads.clear()
 
-    async def _read(self, fetch: int, run: RunIndex, cancelled: threading.Event) -> None:
-        outcome = Outcome.FAILED
+    async def _read(self, runs: list[LeasedRun]) -> None:
         try:
-            outcome = await self._parts.origin.fetch(self._layout, self._store, run, cancelled)
-        except Exception:  # a bug must not leave the run in flight for ever
-            log.exception("reading run %d of blake3:%s from the origin failed", run, self._digest)
+            await self._parts.origin.read(self._layout, self._store, runs)
+        except Exception:  # a bug must not leave the runs in flight for ever
+            numbers = ", ".join(str(one.run) for one in runs)
+            log.exception(
+                "reading runs %s of blake3:%s from the origin failed", numbers, self._digest
+            )
+            for one in runs:
+                one.end(Outcome.FAILED)
+
+    def _ended(
+        self, fetch: int, run: RunIndex, cancelled: threading.Event, outcome: Outcome
+    ) -> None:
         ours = self._reads.get(fetch) is cancelled  # a later scheduler uses the same numbers
         if ours:
             del self._reads[fetch]

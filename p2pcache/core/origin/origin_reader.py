@@ -14,6 +14,7 @@ from p2pcache.core.origin.settings import (
     DIALS_AT_ONCE,
     FIRST_CREDIT,
     JOIN_BYTES,
+    JOIN_S,
     LEAST_JOIN_BYTES,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
@@ -363,7 +364,8 @@ class OriginReader:
         if free <= 0:
             return
         share = (self._mine.needed & ~self._mine.fetching).bit_count() // most
-        length = max(self._fewest_joined, min(self._most_joined, share))
+        quick = int(JOIN_S / self._by_itself.read_s) if self._by_itself.reads else 1
+        length = max(1, min(self._most_joined, quick, max(self._fewest_joined, share)))
         previous, joined = -1, 0
         for run in self._by_itself.plan_sole(self._rotten, free * length, now):
             joined = joined + 1 if run == previous + 1 and joined < length else 1

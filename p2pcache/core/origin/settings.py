@@ -78,6 +78,8 @@ MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
 LEAST_JOIN_BYTES = 8 * MiB  # near the end of a model
+# Seconds that such a request may take, as reads of late were: a run that becomes urgent may lie at the end of one.
+JOIN_S = 0.5
 
 # -- isolation --
 

@@ -16,6 +16,7 @@ from p2pcache.core.origin.settings import (
     LOOK_AHEAD,
     MAX_AHEAD,
     MIN_AHEAD,
+    MIN_READ_S,
     MIN_SHARE,
     RECENT_READS,
     REST_MAX_S,
@@ -73,7 +74,7 @@ class WithoutTracker:
         if not tracker:
             self.owners.on_members((node,))
         self.reads = 0  # that this node has finished
-        self._read_s = 0.0  # the mean time of the recent ones
+        self.read_s = MIN_READ_S  # the mean time of the recent ones
         self._failures = 0  # in a row
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
@@ -95,9 +96,9 @@ class WithoutTracker:
         # No more than this node lacks at the moment, or the end of a small model would be waited for as if a whole
         # batch was being read. The number doesn't shrink later, or the last runs would be read again.
         self._leased = min(LEASED, mine.missing.bit_count())
-        self._read_s_before = self._read_s
+        self._read_s_before = self.read_s
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
-        under_way = self._read_s / self._pace.least_mean_s if self._pace.least_mean_s else 0.0
+        under_way = self.read_s / self._pace.least_mean_s if self._pace.least_mean_s else 0.0
         is_far = under_way >= FAR_RATIO * LEASED
         self._ahead = min(MAX_AHEAD, int(AHEAD_RATIO * under_way) if is_far else LOOK_AHEAD)
 
@@ -113,7 +114,7 @@ class WithoutTracker:
         """This node has read a run, which took `took_s` seconds."""
         self._failures = 0
         self.reads += 1
-        self._read_s += (took_s - self._read_s) / min(self.reads, RECENT_READS)
+        self.read_s += (max(took_s, MIN_READ_S) - self.read_s) / min(self.reads, RECENT_READS)
 
     def on_read_failed(self, started: float, now: float) -> None:
         """A read that began at `started` failed: no read begins for a while, longer with each failure."""
