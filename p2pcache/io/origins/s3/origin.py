@@ -5,12 +5,12 @@ from our threads and retries nothing (docs/lab/0001-s3-client.md).
 """
 
 import contextlib
-import http.client
 import logging
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from http.client import PARTIAL_CONTENT as PARTIAL
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -44,6 +44,7 @@ from p2pcache.io.origins.retry import RetryPolicy
 from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
 from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
+from p2pcache.io.origins.s3.presigned import Presigned
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class S3Origin(Origin):
         self._prefix = f"{prefix}/" if prefix else ""
         self._policy = policy
         self._part_bytes = settings.part_bytes
+        self._presigned = Presigned(bucket)
         self._uploader = Uploader(settings.parts)
         self._probe_lock = threading.Lock()
         self._conditional: bool | None = None
@@ -131,15 +133,23 @@ class S3Origin(Origin):
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
         with self.client_for(key) as client:
-            answer = client.get_object(
-                Bucket=self._bucket,
-                Key=self._key(key),
-                Range=f"bytes={start}-{start + length - 1}",
-            )
-            url = f"{self.url}/{key}"
-            body = S3Body(url, answer, length, lambda error: self.failure(key, error))
+            full_key = self._key(key)
+            answer = self._presigned.get(client, full_key, start, length)
+            if answer is not None:
+                headers, raw, status = answer.headers, answer.raw, int(answer.status_code)
+                size = headers.get("content-length")
+                came = None if size is None else int(size)
+            else:
+                given = client.get_object(
+                    Bucket=self._bucket, Key=full_key, Range=f"bytes={start}-{start + length - 1}"
+                )
+                raw, came = given["Body"]._raw_stream, given.get("ContentLength")  # noqa: SLF001
+                status = given["ResponseMetadata"]["HTTPStatusCode"]
+                self._presigned.learn(client, full_key)
+            body = S3Body(f"{self.url}/{key}", raw, length, lambda error: self.failure(key, error),
+                          counted=came is not None)  # fmt: skip
             try:
-                self._check_range(key, answer, start, length)
+                self._check_range(key, came, start, length, partial=status == PARTIAL)
             except P2PCacheError:
                 body.close()
                 raise
@@ -251,9 +261,10 @@ class S3Origin(Origin):
         check_key(key)
         return self._prefix + key
 
-    def _check_range(self, key: str, answer: dict[str, Any], start: int, length: int) -> None:
-        came = answer.get("ContentLength")
-        partial = answer["ResponseMetadata"]["HTTPStatusCode"] == http.client.PARTIAL_CONTENT
+    def _check_range(
+        self, key: str, came: int | None, start: int, length: int, *, partial: bool
+    ) -> None:
+        """`came`: the body's length, None where the answer doesn't tell it; `partial`: whether it is a range."""
         if partial and came is not None and came < length:
             raise OriginChanged(
                 f"{self.url}/{key} has {start + came} bytes where at least {start + length} were "
