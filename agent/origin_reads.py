@@ -107,7 +107,9 @@ class OriginReads:
         def ended(run: RunIndex, outcome: Outcome) -> None:
             why = trouble[-1] if trouble else None
             self._ends.append(
-                lambda: self._on_ended(layout.digest, by_index[run], outcome, wrong.get(run, ""), why)
+                lambda: self._on_ended(
+                    layout.digest, by_index[run], outcome, wrong.get(run, ""), why
+                )
             )
             self._tell(loop, at_once=run == runs[-1].run)
 

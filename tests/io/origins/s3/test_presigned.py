@@ -13,7 +13,7 @@ from p2pcache.io.origins.s3.origin import S3Origin
 from tests.io.origins.s3.stub import QUICK, SECRET, Stub, refusal, shown, stub
 
 KEY = "big"
-PARTIAL = (206, {}, b"abc")
+PARTIAL: tuple[int, dict[str, str], bytes] = (206, {}, b"abc")
 
 
 @pytest.fixture
