@@ -191,7 +191,7 @@ class OriginReader:
         Raises:
             LocalProtocolError: no such fetch is in flight.
         """
-        reading, request_done = self.readings.end(fetch)
+        reading, request_done = self.readings.end_reading(fetch)
         bit = 1 << reading.run
         self._story.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
@@ -297,7 +297,7 @@ class OriginReader:
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live reads, the oldest first, for people."""
-        return self.readings.views(now)
+        return self.readings.in_flight(now)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -377,7 +377,7 @@ class OriginReader:
             previous = run
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
-        number = self.readings.begin(run, place, now)
+        number = self.readings.begin_reading(run, place, now)
         self._mine.fetch(1 << run)
         self._story.counters.fetches += 1
         self._story.note(now, run, "origin: reading")
@@ -386,7 +386,7 @@ class OriginReader:
     def _cancel(self, runs: RunSet, out: list[Command]) -> None:
         if not runs:
             return
-        out += [CancelFetch(number) for number in self.readings.cancel(runs)]
+        out += [CancelFetch(number) for number in self.readings.cancel_runs(runs)]
         self._mine.end_fetch(runs)
         self._mine.leased &= ~runs
 

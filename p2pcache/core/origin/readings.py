@@ -47,7 +47,7 @@ class Readings:
         """Those that weren't cancelled, the oldest first."""
         return (reading for reading in self._by_number.values() if reading.live)
 
-    def begin(self, run: RunIndex, place: int, now: float) -> int:
+    def begin_reading(self, run: RunIndex, place: int, now: float) -> int:
         """A run is read from now on; returns the number of its `Fetch`.
 
         Args:
@@ -62,7 +62,7 @@ class Readings:
         self._left[request] = self._left.get(request, 0) + 1
         return number
 
-    def end(self, number: int) -> tuple[Reading, bool]:
+    def end_reading(self, number: int) -> tuple[Reading, bool]:
         """A `Fetch` ended; returns it, and whether its request has ended with it.
 
         Raises:
@@ -77,14 +77,14 @@ class Readings:
             del self._left[reading.request]
         return reading, done
 
-    def cancel(self, runs: RunSet) -> list[int]:
+    def cancel_runs(self, runs: RunSet) -> list[int]:
         """Cancel the live readings of these runs; returns their numbers."""
         found = [n for n, r in self._by_number.items() if r.live and runs >> r.run & 1]
         for number in found:
             self._by_number[number].live = False
         return found
 
-    def views(self, now: float) -> Iterator[InFlight]:
+    def in_flight(self, now: float) -> Iterator[InFlight]:
         """The live reads, the oldest first, for people."""
         return (InFlight(reading.run, now - reading.started) for reading in self.live)
 
