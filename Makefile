@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu storm shapes edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load soak clean help
+.PHONY: setup tools engines vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm shapes edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load fuzz soak man release clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -14,7 +14,13 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[dev]'
 	touch $@
 
-demo: setup      ## the main job on this machine: S3 server, tracker, four agents, one pull storm (KEEP=1 leaves it running)
+# The demo needs a tenth of what the tests do. What `make setup` made serves as well.
+$(VENV)/.demo: pyproject.toml
+	test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	test $(VENV)/.ready -nt pyproject.toml || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
+	touch $@
+
+demo: $(VENV)/.demo  ## the main job on this machine: S3 server, tracker, four agents, one pull storm (KEEP=1 leaves it running)
 	$(BIN)/python -m loadtest.demo $(if $(KEEP),--keep)
 
 # One worker a core. A file's tests stay together: those of pods and namespaces share names on the machine.
@@ -29,6 +35,9 @@ unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
 	  -m 'not slow and not functional and not netns and not gpu'
 
 check: setup tools engines lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
+
+fuzz: setup      ## odd inputs at every door to strangers until the time is over (MINUTES=60)
+	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),60)
 
 docs: setup      ## the documentation as a site in build/site; a link to nothing is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -74,10 +83,17 @@ loader-faults: setup  ## loads under faults: right bytes or a clear error (LOADS
 bench-loader: setup  ## weights from page cache into tensors, beside safetensors, Run:ai's streamer and fastsafetensors
 	$(BIN)/python -m pip install -q -e '.[loader-rivals]'
 	$(BIN)/python -m loadtest.bench_loader
-gpu: setup       ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (needs torch with CUDA)
-	$(BIN)/python -m pytest -q -rs tests/loader/test_gpu.py
-	-$(BIN)/python -m pip install -q -e '.[loader-rivals]'
-	$(BIN)/python -m loadtest.bench_gpu
+# GPU_OFFLINE=1: with the packages of PY and wheels from WHEELS, no registry. SHORT=1: an answer in ten minutes.
+WHEELS ?= build/gpu-wheels
+gpu: $(if $(GPU_OFFLINE),,setup)  ## the loader's GPU tests and its benchmark to a GPU, beside its rivals (torch with CUDA; SHORT=1 GPU_OFFLINE=1)
+	$(if $(GPU_OFFLINE),,-$(BIN)/python -m pip install -q -e '.[loader-rivals]')
+	PY=$(if $(GPU_OFFLINE),$(PY),$(BIN)/python) GPU_OFFLINE=$(GPU_OFFLINE) SHORT=$(SHORT) WHEELS=$(WHEELS) sh loadtest/bench_gpu/run.sh
+gpu-wheels:      ## the wheels that `make gpu GPU_OFFLINE=1` needs beside torch, to carry to a machine without a registry (GPU_PYTHON=3.12)
+	$(PY) -m pip download -q --no-deps --only-binary=:all: -d $(WHEELS) --python-version $(or $(GPU_PYTHON),3.12) --implementation cp \
+	  $(foreach n,39 35 34 31 30 28 27 24 17,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
+	  aiohttp aiohappyeyeballs aiosignal attrs blake3 click fastsafetensors==0.5.0 frozenlist hypothesis idna iniconfig instanttensor==0.2.2 \
+	  msgspec multidict packaging pluggy prometheus-client propcache psutil pygments pytest==9.2.0 pytest-asyncio==1.5.0 \
+	  pytest-timeout==2.4.0 rich runai-model-streamer==0.17.0 humanize safetensors sortedcontainers typing-extensions yarl
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 shapes: setup    ## real storms in the shapes of users, one table (root; half an hour; ONLY='4 MiB' for some rows)
@@ -88,5 +104,9 @@ tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of
 	$(BIN)/python -m loadtest.trackerload --agents $(or $(AGENTS),10000) --seconds $(or $(SECONDS),60)
 soak: setup      ## random work and faults on eight agents, everything compared (MINUTES=60 SEED=1)
 	$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+man: setup       ## manual pages into build/man
+	$(BIN)/python .ci/man_pages.py build/man
+release: setup   ## wheel, sdist, manual pages, chart, image and checksums into dist/, then the tag (TAG=no IMAGE=no)
+	TAG=$(or $(TAG),yes) IMAGE=$(or $(IMAGE),yes) sh .ci/release
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -12,7 +12,7 @@ from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Listeners
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -20,6 +20,7 @@ from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
+from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
@@ -33,12 +34,14 @@ from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
+from p2pcache.io import pools
 from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
@@ -51,7 +54,13 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
-from p2pcache.io.security.cluster_key import check_exposure, is_loopback, read_cluster_key
+from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
+from p2pcache.io.security.cluster_key import (
+    KeyWatch,
+    check_exposure,
+    is_loopback,
+    read_cluster_key,
+)
 from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks, Threads
 
@@ -76,6 +85,7 @@ class AgentApp:
         location.check(settings)
         self.settings = settings
         secret = read_cluster_key(settings.cluster_key_file)
+        self._key = KeyWatch(settings.cluster_key_file, secret)
         host, self._port = server.parse_listen(settings.listen)
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
@@ -106,9 +116,9 @@ class AgentApp:
             if settings.tracker else None
         )  # fmt: skip
         self.origin = OriginReads(settings.origin_bytes_per_s, disk)
-        self.parts = Parts(
+        self.parts = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
-            disk,
+            disk, told=ToldSwarms(self.link),
         )  # fmt: skip
         self.governor = GovernorLoop(self.parts, settings)
         self.resolver = Resolver(self.store, self.link)
@@ -125,8 +135,11 @@ class AgentApp:
         self.queries = Queries(
             self.parts, self.resolver, self.downloads, self.metrics, self.governor
         )
+        self.answers = NodeAnswers(self.parts, self.queries.pulls, self.journal)
         order = DownloadOrder(self.parts, self.downloads)
-        pulls = Pulls(self.store, self.resolver, self.downloads, self.journal, order)
+        pulls = Pulls(
+            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+        )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.parts, self.downloads, pulls, book)
         self.api = Api(
@@ -147,7 +160,9 @@ class AgentApp:
         )
         self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        self._announced: set[str] = set()  # digests of the swarms in the last announcement
+        self._announced: set[str] = (
+            set()
+        )  # digests of the swarms when the last announcement was made
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -157,6 +172,7 @@ class AgentApp:
                 host, port = await self.net.start(self._host, self._port)
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
+                self.parts.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_all()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
@@ -166,6 +182,8 @@ class AgentApp:
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
+                for one in (self._key, self.listeners.key):
+                    self.tasks.every(KEY_WATCH_S, one.watch, name="key")
                 if self.tls is not None:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
@@ -183,11 +201,11 @@ class AgentApp:
             self.store.close()
 
     def reload(self) -> None:
-        """SIGHUP: read the certificate again. All else needs a restart."""
+        """SIGHUP: read keys and certificate again. All else needs a restart."""
+        self._key.reload()
+        self.listeners.key.reload()
         if self.tls is not None:
             self.tls.reload()
-        else:
-            log.info("nothing to reload: there is no certificate")
 
     async def _stop(self) -> None:
         self.listeners.gate.stopping.set()
@@ -264,8 +282,8 @@ class AgentApp:
         self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
-            tuple(swarm.state(announcing=True) for swarm in self.downloads.swarms.values()),
-            self._name, warms=True,
+            self.parts.told.announce(self.downloads.swarms.values()),
+            self._name, warms=True, tells=True,
         )  # fmt: skip
 
     def _update_address(self) -> None:
@@ -283,8 +301,8 @@ class AgentApp:
 
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
-        cached, free = self.store.usage()
-        active = tuple(s.state() for s in self.downloads.swarms.values() if s.wants())
+        cached, free = self.parts.usage
+        active = self.parts.told.active(self.downloads.swarms.values())
         return m.Heartbeat(self.net.load, active, free, cached)
 
     def tracker_up(self, settled: m.Settled) -> None:
@@ -295,8 +313,9 @@ class AgentApp:
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
-            if digest not in self._announced and self.link is not None:
-                self.link.send(m.Enter(swarm.state()))  # it began after the announcement
+            if digest not in self._announced:
+                self.parts.told.enter(swarm)  # it began after the announcement
+        self.tasks.spawn_contained(self.parts.told.send_rest(), name="tracker-enter")
         if self.link is not None:
             self.link.send(self.heartbeat())  # the tracker should know our free space at once
 
@@ -309,6 +328,8 @@ class AgentApp:
         """Hand a message of the tracker to the part that it is for."""
         if isinstance(message, m.Warm):
             self.warms.on_warm(message)
+        elif isinstance(message, m.NodeQuestion):
+            self.answers.on_question(message)
             return
         if isinstance(message, m.ClonedId):
             self.queries.on_twin_seen(message.address)

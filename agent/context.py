@@ -1,4 +1,4 @@
-"""The parts that the objects of one agent share. They are passed by constructor."""
+"""What the objects of one agent share. It is passed by constructor."""
 
 import asyncio
 import random
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId
+from p2pcache.io.disk.store_info import Usage
 from p2pcache.io.models.store import Store
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
@@ -28,8 +30,8 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Parts:
-    """The agent's shared parts."""
+class AgentContext:
+    """What the objects of one agent share: its settings, cache, connections and counters."""
 
     settings: AgentSettings
     node: NodeId
@@ -42,4 +44,7 @@ class Parts:
     tls: Tls | None = None
     disk: TokenBucket = field(default_factory=TokenBucket)  # rate of writes to the cache
     tally: Tally = field(default_factory=Tally)
+    # Of the cache, a few seconds old: a fresh one may wait for locks.
+    usage: Usage = field(default_factory=lambda: Usage(0, 0))
+    told: ToldSwarms = field(default_factory=lambda: ToldSwarms(None))
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())

@@ -1,6 +1,5 @@
 """The history of this node: counts for metrics, rows for `p2pcache history`."""
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from p2pcache.errors import P2PCacheError
+from p2pcache.io import pools
 from p2pcache.io.disk.agent_db import HistoryRow
 from p2pcache.io.models.store import Store
 from p2pcache.io.tasks import Tasks
@@ -94,7 +94,7 @@ class Journal:
             report=msgspec.json.encode(report).decode() if report else "",
         ))  # fmt: skip
         with contextlib.suppress(RuntimeError):  # the daemon stops: `close` writes the row
-            work = asyncio.to_thread(self._write)
+            work = pools.STEPS.run(self._write)
             self._tasks.spawn_contained(work, name="journal")
 
     @contextlib.contextmanager
@@ -114,7 +114,7 @@ class Journal:
             self._write()
             return self._store.history(limit)
 
-        return await asyncio.to_thread(read)
+        return await pools.STEPS.run(read)
 
     def close(self) -> None:
         """Write the rows that are left, before the store closes. It blocks."""

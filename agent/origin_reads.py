@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, without_frames
-from p2pcache.ids import RunIndex
+from p2pcache.ids import Ref, RunIndex
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.origins.fetch import fetch_run
+from p2pcache.io.origins.fetch import fetch_runs
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.protocol.limits import BothRates, TokenBucket
 from p2pcache.io.tasks import THREAD_IDLE_S, Threads
@@ -26,6 +28,32 @@ ORIGIN_THREADS = SwarmSettings().origin_fetches + SwarmSettings().origin_ahead
 WRONG_KEPT = (
     1000  # notes of wrong reads; the pulls of a model stop at its second one, so this is plenty
 )
+
+
+# Seconds between two wake-ups of the loop for runs in the middle of a request: as have batches are collected.
+TELL_S = SwarmSettings().have_interval_s
+
+
+@dataclass(slots=True)
+class LeasedRun:
+    """A run to read.
+
+    Attributes:
+        run: which.
+        cancelled: set when it isn't wanted any more.
+        on_ended: called on the loop, once, with the seconds from the request's first byte on (0: none came).
+    """
+
+    run: RunIndex
+    cancelled: threading.Event
+    on_ended: Callable[[Outcome, float], None]
+    ended: bool = False
+
+    def end(self, outcome: Outcome, flow_s: float = 0.0) -> None:
+        """Tell the end; later ends of the same run are ignored."""
+        if not self.ended:
+            self.ended = True
+            self.on_ended(outcome, flow_s)
 
 
 class OriginReads:
@@ -48,23 +76,18 @@ class OriginReads:
         self._limiter = BothRates(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
+        self._ends: deque[Callable[[], None]] = deque()  # of runs, that the loop hasn't heard of
+        self._told_at = 0.0  # when the loop was woken for them last, by `time.monotonic`
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
-        self.odd = ""  # warning of a model that others have and our storage hasn't; until a read succeeds again
+        # A model that others have and our storage hasn't, and what was wrong; until a read succeeds again.
+        self.odd: tuple[Ref, str] | None = None
 
-    async def fetch(
-        self, layout: Layout, store: ModelStore, run: RunIndex, cancelled: threading.Event,
-        on_begin: Callable[[], None],
-    ) -> Outcome:  # fmt: skip
-        """Read, prove and store one run. Faults of the origin become outcomes, not errors.
+    async def read(self, layout: Layout, store: ModelStore, runs: Sequence[LeasedRun]) -> None:
+        """Read, prove and store runs in one request where they lie side by side; each is told of its end.
 
-        Args:
-            layout: the model's tables.
-            store: where the run goes.
-            run: its index.
-            cancelled: set it to end the read.
-            on_begin: called in another thread when the first bytes have come.
+        Faults of the origin become outcomes, not errors.
         """
         # A lease that is granted while the origin is being opened must not be returned as failed.
         with contextlib.suppress(TimeoutError):
@@ -73,32 +96,67 @@ class OriginReads:
         repo = self.repo
         if repo is None:
             self._why[layout.digest] = self.unopened or OriginUnavailable("no storage is open here")
-            return Outcome.UNAVAILABLE
-        wrong: list[str] = []
+            for one in runs:
+                one.end(Outcome.UNAVAILABLE)
+            return
+        by_index = {one.run: one for one in runs}
+        loop = asyncio.get_running_loop()
+        wrong: dict[RunIndex, str] = {}
         trouble: list[P2PCacheError] = []
 
-        def read() -> Outcome:
-            return fetch_run(
-                repo, layout, store, run,
-                on_bytes=lambda count: None, on_begin=on_begin, cancelled=cancelled.is_set, limiter=self._limiter,
-                on_wrong=wrong.append, on_trouble=trouble.append,
+        began: list[float] = []  # when the first bytes came
+
+        def ended(run: RunIndex, outcome: Outcome) -> None:
+            why = trouble[-1] if trouble else None
+            flow_s = time.monotonic() - began[0] if began else 0.0
+            self._ends.append(
+                lambda: self._on_ended(
+                    layout.digest, by_index[run], outcome, wrong.get(run, ""), why, flow_s
+                )
+            )
+            self._tell(loop, at_once=run == runs[-1].run)
+
+        def read() -> None:
+            fetch_runs(
+                repo, layout, store, [one.run for one in runs], on_ended=ended,
+                cancelled=lambda run: by_index[run].cancelled.is_set(), limiter=self._limiter,
+                on_wrong=wrong.__setitem__, on_trouble=trouble.append,
+                on_begin=lambda: began.append(time.monotonic()),
             )  # fmt: skip
 
         self._begin()
         try:
-            outcome = await self._threads.run(read)
-            if outcome is Outcome.DONE:
-                self.odd = ""
-            return outcome
+            await self._threads.run(read)
         except NotAllowed as error:  # no thread to read with
-            trouble.append(error)
-            return Outcome.UNAVAILABLE
+            for one in runs:
+                self._on_ended(layout.digest, one, Outcome.UNAVAILABLE, "", error)
         finally:
             self._end()
-            self._note_wrong(layout.digest, run, wrong)
-            self._why.pop(layout.digest, None)
-            if trouble:
-                self._why[layout.digest] = without_frames(trouble[-1])
+            self._deliver()
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, *, at_once: bool) -> None:
+        """Have the loop hear of ends; called on threads. Quick reads of small runs would wake it all the time."""
+        now = time.monotonic()
+        if at_once or now >= self._told_at + TELL_S:
+            self._told_at = now
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._ends:
+            self._ends.popleft()()
+
+    def _on_ended(
+        self, digest: str, one: LeasedRun, outcome: Outcome, wrong: str, why: P2PCacheError | None,
+        flow_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        if outcome is Outcome.DONE:
+            self.odd = None
+        self._note_wrong(digest, one.run, wrong)
+        self._why.pop(digest, None)
+        if why is not None:
+            self._why[digest] = without_frames(why)
+        one.end(outcome, flow_s)
 
     def wrong_read(self, digest: str, run: RunIndex) -> str:
         """Why the last read of a run found other bytes than were pushed; "": it didn't, or there was none."""
@@ -132,10 +190,10 @@ class OriginReads:
         if self.repo is not None:
             self.repo.origin.rest()
 
-    def _note_wrong(self, digest: str, run: RunIndex, wrong: list[str]) -> None:
+    def _note_wrong(self, digest: str, run: RunIndex, wrong: str) -> None:
         self._wrong.pop((digest, run), None)
         if wrong:
-            self._wrong[digest, run] = wrong[-1]
+            self._wrong[digest, run] = wrong
             if len(self._wrong) > WRONG_KEPT:
                 del self._wrong[next(iter(self._wrong))]
 

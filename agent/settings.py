@@ -105,3 +105,12 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"
     """text or json."""
+
+
+EXAMINED = (
+    "cache_dir", "tracker", "origin", "listen", "advertise", "cluster_key_file", "insecure", "tls_cert", "tls_key",
+    "tls_ca", "min_free_bytes", "rack", "site", "node_name",
+)  # fmt: skip
+"""Settings that say what `p2pcache doctor` has to look at; operators see them in `GET /v1/status`. None is a secret."""
+PATHS = frozenset({"cache_dir", "cluster_key_file", "tls_cert", "tls_key", "tls_ca"})
+"""Those of them that name files."""

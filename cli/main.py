@@ -16,8 +16,10 @@ A module is imported when its command is used, so that help and a pull of a comp
 Only this module turns errors and signals into exit codes.
 """
 
+import gc
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
@@ -27,12 +29,14 @@ import click
 
 from p2pcache import __version__
 from p2pcache.cli.pid_one import ENDING, hear_signals
+from p2pcache.cli.support.interrupted import Interrupted
 from p2pcache.errors import P2PCacheError
 
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
     "models": {
         "pull": "Fetch a model and print its directory.",
         "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
+        "cancel": "End a pull or a warm on this node, for all who wait for it.",
         "push": "Store a directory as a model.",
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
@@ -83,6 +87,9 @@ from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not all
 5 no space, 6 integrity, 7 origin unavailable, 8 agent or tracker unreachable, 9 timeout,
 10 conflict, 130 interrupted, 143 terminated.
 """
+
+
+COLLECT_AFTER = 50_000  # new objects; some 10 MB
 
 
 class Commands(click.Group):
@@ -137,14 +144,6 @@ def cli(ctx: click.Context, agent: str | None, config: str | None) -> None:
     ctx.default_map = {word: given for part in COMMANDS.values() for word in part}
 
 
-class Interrupted(BaseException):
-    """A signal asks the process to end. It is no Exception: no handler on the way takes it for a fault."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -154,6 +153,9 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     if argv is None:
+        # Imports make hundreds of thousands of objects that stay. To look for garbage among them took a third of the
+        # CPU time of a start. A daemon goes back to the usual rule (`p2pcache.io.gc_pacing.usual_rule`).
+        gc.set_threshold(COLLECT_AFTER)
         _name_files_in_utf8()
     _write_utf8()
     if "_P2PCACHE_COMPLETE" in os.environ:  # registers our completion for bash
@@ -178,7 +180,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
-        return _fail(args, 128 + interruption.number, name)
+        goes_on = f"; {interruption.goes_on}" if interruption.goes_on else ""
+        return _fail(args, 128 + interruption.number, name + goes_on)
     except Exception as error:  # noqa: BLE001 - the last line of defence
         return _fail(args, *_unclassified(error))
     finally:
@@ -206,10 +209,19 @@ def _fail(args: list[str], code: int, message: str) -> int:
     from p2pcache.cli.support.output import clean, emit_json, note
 
     line = clean(" ".join(message.split()))  # it may quote what somebody else sent
-    if "--json" in args:
+    if asks_json(args):
         emit_json({"event": "error", "code": code, "message": line})
     note(f"p2pcache: error: {line}")
     return code
+
+
+def asks_json(args: list[str]) -> bool:
+    """Tell whether the command line asks for JSON: an error is told in it, too."""
+    spelt = {"--json", "-ojson", "--output=json"}
+    pairs = itertools.pairwise(args)
+    return not spelt.isdisjoint(args) or any(
+        first in ("-o", "--output") and second == "json" for first, second in pairs
+    )
 
 
 def _end_notes() -> None:

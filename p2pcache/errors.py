@@ -15,6 +15,7 @@
     │   └── Lost                it had been reached, and went away in the middle
     ├── TimedOut             9  the caller's own limit ran out
     ├── Conflict            10  somebody else moved the tag
+    ├── Cancelled          130  somebody ended it on purpose, or everybody left it: no failure
     └── ProtocolError
         ├── RemoteProtocolError  the peer broke the protocol: blame it, never crash
         └── LocalProtocolError   we broke it: a bug of ours
@@ -114,6 +115,12 @@ class Conflict(P2PCacheError):
     exit_code = 10
 
 
+class Cancelled(P2PCacheError):
+    """Somebody ended it on purpose, or nobody waits for it any more. It isn't counted as a failure."""
+
+    exit_code = 130
+
+
 class ProtocolError(P2PCacheError):
     """Root of the wire errors."""
 
@@ -130,7 +137,7 @@ _BY_CODE: dict[int, type[P2PCacheError]] = {
     c.exit_code: c
     for c in (
         P2PCacheError, UsageError, NotFound, NotAllowed, NoSpace, IntegrityError,
-        OriginUnavailable, Unreachable, TimedOut, Conflict,
+        OriginUnavailable, Unreachable, TimedOut, Conflict, Cancelled,
     )
 }  # fmt: skip
 

@@ -3,11 +3,9 @@
 Nothing here changes state without the members' handshake.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 from importlib import resources
 
-import msgspec
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -18,6 +16,7 @@ from p2pcache.io.http.connection_limits import admit, rated
 from p2pcache.io.http.server import json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.public_words import openly
+from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
@@ -28,10 +27,6 @@ EVERYONE = Rate(500, 2000)  # views for all addresses: half a core at most
 LOCATE_EACH = Rate(20, 100)
 LOCATE_EVERYONE = Rate(50, 200)
 UNLIMITED = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
-# An answer that costs this much CPU time is kept, so that fifty people who watch a large storm cost what one does.
-DEAR_S = 0.002
-KEEP_S = 1.0
-MOST_KEPT = 64  # answers; mostly models that a person looks at
 
 # The page runs its own script and style, and talks to this tracker only, whatever a member's name contains.
 _PAGE_HEADERS = {
@@ -52,12 +47,14 @@ _PAGE_FILES = {
 class Api:
     """Handlers of the tracker's calls."""
 
-    def __init__(self, members: MemberHub, views: Views, metrics: TrackerMetrics) -> None:
+    def __init__(
+        self, members: MemberHub, views: Views, answers: Answers, metrics: TrackerMetrics
+    ) -> None:
         self._members = members
         self._views = views
+        self._answers = answers
         self._metrics = metrics
         self._locates = RateLimit(LOCATE_EACH, LOCATE_EVERYONE)
-        self._kept: dict[str, tuple[float, bytes]] = {}
 
     def application(self) -> web.Application:
         """The routes, with error mapping and limits around them."""
@@ -83,27 +80,26 @@ class Api:
 
     async def get_metrics(self, _: web.Request) -> web.Response:
         """Prometheus text."""
-        body = self._kept_answer("metrics", lambda: generate_latest(self._metrics.registry))
+        body = await self._answers.kept("metrics", self._scrape)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def get_nodes(self, _: web.Request) -> web.Response:
         """Every member."""
-        return self._view("nodes", self._views.nodes)
+        return _json(await self._answers.nodes())
 
     async def get_swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
-        return self._view("swarms", self._views.swarms)
+        return _json(await self._answers.swarms())
 
     async def get_swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
-        digest = request.query.get("digest", "")
-        return self._view(f"swarm {digest}", lambda: self._views.swarm(digest))
+        return _json(await self._answers.swarm(request.query.get("digest", "")))
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
         try:
-            return json_response(await self._views.locate(wanted_ref(request)))
+            return _json(await self._answers.locate(wanted_ref(request)))
         except NoContainer as error:
             raise NotFound(openly(error)) from None
         except (NotFound, UsageError):  # our own text, without anything from storage
@@ -113,23 +109,14 @@ class Api:
 
     async def get_status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""
-        return json_response(self._views.status())
+        return _json(await self._answers.status())
 
-    def _view(self, name: str, build: Callable[[], object]) -> web.Response:
-        body = self._kept_answer(name, lambda: msgspec.json.encode(build()))
-        return web.Response(body=body, content_type="application/json")
+    async def _scrape(self) -> bytes:
+        return generate_latest(self._metrics.registry)
 
-    def _kept_answer(self, name: str, build: Callable[[], bytes]) -> bytes:
-        until, body = self._kept.pop(name, (0.0, b""))
-        if until <= time.monotonic():
-            began, body = time.thread_time(), build()
-            if time.thread_time() - began < DEAR_S:
-                return body
-            until = time.monotonic() + KEEP_S
-        self._kept[name] = until, body
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]  # the one not asked for the longest
-        return body
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
 
 
 def _page_routes() -> list[web.RouteDef]:

@@ -1,6 +1,5 @@
 """The tracker's composition root: its parts, in the order in which they start and stop."""
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -11,18 +10,22 @@ from pathlib import Path
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
+from p2pcache.io import pools
 from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.gc_pacing import GcPacing
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import connection_limit
 from p2pcache.io.loop_lag import LoopLag
-from p2pcache.io.security.cluster_key import check_exposure, read_cluster_key
+from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
+from p2pcache.io.security.cluster_key import KeyWatch, check_exposure, read_cluster_key
 from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.tasks import Tasks
+from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.api import Api
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
+from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import StateNotes
@@ -57,6 +60,7 @@ class TrackerApp:
             if getattr(settings, name) < 1:
                 raise UsageError(f"{name} must be at least 1")
         self._secret = read_cluster_key(settings.cluster_key_file)
+        self._key = KeyWatch(settings.cluster_key_file, self._secret)
         host, _ = server.parse_listen(settings.listen)
         self.tls = open_tls(settings, "tracker")
         check_exposure(host, self._secret, insecure=settings.insecure, tls=self.tls is not None)
@@ -81,14 +85,14 @@ class TrackerApp:
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
-        questions = Questions(
-            self.catalog, self._views.nodes, self._views.status, self._views.locate, warming
-        )
+        self._answers = Answers(self._views)
+        of_nodes = NodeQuestions(self.tracking)
+        questions = Questions(self.catalog, self._answers, warming, of_nodes)
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
         )  # fmt: skip
-        warming.send_to = self.members.send_to
+        warming.send_to = of_nodes.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._lag = LoopLag()
@@ -96,7 +100,7 @@ class TrackerApp:
             tracking=self.tracking, members=self.members, questions=questions, catalog=self.catalog,
             clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
         )  # fmt: skip
-        self._api = Api(self.members, self._views, metrics)
+        self._api = Api(self.members, self._views, self._answers, metrics)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -119,6 +123,7 @@ class TrackerApp:
                 self._tasks.every(LOOK_S, self._clock.keep_awake, name="clock")
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(NOTES_S, self._note, name="notes")
+                self._tasks.every(KEY_WATCH_S, self._key.watch, name="key")
                 if self.tls is not None:
                     self._tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 self._tasks.spawn_contained(self._probe(), name="first-probe")
@@ -137,11 +142,10 @@ class TrackerApp:
         GcPacing(live=lambda: len(members), ended=lambda: members.ended).start(self._tasks)
 
     def reload(self) -> None:
-        """SIGHUP: read the certificate again. All else needs a restart."""
+        """SIGHUP: read key and certificate again. All else needs a restart."""
+        self._key.reload()
         if self.tls is not None:
             self.tls.reload()
-        else:
-            _log.info("nothing to reload: there is no certificate")
 
     def headline(self) -> str:
         """The tracker's state in one line, for `systemctl status`."""
@@ -176,4 +180,4 @@ class TrackerApp:
         await self._save(self.tracking.remembered_members())
 
     async def _save(self, memory: dict[str, list[int]]) -> None:
-        await asyncio.to_thread(self._notes.save_members, memory, self._clock.wall())
+        await pools.STEPS.run(self._notes.save_members, memory, self._clock.wall())

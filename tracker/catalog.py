@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import (
     IntegrityError,
+    NotAllowed,
     NotFound,
     OriginUnavailable,
     P2PCacheError,
@@ -145,9 +146,14 @@ class Catalog:
         Raises:
             Conflict: the tag has another generation.
             NotFound: the manifest isn't at the origin.
+            NotAllowed: the origin has conditional puts, so whoever may write there needs no tracker.
         """
         async with self._writing:  # one at a time, which makes an unconditional put safe
             repo = await self._threads.run(self._get_repo)
+            if await self._threads.run(lambda: repo.origin.conditional_put):
+                raise NotAllowed(
+                    f"tags in {repo.url} are written with credentials of that storage, not through the tracker"
+                )
             if not await self._threads.run(repo.has_manifest, digest):
                 raise NotFound(f"no manifest blake3:{digest} at {repo.url}; push the model first")
             record = await self._threads.run(

@@ -5,6 +5,7 @@ import faulthandler
 import uvloop
 
 from p2pcache.io import log
+from p2pcache.io.gc_pacing import usual_rule
 from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
@@ -21,6 +22,7 @@ def run(settings: TrackerSettings) -> int:
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
     faulthandler.enable()  # so the watchdog's SIGABRT leaves every thread's trace in the log
+    usual_rule()
     return uvloop.run(_serve(settings))
 
 

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 import p2pcache
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.io.clock import Clock
 from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.tls import Tls, certificate_metrics
@@ -57,7 +58,11 @@ class TrackerMetrics(Collector):
         yield from self._gauges()
         yield from self._swarms()
         totals = self._tracking.totals()
+        registry = self._tracking.registry
         for name, text, value in (
+            ("members_joined", "Nodes that became members.", registry.joined),
+            ("members_left", "Members that said goodbye.", registry.left),
+            ("members_lost", "Members that fell silent, or whose connection broke for good.", registry.lost),
             ("leases_granted", "Runs that nodes were told to read from the origin.", totals.granted),
             ("rescues", "Runs granted again though a live node had them.", totals.rescues),
             ("polls", "Times that a swarm was asked what it has.", totals.polls),
@@ -92,6 +97,8 @@ class TrackerMetrics(Collector):
             ("ready", "1 when the origin answers.", int(self._ready())),
             ("members", "Live nodes.", len(nodes)),
             ("connections", "Open member connections.", len(self._members)),
+            ("lost_members", "Nodes that went without a goodbye within the last hour and aren't back.",
+             sum(one.lost for one in self._tracking.registry.departed_since(now - REMEMBERED_S).values())),
             ("swarms", "Models that a live node has or wants.", len(swarms)),
             ("leases_in_flight", "Runs that are read from the origin now.",
              sum(len(swarm.book.leases) for swarm in swarms)),

@@ -1,7 +1,6 @@
 """Answers to the questions of members (`Ask`): refs, manifests, nodes, status, tags."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -15,7 +14,9 @@ from p2pcache.core.protocol.messages import (
 )
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
+from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
@@ -36,17 +37,16 @@ class Questions:
     def __init__(
         self,
         catalog: Catalog,
-        nodes: Callable[[], object],
-        status: Callable[[], object],
-        locate: Callable[[Ref], Awaitable[object]],
+        answers: Answers,
         warming: Warming,
+        of_nodes: NodeQuestions,
     ) -> None:
-        """Results of `nodes`, `status` and `locate` must be JSON-able by msgspec."""
+        """None was asked yet."""
         self.warming = warming
+        self.of_nodes = of_nodes
         self.counts: dict[tuple[str, str], int] = {}
         self._catalog = catalog
-        self._locate = locate
-        self._views = {"nodes": nodes, "status": status}
+        self._answers = answers
 
     def at_once(self, ask: Ask) -> Answer | None:
         """The answer to a frequent question, if it is known already; None: call `answer`.
@@ -89,12 +89,16 @@ class Questions:
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
-            case "nodes" | "status":
-                return _json(self._views[ask.what]())
+            case "nodes":
+                return _whole(await self._answers.nodes())
+            case "status":
+                return _whole(await self._answers.status())
             case "locate":
-                return _json(await self._locate(Ref.parse(ask.text)))
+                return _whole(await self._answers.locate(Ref.parse(ask.text)))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
+            case "pulls" | "history":
+                return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -116,11 +120,15 @@ class Questions:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "moved", "tag_put")
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "moved",
+          "tag_put")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:
-    data = msgspec.json.encode(body)
+    return _whole(msgspec.json.encode(body))
+
+
+def _whole(data: bytes) -> tuple[bytes, int]:
     return data, len(data)
 
 

@@ -1,5 +1,7 @@
 """Views of the tracker's state for people: nodes, swarms, status, as JSON-ready objects."""
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +9,14 @@ import p2pcache
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
+from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.errors import NotFound
 from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.io.origins.public_words import openly
 from p2pcache.tracker.catalog import Catalog
 
+ROWS_S = 0.005  # of rows at once
 MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
 
 
@@ -32,29 +36,39 @@ class Views:
         trouble = self._catalog.trouble
         return [] if trouble is None else [f"origin: {openly(trouble)}"]
 
-    def nodes(self) -> dict[str, object]:
-        """Every member, by id."""
-        now = self._clock.now()
+    async def nodes(self) -> dict[str, object]:
+        """Every member, by id, and the nodes that are gone within the last hour, the latest first."""
+        now, breaks = self._clock.now(), Breaks()
         unreached = self._tracking.unreached(now)
-        rows = [
-            {
+        rows = []
+        for node, n in sorted(self._tracking.registry.nodes.items()):
+            rows.append({
                 "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
                 "site": n.member.site, "version": n.version, "models": len(n.digests),
                 "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
                 "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
                 "unreached": node in unreached,
-            }
-            for node, n in sorted(self._tracking.registry.nodes.items())
-        ]  # fmt: skip
-        return {"nodes": rows}
+            })  # fmt: skip
+            await breaks.after_row()
+        gone = []
+        for node, one in self._tracking.registry.departed_since(now - REMEMBERED_S).items():
+            gone.append({
+                "node": format_node(node), "name": one.name, "address": one.member.address,
+                "rack": one.member.rack, "site": one.member.site, "version": one.version,
+                "lost": one.lost, "gone_s": round(max(0.0, now - one.at), 3),
+            })  # fmt: skip
+            await breaks.after_row()
+        return {"nodes": rows, "gone": gone[::-1]}
 
-    def swarms(self) -> dict[str, object]:
+    async def swarms(self) -> dict[str, object]:
         """Every swarm, by digest."""
-        now = self._clock.now()
-        rows = [_row(swarm, now) for _, swarm in sorted(self._tracking.swarms.items())]
+        now, breaks = self._clock.now(), Breaks()
+        rows = []
+        for _, swarm in sorted(self._tracking.swarms.items()):
+            rows.append(await _row(swarm, now, breaks))
         return {"swarms": rows}
 
-    def swarm(self, digest: str) -> dict[str, object]:
+    async def swarm(self, digest: str) -> dict[str, object]:
         """One swarm with its members, the least complete first.
 
         Raises:
@@ -63,11 +77,20 @@ class Views:
         swarm = self._tracking.swarms.get(digest)
         if swarm is None:
             raise NotFound("no member has or wants this model; GET /v1/swarms lists them")
-        shares = swarm.roster.members
-        nodes = sorted(shares, key=lambda node: (shares[node].have.bit_count(), node))
-        rows = [self._member(swarm, node) for node in nodes[:MAX_MEMBERS]]
-        left_out = len(nodes) - len(rows)
-        return {**_row(swarm, self._clock.now()), "members": rows, "left_out": left_out}
+        breaks = Breaks()
+        shares = []
+        for node, record in list(swarm.roster.members.items()):
+            shares.append((record.have.bit_count(), node))
+            await breaks.after_row()
+        shares.sort()
+        rows = []
+        for _, node in shares[:MAX_MEMBERS]:
+            if node in swarm.roster:  # it may leave meanwhile
+                rows.append(self._member(swarm, node))
+            await breaks.after_row()
+        left_out = max(0, len(shares) - MAX_MEMBERS)
+        row = await _row(swarm, self._clock.now(), breaks)
+        return {**row, "members": rows, "left_out": left_out}
 
     def _member(self, swarm: SwarmTracker, node: NodeId) -> dict[str, Any]:
         peers, origin, local = swarm.ledger.of(node)
@@ -77,16 +100,28 @@ class Views:
             "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
         }  # fmt: skip
 
-    async def locate(self, ref: Ref) -> dict[str, object]:
-        """Which members have a model, or a part of it; the most complete first.
+    async def digest_of(self, ref: Ref) -> str:
+        """What a ref names now.
 
         Raises:
             NotFound: no such tag.
             OriginUnavailable, Unreachable: the tag can't be looked up.
         """
-        digest = ref.digest or (await self._catalog.tag(ref)).digest
-        swarm = self._tracking.swarms.get(digest)
-        rows = [] if swarm is None else [self._holder(swarm, node) for node in swarm.roster]
+        return ref.digest or (await self._catalog.tag(ref)).digest
+
+    async def locate(self, ref: Ref, digest: str) -> dict[str, object]:
+        """Which members have a model, or a part of it; the most complete first.
+
+        Args:
+            ref: as it was asked for.
+            digest: what it names.
+        """
+        swarm, breaks = self._tracking.swarms.get(digest), Breaks()
+        rows = []
+        for node in () if swarm is None else list(swarm.roster):
+            if swarm is not None and node in swarm.roster:  # it may leave meanwhile
+                rows.append(self._holder(swarm, node))
+            await breaks.after_row()
         rows.sort(key=lambda row: (-row[0], row[1]["name"], row[1]["node"]))
         return {
             "ref": str(ref), "digest": digest,
@@ -105,7 +140,7 @@ class Views:
             "complete": share == 1.0, "share": round(share, 4),
         }  # fmt: skip
 
-    def status(self) -> dict[str, object]:
+    async def status(self) -> dict[str, object]:
         """The tracker's state on one screen."""
         totals = self._tracking.totals()
         return {
@@ -119,9 +154,25 @@ class Views:
         }  # fmt: skip
 
 
-def _row(swarm: SwarmTracker, now: float) -> dict[str, object]:
+class Breaks:
+    """Lets the loop do other work every few milliseconds while many rows are made."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + ROWS_S
+
+    async def after_row(self) -> None:
+        """A row is made."""
+        if time.monotonic() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.monotonic() + ROWS_S
+
+
+async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, object]:
     book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
-    runs = sum(member.have.bit_count() for member in roster.members.values())
+    runs = 0
+    for member in list(roster.members.values()):
+        runs += member.have.bit_count()
+        await breaks.after_row()
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
         "bytes_origin": ledger.origin, "bytes_peers": ledger.peers, "bytes_local": ledger.local,

@@ -17,6 +17,7 @@ from p2pcache.core.membership.replica_placement import choose
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import NodeId, Ref, format_node
+from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.io.tasks import Turns
 from p2pcache.tracker.catalog import Catalog
@@ -64,7 +65,7 @@ class Warming:
         ref = Ref.parse(wish.ref)
         digest = ref.digest or (await self._catalog.tag(ref)).digest
         encoded = await self._catalog.manifest(digest)
-        manifest = await asyncio.to_thread(manifests.decode, encoded, digest)
+        manifest = await pools.WORK.run(manifests.decode, encoded, digest)
         async with self._turns.of(digest):  # two questions at once must not choose twice the nodes
             before = self._tracking.replica_placement(digest)
             told = await self._tell_nodes(ref, digest, wish.replicas, manifest.size_bytes)
@@ -99,7 +100,7 @@ class Warming:
             good = {node for node, (_, _, said) in told.items() if not said.code}
             missing = replicas - len(spread.holders.keys() | good)
             # The choice takes long in a large cluster.
-            chosen = await asyncio.to_thread(
+            chosen = await pools.STEPS.run(
                 choose, fresh, spread.holders.values(), missing, size_bytes, dice
             )
             if not chosen:

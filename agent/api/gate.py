@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,12 +19,16 @@ from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, Unreachable
+from p2pcache.io.host.process_names import owner_fields
 from p2pcache.io.http import audit_log
 from p2pcache.io.http.connection_limits import admit
-from p2pcache.io.security.peercred import peer_of
+from p2pcache.io.http.endpoint import HOST_HEADER
+from p2pcache.io.security.peercred import Peer, peer_of
+from p2pcache.io.tasks import asking
 
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # of a pod it is the pod's name
 RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def _slots() -> dict[Slots, tuple[int, int]]:
     return {
         "pull": (512, 1024),  # a waiting client costs a descriptor and four lines a second
-        "offer": (1, 2),  # a manifest may have 256 MiB, all in memory while it is checked
+        "offer": (4, 64),  # a body that drips holds a place; `BodyMemory` bounds the memory
         "blob": (16, 64),  # our own push sends 4 at a time
         "work": (8, 32),  # each reads or writes a whole model
     }
@@ -46,6 +51,19 @@ class ApiLimits:
     dear: tuple[Rate, Rate] = (Rate(50, 400), Rate(200, 1600))  # each asks disk, tracker or storage
     refusals: tuple[Rate, Rate] = (Rate(1, 20), Rate(10, 100))  # audit lines about strangers
     slots: dict[Slots, tuple[int, int]] = field(default_factory=_slots)
+
+
+def _process(request: web.Request, peer: Peer) -> str:
+    """A client's process for the audit log, with its pod, container or service.
+
+    The kernel gives no pid of a process in another namespace of processes. Then its pod is only what it says itself.
+    """
+    said = request.headers.get(HOST_HEADER, "")
+    says = f" says={said}" if _HOST.fullmatch(said) else ""
+    if not peer.pid:
+        return f"uid={peer.uid} pid=hidden{says}"
+    owner = "".join(f" {key}={value}" for key, value in owner_fields(peer.pid).items())
+    return f"uid={peer.uid} pid={peer.pid}{owner}{says}"
 
 
 class Gate:
@@ -75,6 +93,10 @@ class Gate:
         self._unsaid = 0  # refusals without an audit line of their own since the last line
         self._running: Counter[tuple[str, str]] = Counter()
 
+    def rekey(self, key: Secret) -> None:
+        """Tokens are signed with another `signing_key` from now on."""
+        self._key = key
+
     def middleware(
         self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
     ) -> Any:
@@ -95,6 +117,7 @@ class Gate:
             try:
                 caller = self._with_token(request, caller)
                 request[CALLER] = caller
+                asking.set(caller.client)
                 if resource is None:  # no such path: aiohttp answers 404
                     await self._admit(caller, UNLISTED)
                     return await handler(request)
@@ -133,7 +156,7 @@ class Gate:
         if listener == "operator":
             ours = peer.uid in (0, os.geteuid()) or (group is not None and group in peer.groups)
             rights = OPERATOR if ours else None
-        return Caller(f"uid={peer.uid} pid={peer.pid}", f"uid={peer.uid}", rights, listener)
+        return Caller(_process(request, peer), f"uid={peer.uid}", rights, listener)
 
     def _with_token(self, request: web.Request, caller: Caller) -> Caller:
         """The caller with the rights of its token. They replace those of the connection, even wider ones.

@@ -13,6 +13,7 @@ from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
 from p2pcache.agent.api.routes import (
     ROUTES,
+    CancelRequest,
     DemandRequest,
     LingerRequest,
     LoadRequest,
@@ -26,6 +27,7 @@ from p2pcache.agent.api.routes import (
 )
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.cancelling import cancel
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.ndjson import audited, stream
@@ -39,8 +41,10 @@ from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
+from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
+from p2pcache.io.http.bodies import Body, BodyMemory, read_body
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.public_words import openly
 
@@ -70,6 +74,7 @@ class Api:
     ) -> None:
         self._gate = gate
         self._possession = Possession(store)
+        self._offered = BodyMemory(2 * MAX_MANIFEST_BYTES, 4 * MAX_MANIFEST_BYTES)
         self._store = store
         self._resolver = resolver
         self._downloads = downloads
@@ -129,7 +134,7 @@ class Api:
             reasons = self._queries.reasons(openly)
         status = 503 if reasons else 200
         # Everybody may probe, so without storage's own words.
-        warnings = self._queries.warnings(openly)
+        warnings = self._queries.warnings(openly, request[CALLER].sees)
         body = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
         return server.json_response(body, status=status)
 
@@ -170,6 +175,14 @@ class Api:
             "ref": str(ref), "digest": warmed.digest, "bytes": warmed.size_bytes, "state": warmed.state,
         })  # fmt: skip
 
+    async def post_cancel(self, request: web.Request) -> web.Response:
+        """End a pull or a warm for all its clients."""
+        ref = Ref.parse((await server.read_json(request, CancelRequest)).ref)
+        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "cancel", model=str(ref)):
+            told = await cancel(ref, self._downloads, self._warms)
+        return server.json_response({"ref": str(ref), **told._asdict()})
+
     async def post_load(self, request: web.Request) -> web.StreamResponse:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
         wanted = await server.read_json(request, LoadRequest)
@@ -207,7 +220,7 @@ class Api:
         caller.need(scope, ref.namespace, call)
         if ref.digest is None or caller.everywhere:
             return caller
-        tags = await asyncio.to_thread(self._store.tags_of, ref.digest)
+        tags = await pools.STEPS.run(self._store.tags_of, ref.digest)
         seen = all if scope is Scope.ADMIN else any
         if tags and seen(caller.sees(tag.namespace) for tag in tags):
             return caller
@@ -242,10 +255,12 @@ class Api:
 
     async def post_manifests(self, request: web.Request) -> web.Response:
         """Begin a push; answer which blobs are missing."""
-        encoded = bytes(await server.read_body(request, limit_bytes=MAX_MANIFEST_BYTES))
-        digest, missing = await self._pushes.take_manifest(
-            encoded, lambda layout: self._possession.unproved(request[CALLER], layout)
-        )
+        caller = request[CALLER]
+        with self._offered.share_of(caller.client) as share:
+            body = await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share)
+            digest, missing = await self._pushes.take_in_turn(
+                caller.client, bytes(body), lambda layout: self._possession.unproved(caller, layout)
+            )
         return server.json_response(
             {
                 "digest": digest,
@@ -258,8 +273,8 @@ class Api:
         digest, blob = request.match_info["manifest"], request.match_info["blob"]
         if not (is_digest(digest) and is_digest(blob)):
             raise UsageError("not a digest: expected 64 hex digits")
-        size = await self._pushes.receive(digest, blob, request.content)
-        self._possession.on_proved(request[CALLER], digest, blob)
+        size = await self._pushes.receive(digest, blob, Body(request.content))
+        self._possession.on_blob_proved(request[CALLER], digest, blob)
         return server.json_response({"bytes": size})
 
     async def post_push(self, request: web.Request) -> web.StreamResponse:
@@ -271,7 +286,7 @@ class Api:
         caller = await self._allowed_caller(request, ref, Scope.PUSH)
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
-            await asyncio.to_thread(self._possession.check, caller, swarm.layout)
+            await pools.WORK.run(self._possession.check, caller, swarm.layout)
         events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
 
@@ -325,10 +340,7 @@ class Api:
 
     async def get_history(self, request: web.Request) -> web.Response:
         """Pulls, pushes and removals that ended on this node."""
-        text = request.query.get("limit", str(HISTORY_ROWS))
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
-            raise UsageError("limit is a number of rows, for example ?limit=20")
-        rows = [row.as_json() for row in await self._journal.rows(int(text))]
+        rows = [row.as_json() for row in await self._journal.rows(_rows_asked(request))]
         return server.json_response({"history": seen_pulls(request[CALLER], rows)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
@@ -343,6 +355,16 @@ class Api:
             body=await self._queries.ask_tracker("nodes"), content_type="application/json"
         )
 
+    async def get_cluster_pulls(self, request: web.Request) -> web.Response:
+        """The pulls that run on all nodes."""
+        body = await self._queries.ask_tracker("pulls")
+        return web.Response(body=body, content_type="application/json")
+
+    async def get_cluster_history(self, request: web.Request) -> web.Response:
+        """What ended on all nodes."""
+        body = await self._queries.ask_tracker("history", str(_rows_asked(request)))
+        return web.Response(body=body, content_type="application/json")
+
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = server.wanted_ref(request)
@@ -353,6 +375,21 @@ class Api:
     async def get_status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""
         caller = request[CALLER]
-        status = await self._queries.status(openly if caller.listener == "client" else str)
+        wording = openly if caller.listener == "client" else str
+        status = await self._queries.status(wording, caller.sees)
         status["pulls"] = seen_pulls(caller, self._queries.pulls())
+        if caller.listener == "operator":
+            status["settings"] = self._queries.settings()
         return server.json_response(status)
+
+
+def _rows_asked(request: web.Request) -> int:
+    """The number of rows of `?limit=`.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    text = request.query.get("limit", str(HISTORY_ROWS))
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
+        raise UsageError("limit is a number of rows, for example ?limit=20")
+    return int(text)

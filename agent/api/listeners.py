@@ -10,7 +10,7 @@ from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET, Agent
 from p2pcache.core.protocol.tokens import check_namespaces, signing_key
 from p2pcache.errors import UsageError
 from p2pcache.io.http import server
-from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
+from p2pcache.io.security.cluster_key import KeyWatch, is_loopback, read_cluster_key
 
 OPERATOR_MODE = (
     0o660  # members of the socket's group are operators; the folder decides who reaches it
@@ -30,16 +30,17 @@ class Listeners:
         self.health_address = ""
         self.api_address = ""
         self._settings = settings
-        if settings.token_key_file:
-            secret = read_cluster_key(settings.token_key_file, "token key")
-        else:
-            secret = read_cluster_key(settings.cluster_key_file)
+        path, what = settings.token_key_file, "token key"
+        if not path:
+            path, what = settings.cluster_key_file, "tokens' key"
+        secret = read_cluster_key(path, what)
         key = signing_key(secret) if secret.key else None
         self._trusted = key is None
         self._check_exposure()
         namespaces = tuple(settings.client_namespaces.replace(",", " ").split())
         check_namespaces(namespaces)
         self.gate = Gate(key=key, client_namespaces=namespaces, limits=limits or ApiLimits())
+        self.key = KeyWatch(path, secret, what, lambda: self.gate.rekey(signing_key(secret)))
 
     @contextlib.asynccontextmanager
     async def listening(self, api: Api) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ class Possession:
         self._store = store
         self._proved: dict[tuple[str, str], set[str]] = {}
 
-    def on_proved(self, caller: Caller, manifest: str, blob: str) -> None:
+    def on_blob_proved(self, caller: Caller, manifest: str, blob: str) -> None:
         """A caller has sent all bytes of a blob, and they match its digest."""
         key = (caller.client, manifest)
         blobs = self._proved.pop(key, set())

@@ -1,26 +1,28 @@
 """Answers of the API about this node: health, models, pulls, and the cluster as the tracker sees it."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 import p2pcache
-from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.give_up import CUT_OFF
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.downloads.give_up import CUT_OFF, odd_storage
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.agent.link_trouble import twin_text
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.settings import EXAMINED, PATHS
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class Queries:
     """Read-only views."""
 
     def __init__(
-        self, parts: Parts, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
+        self, parts: AgentContext, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
         governor: GovernorLoop,
     ) -> None:  # fmt: skip
         self.origin_trouble: P2PCacheError | None = None  # why the origin couldn't be opened
@@ -70,19 +72,34 @@ class Queries:
             reasons.append(f"origin: {wording(self.origin_trouble)}")
         return reasons
 
-    def warnings(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
-        """What an operator should look at although the agent is ready. `wording`: as for `reasons`."""
+    def warnings(
+        self,
+        wording: Callable[[P2PCacheError], str] = str,
+        sees: Callable[[str], bool] = lambda _namespace: True,
+    ) -> list[str]:
+        """What an operator should look at although the agent is ready.
+
+        Args:
+            wording: as for `reasons`.
+            sees: whether models of a namespace may be named.
+        """
+
+        def name_of(refs: list[Ref]) -> str:
+            return next((str(ref) for ref in refs if sees(ref.namespace)), "a model")
+
         tls = self._parts.tls
         unsure = (self.origin_doubt, self._refusing)
         doubts = [*dict.fromkeys(f"origin: {wording(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
-        if odd := self._parts.origin.odd:
-            doubts.append(odd)
+        if (odd := self._parts.origin.odd) is not None:
+            ref, why = odd
+            told = why if sees(ref.namespace) else "the log says more"
+            doubts.append(odd_storage(name_of([ref]), told))
         for download in self._downloads.running.values():
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:
-                doubts.append(f"model {download.ref}: {CUT_OFF}")
+                doubts.append(f"{name_of(download.refs)}: {CUT_OFF}")
         return doubts + (tls.warnings() if tls is not None else [])
 
     @property
@@ -109,7 +126,7 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [known.as_json() for known in await asyncio.to_thread(self._parts.store.models)]
+        return [known.as_json() for known in await pools.STEPS.run(self._parts.store.models)]
 
     async def model(self, ref: Ref) -> dict[str, object]:
         """One model with its files; looked up at tracker or origin when it isn't here.
@@ -122,7 +139,7 @@ class Queries:
         except NotFound:
             resolved = await self._resolver.resolve(ref)
             encoded = await self._resolver.manifest(resolved.digest)
-            manifest = await asyncio.to_thread(manifests.decode, encoded, resolved.digest)
+            manifest = await pools.WORK.run(manifests.decode, encoded, resolved.digest)
             row: dict[str, object] = {
                 "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
@@ -130,7 +147,7 @@ class Queries:
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
         model = await open_model(self._parts.store, self._downloads, known.digest)
-        generation = await asyncio.to_thread(self._parts.store.generation_seen, ref)
+        generation = await pools.STEPS.run(self._parts.store.generation_seen, ref)
         row = {**known.as_json(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
@@ -144,7 +161,8 @@ class Queries:
             rate, done = download.rate(now), download.swarm.bytes_done
             left = download.bytes_total - done
             rows.append({
-                "ref": str(download.ref), "digest": download.swarm.digest, "bytes_done": done,
+                "ref": str(download.ref), "refs": [str(ref) for ref in download.refs],
+                "digest": download.swarm.digest, "bytes_done": done,
                 "bytes_total": download.bytes_total, "rate": round(rate),
                 "eta_s": round(left / rate, 1) if rate > 0 else None,
                 "peers": download.swarm.peer_count,
@@ -167,9 +185,19 @@ class Queries:
             )
         return (await link.ask(what, text)).data
 
-    async def status(self, wording: Callable[[P2PCacheError], str] = str) -> dict[str, object]:
-        """This node's state on one screen. `wording`: as for `reasons`."""
-        cached, free = await asyncio.to_thread(self._parts.store.usage)
+    def settings(self) -> dict[str, object]:
+        """The settings that `doctor` examines, as the agent was started with them."""
+        told = {name: getattr(self._parts.settings, name) for name in EXAMINED}
+        # Relative ones are relative to where the agent was started.
+        return {n: str(Path(v).absolute()) if v and n in PATHS else v for n, v in told.items()}
+
+    async def status(
+        self,
+        wording: Callable[[P2PCacheError], str] = str,
+        sees: Callable[[str], bool] = lambda _namespace: True,
+    ) -> dict[str, object]:
+        """This node's state on one screen. The arguments are those of `warnings`."""
+        cached, free = await pools.STEPS.run(self._parts.store.usage)
         link, repo = self._parts.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing
@@ -179,7 +207,7 @@ class Queries:
             "rack": self._parts.settings.rack, "site": self._parts.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
-            "warnings": self.warnings(wording),
+            "warnings": self.warnings(wording, sees),
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,

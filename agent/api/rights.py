@@ -87,8 +87,21 @@ def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
 
 
 def seen_pulls(caller: Caller, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The pulls that a caller may see. Only callers with all namespaces see rows that name no model."""
-    return [
-        row for row in rows
-        if (caller.sees(Ref.parse(str(row["ref"])).namespace) if row["ref"] else caller.everywhere)
-    ]  # fmt: skip
+    """The pulls that a caller may see, each by a name that it may see.
+
+    A row has one name (`ref`), or several (`refs`, which aren't shown). Only callers with all namespaces see rows that
+    name no model.
+    """
+    found: list[dict[str, object]] = []
+    for row in rows:
+        shown = dict(row)
+        several = shown.pop("refs", None)
+        names = [str(one) for one in several] if isinstance(several, list) else [str(row["ref"])]
+        seen = [name for name in names if _sees_name(caller, name)]
+        if seen:
+            found.append(shown | {"ref": seen[0]})
+    return found
+
+
+def _sees_name(caller: Caller, name: str) -> bool:
+    return caller.sees(Ref.parse(name).namespace) if name else caller.everywhere

@@ -44,6 +44,12 @@ class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
     replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # nodes of the cluster; 0: this one
 
 
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/cancel."""
+
+    ref: str
+
+
 class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/load."""
 
@@ -136,6 +142,8 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model; NDJSON events until done or error", PullRequest, NDJSON),
     Route("POST", "/v1/warm", "post_warm", Rule(Scope.ADMIN, "model"),
           "Fetch a model behind all pulls: here, or on so many nodes of the cluster", WarmRequest),
+    Route("POST", "/v1/cancel", "post_cancel", Rule(Scope.ADMIN, "model"),
+          "End a pull or a warm for all who wait for it; what came stays", CancelRequest),
     Route("POST", "/v1/load", "post_load", Rule(Scope.PULL, "model", "pull"),
           "Read a model while it arrives; NDJSON events until done or error", LoadRequest, NDJSON),
     # The id of a load is a secret of its loader, so the ref isn't checked again.
@@ -152,6 +160,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/history", "get_history", Rule(Scope.PULL, "seen"),
           "What ended on this node, the newest first; ?limit=", query=("limit", False)),
     Route("GET", "/v1/nodes", "get_nodes", Rule(Scope.ADMIN, "node"), "Members of the cluster"),
+    Route("GET", "/v1/cluster/pulls", "get_cluster_pulls", Rule(Scope.ADMIN, "node"),
+          "Pulls that run now, on all nodes"),
+    Route("GET", "/v1/cluster/history", "get_cluster_history", Rule(Scope.ADMIN, "node"),
+          "What ended on all nodes, the newest first; ?limit= of each node", query=("limit", False)),
     Route("GET", "/v1/locate", "get_locate", Rule(Scope.PULL, "model"),
           "Nodes that have a model; ?ref=", query=_REF),
     Route("GET", "/v1/status", "get_status", Rule(Scope.PULL, "seen"), "This node's state"),

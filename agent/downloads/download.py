@@ -1,6 +1,9 @@
 """The download of one model as its clients see it: the runs that they want, its progress, its end."""
 
 import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.host.pull_timeline import Timeline
@@ -14,9 +17,13 @@ from p2pcache.ids import Ref, RunSet
 RATE_WINDOW_S = 5.0  # the rate in progress events is the mean over this window
 
 
-def action_of(turn: Priority) -> str:
+Sources = dict[str, int]
+"""Bytes by where they came from: `bytes_origin`, `bytes_peers`, `bytes_local`."""
+
+
+def action_of(priority: Priority) -> str:
     """The action of a download in the history."""
-    return "warm" if turn is Priority.WARM else "pull"
+    return "warm" if priority is Priority.WARM else "pull"
 
 
 class Download:
@@ -26,11 +33,12 @@ class Download:
         self, ref: Ref, swarm: SwarmDriver, timeline: Timeline, started: float, started_unix: float, *,
         whole: bool,
     ) -> None:  # fmt: skip
-        self.ref = ref
         self.swarm = swarm
+        self._name = ref
+        self._clients: Counter[Ref] = Counter()  # those that wait, by their name of the model
         self.timeline = timeline
         self.noted = False  # it is in the history
-        self.turn = (
+        self.priority = (
             Priority.USUAL
         )  # the earliest of its clients; it also holds in the queues of peers
         self.whole = whole  # a client wants all of it
@@ -38,11 +46,41 @@ class Download:
         self._urgent: RunSet = 0  # runs that loaders waited for before the scheduler started
         self.started = started  # monotonic
         self.started_unix = started_unix
-        self.clients = 0
         self.bytes_before = swarm.bytes_done
         self._traffic_before = dict(swarm.traffic)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._samples: list[tuple[float, int]] = []
+
+    @property
+    def clients(self) -> int:
+        """How many clients wait for it."""
+        return self._clients.total()
+
+    def clients_named(self, ref: Ref) -> int:
+        """How many of them call it so."""
+        return self._clients[ref]
+
+    @property
+    def refs(self) -> list[Ref]:
+        """The names under which clients wait for it; of one that nobody waits for, the last one."""
+        return list(self._clients) or [self._name]
+
+    @property
+    def ref(self) -> Ref:
+        """The first of `refs`."""
+        return self.refs[0]
+
+    @contextlib.contextmanager
+    def client(self, ref: Ref) -> Iterator[None]:
+        """Inside the block a client waits for it, under this name. Names may be of several namespaces."""
+        self._clients[ref] += 1
+        try:
+            yield
+        finally:
+            self._clients[ref] -= 1
+            if not self._clients[ref]:
+                del self._clients[ref]
+                self._name = ref
 
     @property
     def bytes_total(self) -> int:
@@ -107,14 +145,18 @@ class Download:
         error = self.ended.exception() if self.ended.done() else None
         return error if isinstance(error, P2PCacheError) else None
 
-    def sources(self) -> dict[str, int]:
-        """Bytes that this download received, by source."""
-        before, now = self._traffic_before, self.swarm.traffic
-        return {
-            "bytes_origin": now[Source.ORIGIN] - before[Source.ORIGIN],
-            "bytes_peers": now[Source.PEER] - before[Source.PEER],
-            "bytes_local": now[Source.LOCAL] - before[Source.LOCAL],
-        }
+    def sources(self, before: Sources | None = None) -> Sources:
+        """Bytes that this download received, by source; without those `before`."""
+        first, now = self._traffic_before, self.swarm.traffic
+        named = {
+            "bytes_origin": Source.ORIGIN, "bytes_peers": Source.PEER, "bytes_local": Source.LOCAL,
+        }  # fmt: skip
+        gone = before or {}
+        return {name: now[s] - first[s] - gone.get(name, 0) for name, s in named.items()}
+
+    def sources_before(self, called: float) -> Sources:
+        """What had come when a client joined that called at this time (monotonic); nothing if it called first."""
+        return {} if self.started >= called else self.sources()
 
     def report(self, now: float) -> dict[str, object]:
         """Where the time goes or went, in the form of docs/api.md."""
@@ -123,7 +165,7 @@ class Download:
     @property
     def kind(self) -> str:
         """Its kind in `p2pcache ps`: pull, warm or background."""
-        return "background" if self.turn is Priority.BACKGROUND else action_of(self.turn)
+        return "background" if self.priority is Priority.BACKGROUND else action_of(self.priority)
 
     def progress(self, now: float) -> dict[str, object]:
         """The fields of a progress event, as in docs/api.md."""
@@ -136,7 +178,7 @@ class Download:
         """Bytes per second over the last few seconds."""
         done = self.swarm.bytes_done
         self._samples.append((now, done))
-        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
+        while len(self._samples) > 1 and self._samples[0][0] < now - RATE_WINDOW_S:
             self._samples.pop(0)
         begin, had = self._samples[0]
         if now - begin < 0.2:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.give_up import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
 from p2pcache.agent.downloads.neighbours import Neighbours
 from p2pcache.agent.downloads.recorded_scheduler import end_recording, make_scheduler
@@ -41,7 +41,7 @@ class SwarmDriver:
     While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.
     """
 
-    def __init__(self, parts: Parts, store: ModelStore, settings: SwarmSettings) -> None:
+    def __init__(self, parts: AgentContext, store: ModelStore, settings: SwarmSettings) -> None:
         self.layout: Layout = store.layout
         self.digest: str = store.digest
         self.store = store
@@ -87,7 +87,7 @@ class SwarmDriver:
             self.post(e.Members((parts.node,)))
         elif parts.link.connected:
             self.post(e.TrackerUp(parts.link.epoch))
-            parts.link.send(m.Enter(self.state()))
+            parts.told.enter(self)
         self.post(e.Tick())
         self._redial_later()
 
@@ -220,8 +220,7 @@ class SwarmDriver:
 
     def tell_tracker(self) -> None:
         """Send this swarm's state now, not with the next heartbeat."""
-        if (link := self._parts.link) is not None:
-            link.send(m.Heartbeat(load=self._parts.net.load, swarms=(self.state(),)))
+        self._parts.told.beat(self, self._parts.net.load)
 
     def _runs(self, runs: tuple[RunIndex, ...]) -> RunSet:
         return bitset.of(run for run in runs if 0 <= run < self.layout.run_count)
@@ -277,7 +276,7 @@ class SwarmDriver:
         """A node has dialled us and joined: note its runs, and dial it if we want runs."""
         self.neighbours.on_caller(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
-            self._parts.net.dial(self.digest, node, address)
+            self._parts.net.dial_back(self.digest, node, address)
 
     # -- events in, commands out -------------------------------------------------------------------
 
@@ -321,8 +320,8 @@ class SwarmDriver:
                 self._work.cancel_request(number)
             case c.Announce(runs):
                 self._parts.net.announce(self.digest, runs)
-            case c.Fetch(fetch, run):
-                self._work.begin_read(fetch, run)
+            case c.Fetch(fetch, run, joined):
+                self._work.begin_read(fetch, run, joined=joined)
             case c.CancelFetch(fetch):
                 self._work.cancel_read(fetch)
             case c.Dial(peer):

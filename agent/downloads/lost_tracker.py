@@ -6,11 +6,10 @@ then looks for the owner of each run among them, passes over members that don't 
 reads the runs that fall to this node. If no other member can be reached, these are all runs.
 """
 
-import asyncio
-
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
+from p2pcache.io import pools
 from p2pcache.io.notes.known_members import KnownMembers
 
 LOOK_S = 2.0  # between two looks; without a tracker no run is read before a lease would have ended
@@ -21,7 +20,7 @@ FILE = "members.json"
 class LostTracker:
     """Keeps the last known members of the cluster, and gives them to swarms that the tracker doesn't know."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, book: KnownMembers) -> None:
+    def __init__(self, parts: AgentContext, downloads: DownloadManager, book: KnownMembers) -> None:
         self._parts = parts
         self._downloads = downloads
         self._book = book
@@ -34,7 +33,9 @@ class LostTracker:
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
         if isinstance(message, m.Swarm) and message.joined:
-            self._book.add(member for member in message.joined if member.node != self._parts.node)
+            self._book.remember(
+                member for member in message.joined if member.node != self._parts.node
+            )
 
     def close(self) -> None:
         """Write the list if it has changed. It blocks."""
@@ -47,14 +48,15 @@ class LostTracker:
         # The tracker tells a complete node of no newcomer, but newcomers dial it.
         for swarm in list(self._downloads.swarms.values()):
             callers = swarm.neighbours.callers
-            self._book.add(m.Member(node, address) for node, address in callers.items())
+            for node, address in callers.items():
+                self._book.add_caller(m.Member(node, address))
             callers.clear()
 
     async def _save(self) -> None:
         self._remember_callers()
         page = self._book.page()
         if page is not None:
-            await asyncio.to_thread(self._book.write, page)
+            await pools.STEPS.run(self._book.write, page)
 
     async def _look(self) -> None:
         link = self._parts.link

@@ -5,8 +5,9 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from math import inf
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.runner import DownloadRunner
@@ -15,15 +16,17 @@ from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.host.pull_timeline import Timeline
-from p2pcache.core.protocol.messages import Enter, Exit
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
+MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = (
     0.02  # between two looks whether a download has left; its last flush takes milliseconds
 )
@@ -34,7 +37,7 @@ class DownloadManager:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         read_manifest: Callable[[str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,
@@ -56,13 +59,16 @@ class DownloadManager:
         self._trusted = parts.settings.compile_cache_namespaces
         self._opening = Turns()
         self._runner = DownloadRunner(parts, journal)
+        self._sent: dict[
+            str, float
+        ] = {}  # when a client last sent for a begun push, the latest last
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
         """Serve the models that the cache held at the start, partial ones included."""
-        for known in await asyncio.to_thread(self._parts.store.models):
+        for known in await pools.STEPS.run(self._parts.store.models):
             try:
-                model = await asyncio.to_thread(self._parts.store.get, known.digest)
+                model = await pools.STEPS.run(self._parts.store.get, known.digest)
             except P2PCacheError as error:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
@@ -77,8 +83,7 @@ class DownloadManager:
             swarm.label = label
             self._runner.leave_alone(swarm)
             self._parts.net.add_swarm(swarm)
-            if self._parts.link is not None:
-                self._parts.link.send(Enter(swarm.state()))
+            self._parts.told.enter(swarm)
         return swarm
 
     @property
@@ -106,7 +111,8 @@ class DownloadManager:
             Conflict: this ref is being pulled.
         """
         for digest, download in self.running.items():
-            if ref.digest in (None, digest) and download.ref.tag_key == ref.tag_key:
+            known = {name.tag_key for name in download.refs}
+            if ref.digest in (None, digest) and ref.tag_key in known:
                 raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
 
     async def leave_swarm(self, digest: str) -> None:
@@ -125,8 +131,53 @@ class DownloadManager:
         if swarm is not None:
             swarm.pause()
             self._parts.net.remove_swarm(digest)
-            if self._parts.link is not None:
-                self._parts.link.send(Exit(digest))
+            self._parts.told.exit(digest)
+
+    def on_sent(self, digest: str) -> None:
+        """A client has just sent something of a push that has begun."""
+        self._sent.pop(digest, None)
+        self._sent[digest] = self._parts.now()
+        if len(self._sent) > MAX_BEGUN:
+            del self._sent[next(iter(self._sent))]
+
+    async def remove_begun_push(self) -> bool:
+        """Remove a push that has begun and for which nobody sends any more; False: there is none.
+
+        Its disk space is promised to it for as long as somebody sends. An interrupted pull by digest goes so, too: no
+        name asks for its bytes.
+        """
+        now, store = self._parts.now(), self._parts.store
+        idle = [
+            (self._sent.get(digest, -inf), digest)
+            for digest, swarm in self.swarms.items()
+            if not swarm.complete and not swarm.store.pins and digest not in self.running
+        ]
+        for sent, digest in sorted(idle):
+            if now - sent < BEGUN_S:
+                break
+            if not await pools.STEPS.run(store.names_of, digest):
+                with contextlib.suppress(Conflict):  # somebody uses it again
+                    await self.leave_swarm(digest)
+                    freed = await pools.WORK.run(store.remove_model, digest)
+                    log.warning(
+                        "removed what was sent of blake3:%s, %d bytes: its push never ended",
+                        digest,
+                        freed,
+                    )
+                    return True
+        return False
+
+    async def running_as(self, ref: Ref) -> Download | None:
+        """The running download of a model that has this name; None: there is none."""
+        for digest, download in list(self.running.items()):
+            if ref.digest is not None:
+                if ref.digest == digest:
+                    return download
+                continue
+            names = await pools.STEPS.run(self._parts.store.names_of, digest)
+            if ref.tag_key in {name.tag_key for name in (download.ref, *names)}:
+                return download
+        return None
 
     async def end(self, download: Download, why: P2PCacheError) -> None:
         """End a running download for all its clients; return when it has left its model."""
@@ -179,7 +230,7 @@ class DownloadManager:
                     running.want_whole()
                     running.swarm.pulled = True
                 return running
-            if swarm is not None and not await asyncio.to_thread(swarm.store.recheck):
+            if swarm is not None and not await pools.STEPS.run(swarm.store.recheck):
                 swarm.on_lost()
             if swarm is None or not swarm.complete:
                 model = await self._open(ref, digest, reserve=whole)
@@ -214,6 +265,10 @@ class DownloadManager:
         if ref.digest is None:
             self._names.setdefault(digest, {})[ref] = generation
 
+    def forget_tag(self, ref: Ref, digest: str) -> None:
+        """Set a tag at the end no more: it was removed."""
+        self._names.get(digest, {}).pop(ref, None)
+
     async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
         """Publish the finished model under `ref`; return its path below the models directory.
 
@@ -228,11 +283,11 @@ class DownloadManager:
         async with self._using(swarm, ref):
             try:
                 if not download.noted:
-                    await asyncio.to_thread(swarm.store.flush)
+                    await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
-                path = await asyncio.to_thread(swarm.store.publish, ref, seen)
+                path = await pools.PULLS.run(swarm.store.publish, ref, seen)
                 names = self._names.pop(swarm.digest, {})
-                await asyncio.to_thread(self._publish_names, swarm, names)
+                await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:
                 self._runner.note_download(download)
@@ -252,7 +307,7 @@ class DownloadManager:
         """Publish some files whose chunks are here; return their path below the models directory."""
         store = download.swarm.store
         async with self._using(download.swarm, ref):
-            return await asyncio.to_thread(self._parts.store.publish_files, store, ref, paths)
+            return await pools.PULLS.run(self._parts.store.publish_files, store, ref, paths)
 
     def shown_unused(self) -> list[str]:
         """Digests of the models with an arriving directory that no loader uses."""
@@ -265,18 +320,18 @@ class DownloadManager:
         """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
         async with self._opening.of(digest):
             if digest in self.shown_unused():
-                await asyncio.to_thread(self.swarms[digest].store.hide_arriving)
+                await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._parts.store
-        encoded = await asyncio.to_thread(store.manifest, digest)
+        encoded = await pools.STEPS.run(store.manifest, digest)
         if encoded is None:
             encoded = await self._read_manifest(digest)
-        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded, digest), digest))
+        layout = await pools.PULLS.run(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
-        model = await asyncio.to_thread(store.add_model, layout, encoded, reserve=reserve)
+        model = await pools.PULLS.run(store.add_model, layout, encoded, reserve=reserve)
         if ref.digest is None:
-            await asyncio.to_thread(store.ask, ref, digest)
+            await pools.STEPS.run(store.ask, ref, digest)
         return model
 
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.events import Members
 from p2pcache.ids import NodeId, RunSet
+
+MAX_HEARD = 2048  # nodes whose run sets are kept, far more than a node has neighbours
+MAX_CALLERS = 256  # whose addresses are kept until they are written down
 
 
 class Neighbours:
     """The tracker's member list of one swarm, and the run set of each member as far as it is known."""
 
-    def __init__(self, parts: Parts, digest: str) -> None:
+    def __init__(self, parts: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}
         self.joined: dict[NodeId, RunSet] = {}  # what the neighbours that we may request from have
         self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us
@@ -59,13 +62,15 @@ class Neighbours:
 
     def on_has(self, node: NodeId, runs: RunSet) -> None:
         """A node has these runs, too."""
-        self._have[node] = self._have.get(node, 0) | runs
+        if node in self._have or len(self._have) < MAX_HEARD:
+            self._have[node] = self._have.get(node, 0) | runs
         if node in self.joined:
             self.joined[node] |= runs
 
     def on_caller(self, node: NodeId, address: str, runs: RunSet) -> None:
         """A node has dialled us; `address`: where it listens, as it says itself."""
-        self.callers[node] = address
+        if node in self.callers or len(self.callers) < MAX_CALLERS:
+            self.callers[node] = address
         self.on_has(node, runs)
 
     def runs_elsewhere(self) -> RunSet:

@@ -9,7 +9,7 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.runner import TICK_S
@@ -17,6 +17,7 @@ from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Conflict, NoSpace
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 
 Begin = Callable[[], Awaitable[Download]]
 
@@ -26,13 +27,13 @@ STUCK_S = 10.0  # a download without a byte for this long holds no other one bac
 
 
 class DownloadOrder:
-    """Sets the turns of downloads, and holds a download back while one with an earlier turn progresses.
+    """Sets the priorities of downloads, and holds a download back while one of higher priority progresses.
 
     A download that is held back wants no runs: it keeps its bytes, lets requests in flight finish, and
     returns its leases.
     """
 
-    def __init__(self, parts: Parts, downloads: DownloadManager) -> None:
+    def __init__(self, parts: AgentContext, downloads: DownloadManager) -> None:
         self._parts = parts
         self._downloads = downloads
         self._known: weakref.WeakSet[Download] = weakref.WeakSet()
@@ -41,18 +42,18 @@ class DownloadOrder:
             weakref.WeakKeyDictionary()
         )
 
-    def on_client(self, download: Download, turn: Priority) -> None:
-        """A client joined a download; the download takes the earliest turn of its clients."""
+    def on_client(self, download: Download, priority: Priority) -> None:
+        """A client joined a download; the download takes the highest priority of its clients."""
         first = download not in self._known
         self._known.add(download)
-        download.turn = turn if first else min(turn, download.turn)
-        self._parts.net.put_behind(download.swarm.digest, download.turn)
-        if first and turn > Priority.USUAL and not download.ended.done():
+        download.priority = priority if first else min(priority, download.priority)
+        self._parts.net.put_behind(download.swarm.digest, download.priority)
+        if first and priority > Priority.USUAL and not download.ended.done():
             work = self._follow(download)
             self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def begin_making_room(self, begin: Begin, ref: Ref, turn: Priority) -> Download:
-        """Begin a download. On a full disk downloads with a later turn make room for it.
+    async def begin_making_room(self, begin: Begin, ref: Ref, priority: Priority) -> Download:
+        """Begin a download. On a full disk downloads of lower priority make room for it.
 
         Raises:
             NoSpace: there is no download left that could make room.
@@ -62,46 +63,49 @@ class DownloadOrder:
             try:
                 return await begin()
             except NoSpace:
-                if not await self._make_room(ref, turn):
+                made = await self._downloads.remove_begun_push() or await self._make_room(
+                    ref, priority
+                )
+                if not made:
                     raise
 
-    async def _make_room(self, ref: Ref, turn: Priority) -> bool:
-        """End the last of the downloads with a later turn, and free its disk space.
+    async def _make_room(self, ref: Ref, priority: Priority) -> bool:
+        """End the last of the downloads of lower priority, and free its disk space.
 
         A model that has a tag stays. Clients of the ended download are told why it ended.
 
         Args:
             ref: of the pull that needs the space.
-            turn: of that pull.
+            priority: of that pull.
 
         Returns:
             Whether a download was ended.
         """
         store, running = self._parts.store, self._downloads.running
         later = [
-            (download.turn, download.started, digest)
+            (download.priority, download.started, digest)
             for digest, download in running.items()
-            if download.turn > turn and not store.tags_of(digest)
+            if download.priority > priority and not store.tags_of(digest)
         ]
         if not later:
             return False
         digest = max(later)[2]
         last = running[digest].ref
-        why = NoSpace(
-            f"{last} gave its disk space to the pull of {ref}; make room (p2pcache prune) and ask again"
+        log.warning("%s gives its disk space to the pull of %s", last, ref)
+        why = NoSpace(  # without that pull's name: its namespace may be another
+            f"{last} gave its disk space to a pull that somebody awaits; make room (p2pcache prune) and ask again"
         )
-        log.warning("%s", why)
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # another client pulls it by now
             await self._downloads.leave_swarm(digest)
-            await asyncio.to_thread(store.remove_model, digest)
+            await pools.WORK.run(store.remove_model, digest)
         return True
 
     async def _follow(self, download: Download) -> None:
-        """Hold a download back while an earlier one progresses, until it ends or has the first turn itself."""
+        """Hold a download back while an earlier one progresses, until it ends or has the highest itself."""
         while not download.ended.done():
-            self._hold(download, back=self._earlier_one_progresses(download.turn))
-            if download.turn is Priority.USUAL:
+            self._hold(download, back=self._earlier_one_progresses(download.priority))
+            if download.priority is Priority.USUAL:
                 return
             await asyncio.wait([download.ended], timeout=TICK_S)
 
@@ -116,10 +120,10 @@ class DownloadOrder:
             self._held.discard(download)
             download.swarm.post(e.Wanted(download.wanted))
 
-    def _earlier_one_progresses(self, turn: Priority) -> bool:
-        """Whether a download with an earlier turn progresses."""
+    def _earlier_one_progresses(self, priority: Priority) -> bool:
+        """Whether a download of higher priority progresses."""
         return any(
-            other.turn < turn and self._progresses(other)
+            other.priority < priority and self._progresses(other)
             for other in list(self._downloads.running.values())
         )
 

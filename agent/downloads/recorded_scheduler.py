@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import p2pcache
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.scheduler import recording
 from p2pcache.core.scheduler.scheduler import Scheduler
@@ -30,7 +30,7 @@ class RecordedScheduler(Scheduler):
 
 
 def make_scheduler(
-    parts: Parts, layout: Layout, have: RunSet, settings: SwarmSettings
+    parts: AgentContext, layout: Layout, have: RunSet, settings: SwarmSettings
 ) -> Scheduler:
     """Make the scheduler of one model on this node; `have`: the runs that are proved here."""
     record = parts.settings.record_dir

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import time
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.format import manifest
+from p2pcache.core.near_refs import hint
 from p2pcache.errors import (
     InvalidManifest,
     NotAllowed,
@@ -18,15 +21,25 @@ from p2pcache.errors import (
     Unreachable,
 )
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.store import Store
+from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.origins.tag_patience import TagPatience
 from p2pcache.io.tasks import Shared, Threads
 
 log = logging.getLogger(__name__)
 
 
 MAX_QUESTIONS = 8  # at once; the tracker allows one member 16
+LOOK_S = 0.1  # between two looks whether storage is away
+HINT_S = 2.0  # to look for names that may have been meant
+MAX_HINTS = 2000  # names that are looked at: two pages of a listing
 FIRST_CONTACT_S = 5.0  # to wait for the first connection to the tracker, which takes milliseconds
+
+
+_SILENT = (Unreachable, OriginUnavailable)
+_AWAY = (*_SILENT, NotAllowed, NoContainer)  # a model that is complete here needs neither of them
 
 
 class Resolved(NamedTuple):
@@ -35,11 +48,16 @@ class Resolved(NamedTuple):
     digest: str
     generation: int
     stale: bool = False
+    trouble: str = ""  # why it is stale
 
 
 class _Answer(msgspec.Struct):
     digest: str
     generation: int = 0
+
+
+def _first_refs(repo: OriginRepo, namespace: str) -> list[Ref]:
+    return list(islice(repo.refs(namespace), MAX_HINTS))
 
 
 class Resolver:
@@ -56,6 +74,7 @@ class Resolver:
         self._asking = Shared[Resolved]()  # many pods that start at once share one question
         # Never joined, because storage may hang.
         self._threads = Threads(MAX_QUESTIONS, name="resolve")
+        self._patience = TagPatience()
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     @property
@@ -87,27 +106,78 @@ class Resolver:
         """
         if ref.digest is not None:
             return Resolved(ref.digest, 0)
-        return await self._asking.share(ref.short, lambda: self._resolve(ref))
+        try:
+            return await self._asking.share(ref.short, lambda: self._resolve(ref))
+        except NotFound as error:
+            if isinstance(error, NoContainer):
+                raise
+            raise NotFound(f"{error}{await self._hint(ref)}") from None
+
+    async def _hint(self, ref: Ref) -> str:
+        """What may have been meant, of the ref's own namespace: who may ask for the ref may know its neighbours."""
+        known = await pools.STEPS.run(self._store.refs)
+        if self.repo is not None:
+            with contextlib.suppress(
+                P2PCacheError, TimeoutError
+            ):  # keys that may not list, or slow storage
+                async with asyncio.timeout(HINT_S):
+                    known += await self._threads.run(_first_refs, self.repo, ref.namespace)
+        return hint(ref, [each for each in known if each.namespace == ref.namespace])
 
     async def _resolve(self, ref: Ref) -> Resolved:
+        complete = await pools.STEPS.run(self._complete, ref)
+        enough = _AWAY if complete else _SILENT
         try:
             async with self._questions:
-                return await self._ask(ref)
-        except (Unreachable, OriginUnavailable) as error:
-            known = await asyncio.to_thread(self._store.tag_of, ref)
+                return await (self._ask_briefly(ref) if complete else self._ask(ref))
+        except enough as error:
+            known = await pools.STEPS.run(self._store.tag_of, ref)
             if known is None:
                 raise
             log.warning("%s: %s; going on with what this cache last knew", ref.short, error)
-            return Resolved(known.digest, known.generation, stale=True)
+            return Resolved(known.digest, known.generation, stale=True, trouble=str(error))
+
+    def _complete(self, ref: Ref) -> bool:
+        """Whether the model that a tag last meant is complete here."""
+        known = self._store.tag_of(ref)
+        model = None if known is None else self._store.get(known.digest)
+        return model is not None and model.complete
+
+    async def _ask_briefly(self, ref: Ref) -> Resolved:
+        """As `_ask`, for as long as a healthy tracker or storage may take.
+
+        Raises:
+            OriginUnavailable: no answer by then; what `_ask` raises comes, too.
+        """
+        began = time.monotonic()
+        work = asyncio.gather(self._ask(ref))
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=LOOK_S)
+                waited = time.monotonic() - began
+                trouble = self.storage_trouble
+                if not work.done() and waited >= self._patience.limit_s(
+                    trouble=trouble is not None
+                ):
+                    why = f": {trouble}" if trouble is not None else ""
+                    raise OriginUnavailable(f"{self.asked} didn't answer in {waited:.1f} s{why}")
+            (resolved,) = work.result()
+            if not resolved.stale:
+                self._patience.learn(time.monotonic() - began)
+            return resolved
+        finally:
+            work.cancel()
 
     async def _ask(self, ref: Ref) -> Resolved:
         trouble: P2PCacheError | None = None
         if self._link is not None and not self._link.tried.is_set():
             self._awaits_tracker = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_CONTACT_S):
-                    await self._link.tried.wait()
-            self._awaits_tracker = False
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FIRST_CONTACT_S):
+                        await self._link.tried.wait()
+            finally:
+                self._awaits_tracker = False
         if self._link is not None and self._link.connected:
             try:
                 answer = await self._link.ask("resolve", ref.short)
@@ -122,9 +192,10 @@ class Resolver:
             return Resolved(tag.digest, tag.generation)
         if trouble is not None:
             raise self._at_tracker(trouble)
-        known = await asyncio.to_thread(self._store.tag_of, ref)
+        known = await pools.STEPS.run(self._store.tag_of, ref)
         if known is not None:
-            return Resolved(known.digest, known.generation, stale=True)
+            why = str(self.no_answer("neither tracker nor storage can be asked"))
+            return Resolved(known.digest, known.generation, stale=True, trouble=why)
         raise self.no_answer(f"can't resolve {ref.short}")
 
     async def manifest(self, digest: str) -> bytes:

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download, action_of
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.give_up import odd_storage
 from p2pcache.agent.journal import Journal
 from p2pcache.core.swarm.events import Source
-from p2pcache.errors import P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Cancelled, P2PCacheError, Unreachable
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ TICK_S = 0.25  # between two looks of a running download at flushing, clients an
 class DownloadRunner:
     """Runs downloads, each in a task of its own, and notes each one once."""
 
-    def __init__(self, parts: Parts, journal: Journal) -> None:
+    def __init__(self, parts: AgentContext, journal: Journal) -> None:
         self._parts = parts
         self._journal = journal
         self._unnoted: set[Download] = set()  # ended, and not in the history yet
@@ -35,7 +36,7 @@ class DownloadRunner:
         """
         swarm = download.swarm
         try:
-            copied = await asyncio.to_thread(swarm.store.copy_local)
+            copied = await pools.PULLS.run(swarm.store.copy_local)
             if copied:
                 swarm.on_proved(copied, Source.LOCAL)
             download.timeline.reached("local", self._parts.now())
@@ -46,8 +47,8 @@ class DownloadRunner:
                 download.succeed()
             await self._watch(download)
             if why := self._parts.origin.take_wrong(swarm.digest):
-                self._parts.origin.odd = odd_storage(str(download.ref), why)
-                log.warning("%s", self._parts.origin.odd)
+                self._parts.origin.odd = (download.ref, why)
+                log.warning("%s", odd_storage(str(download.ref), why))
         except P2PCacheError as error:
             download.fail(error)
         finally:
@@ -72,7 +73,7 @@ class DownloadRunner:
         download.noted = True
         now, swarm = self._parts.now(), download.swarm
         self._journal.record(
-            action_of(download.turn), ref=str(download.ref), digest=swarm.digest,
+            action_of(download.priority), ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
             error=download.error, report=download.report(now),
@@ -87,7 +88,7 @@ class DownloadRunner:
         """Set what a swarm does without a download: it repairs runs that a check found bad, and publishes again."""
 
         def repaired() -> None:
-            work = asyncio.to_thread(self._publish_again, swarm)
+            work = pools.PULLS.run(self._publish_again, swarm)
             self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
 
         def failed(error: P2PCacheError) -> None:
@@ -111,18 +112,19 @@ class DownloadRunner:
             await asyncio.wait([download.ended], timeout=TICK_S)
             now = self._parts.now()
             download.timeline.waited(held_up, now - began)
+            download.rate(now)  # a client that joins later sees the rate of the last seconds
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
             if due or swarm.unflushed_bytes >= settings.flush_bytes:
                 swarm.unflushed_bytes, flushed = 0, now
-                await asyncio.to_thread(swarm.store.flush)
+                await pools.PULLS.run(swarm.store.flush)
             if download.clients:
                 wanted = now
             elif swarm.idle and not download.whole and now - wanted > PART_END_S:
-                await asyncio.to_thread(swarm.store.flush)
+                await pools.PULLS.run(swarm.store.flush)
                 if not download.clients and not download.whole:
                     download.succeed()
             elif now - wanted > settings.abandon_after_s:
-                raise TimedOut("no client waits for this pull any more; pull again: it resumes")
+                raise Cancelled("nobody waits for this pull any more; pull again: it resumes")
             trouble = swarm.why_give_up(now)
             if trouble is not None:
                 raise trouble

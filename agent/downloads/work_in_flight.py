@@ -2,10 +2,10 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.origin_reads import LeasedRun
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm.events import Outcome
@@ -25,7 +25,7 @@ class WorkInFlight:
     Numbers on the wire outlive a scheduler, so the late end of a request never hits one of the next scheduler.
     """
 
-    def __init__(self, parts: Parts, store: ModelStore, on_read_ended: ReadEnded) -> None:
+    def __init__(self, parts: AgentContext, store: ModelStore, on_read_ended: ReadEnded) -> None:
         self._parts = parts
         self._store = store
         self._layout: Layout = store.layout
@@ -34,6 +34,7 @@ class WorkInFlight:
         self._wire_of: dict[int, int] = {}  # wire number by the scheduler's number of the request
         self._requests: dict[int, tuple[int, NodeId]] = {}  # (its number, peer) by wire number
         self._next_wire = 1
+        self._begun: list[LeasedRun] = []  # runs of the request that was begun last
         self._reads: dict[int, threading.Event] = {}  # by the scheduler's number; set to cancel it
 
     @property
@@ -50,10 +51,10 @@ class WorkInFlight:
         """Ask a peer for a run."""
         wire, self._next_wire = self._next_wire, self._next_wire + 1
         match command:
-            case c.Request(number, peer, run, turn):
+            case c.Request(number, peer, run, priority):
                 self._wire_of[number] = wire
                 self._requests[wire] = (number, peer)
-                self._parts.net.request(self._digest, wire, peer, run, turn)
+                self._parts.net.request(self._digest, wire, peer, run, priority)
 
     def cancel_request(self, number: int) -> None:
         """Cancel a request of the scheduler; it still ends."""
@@ -66,10 +67,27 @@ class WorkInFlight:
         known = number and self._wire_of.pop(number, None) is not None
         return number if known else None, peer
 
-    def begin_read(self, fetch: int, run: RunIndex) -> None:
-        """Begin to read a run from the origin; `on_read_ended` is called once."""
+    def begin_read(self, fetch: int, run: RunIndex, *, joined: bool = False) -> None:
+        """Begin to read a run from the origin; `on_read_ended` is called once.
+
+        Args:
+            fetch: the scheduler's number.
+            run: which.
+            joined: in one request with the run of the call just before this one.
+        """
         cancelled = self._reads[fetch] = threading.Event()
-        self._parts.tasks.spawn_contained(self._read(fetch, run, cancelled), name=f"fetch-{run}")
+        one = LeasedRun(
+            run,
+            cancelled,
+            lambda outcome, flow_s: self._ended(fetch, run, cancelled, outcome, flow_s),
+        )
+        if joined:
+            self._begun.append(
+                one
+            )  # its task hasn't begun: it was made in this same call of the scheduler
+            return
+        self._begun = [one]
+        self._parts.tasks.spawn_contained(self._read(self._begun), name=f"fetch-{run}")
 
     def cancel_read(self, fetch: int) -> None:
         """Cancel a read; it still ends."""
@@ -86,17 +104,26 @@ class WorkInFlight:
             cancelled.set()
         self._reads.clear()
 
-    async def _read(self, fetch: int, run: RunIndex, cancelled: threading.Event) -> None:
-        outcome = Outcome.FAILED
-        began: list[float] = []
+    async def _read(self, runs: list[LeasedRun]) -> None:
         try:
-            outcome = await self._parts.origin.fetch(
-                self._layout, self._store, run, cancelled, lambda: began.append(time.monotonic())
+            await self._parts.origin.read(self._layout, self._store, runs)
+        except Exception:  # a bug must not leave the runs in flight for ever
+            numbers = ", ".join(str(one.run) for one in runs)
+            log.exception(
+                "reading runs %s of blake3:%s from the origin failed", numbers, self._digest
             )
-        except Exception:  # a bug must not leave the run in flight for ever
-            log.exception("reading run %d of blake3:%s from the origin failed", run, self._digest)
+            for one in runs:
+                one.end(Outcome.FAILED)
+
+    def _ended(
+        self,
+        fetch: int,
+        run: RunIndex,
+        cancelled: threading.Event,
+        outcome: Outcome,
+        flow_s: float,
+    ) -> None:
         ours = self._reads.get(fetch) is cancelled  # a later scheduler uses the same numbers
         if ours:
             del self._reads[fetch]
-        flow_s = time.monotonic() - began[0] if began else 0.0
         self._on_read_ended(fetch if ours else None, run, outcome, flow_s)

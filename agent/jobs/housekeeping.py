@@ -5,13 +5,15 @@ import logging
 import time
 from typing import NamedTuple
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.errors import NotFound
+from p2pcache.core.near_refs import hint
+from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.store import Store
@@ -26,13 +28,14 @@ class Removed(NamedTuple):
 
     digest: str
     bytes_freed: int  # 0 where other tags still name the model
+    unsure: str = ""  # why a process may have it open all the same, for people
 
 
 class Housekeeping:
     """Removes and proves models of this cache, beside pulls and pushes that may use them."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, warms: Warms, journal: Journal
+        self, parts: AgentContext, downloads: DownloadManager, warms: Warms, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads
@@ -44,36 +47,57 @@ class Housekeeping:
 
         Raises:
             NotFound: it isn't in this cache.
-            Conflict: a pull or a push uses it.
+            Conflict: a pull or a push uses it, or another process has it open or mapped.
         """
-        store, began = self._parts.store, time.monotonic()
+        store, began, unsure = self._parts.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):
-            await self._warms.stop(ref)
+            warmed = await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
-            digest = (await local_model(store, ref)).digest
-            names = await asyncio.to_thread(store.names_of, digest)
-            if ref.digest is not None or len(names) <= 1:
-                await self._downloads.leave_swarm(digest)
-                freed = await asyncio.to_thread(store.remove_model, digest)
-            else:
-                freed = 0
-                await asyncio.to_thread(store.remove_tag, ref)
+            digest = (await pools.STEPS.run(store.named, ref)) or warmed
+            if not digest:
+                raise await not_here(store, ref)
+            freed, unsure = await self._remove(ref, digest)
         self._journal.record(
             "rm", ref=str(ref), digest=digest, size_bytes=freed, seconds=time.monotonic() - began
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
-        return Removed(digest, freed)
+        return Removed(digest, freed, unsure)
+
+    async def _remove(self, ref: Ref, digest: str) -> tuple[int, str]:
+        """Remove a name, and the model with its last one.
+
+        Returns:
+            The bytes of disk that this freed; what isn't known about other processes that use it, or "".
+
+        Raises:
+            Conflict: a process has a file of the model open or mapped.
+        """
+        store, downloads = self._parts.store, self._downloads
+        if ref.digest is not None:
+            await local_model(store, ref)
+        else:
+            downloads.forget_tag(ref, digest)
+            names = await pools.STEPS.run(store.names_of, digest)
+            others = set(names) - {ref}
+            if others or digest in downloads.running:
+                await pools.STEPS.run(store.remove_tag, ref)
+                return 0, ""
+        unsure = await pools.WORK.run(refuse_used, store, ref, digest)
+        await downloads.leave_swarm(digest)
+        return await pools.WORK.run(store.remove_model, digest), unsure
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
         store = self._parts.store
-        known = [] if dry_run else await asyncio.to_thread(store.models)
+        known = await pools.STEPS.run(store.models)
+        due = [info.digest for info in known if everything or not info.tags]
+        users = await pools.WORK.run(store.users_of, due)
         in_use = self._downloads.in_use
-        for info in known:
-            if (everything or not info.tags) and info.digest not in in_use:
-                await self._downloads.leave_swarm(info.digest)
-        result = await asyncio.to_thread(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use
+        for digest in due:
+            if not dry_run and digest not in in_use and digest not in users.held:
+                await self._downloads.leave_swarm(digest)
+        result = await pools.WORK.run(
+            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
         )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
@@ -94,7 +118,7 @@ class Housekeeping:
             model.copy_local()  # files that changed behind our back are settled first
             return len(model.verify(note))
 
-        work = asyncio.gather(asyncio.to_thread(prove))
+        work = asyncio.gather(pools.WORK.run(prove))
         while not work.done():
             await asyncio.wait([work], timeout=PROGRESS_S)
             yield {"event": "progress", "bytes_done": done, "bytes_total": total}
@@ -111,17 +135,38 @@ class Housekeeping:
         }  # fmt: skip
 
 
+def refuse_used(store: Store, ref: Ref, digest: str) -> str:
+    """Check that no other process has a model open; return why that isn't sure, "" if it is.
+
+    Raises:
+        Conflict: one has.
+    """
+    users = store.users_of([digest])
+    if digest in users.held:
+        raise Conflict(f"{ref} is in use by {users.held[digest]}; end that first")
+    return users.unsure
+
+
 async def local_model(store: Store, ref: Ref) -> ModelInfo:
     """The model that a ref names in this cache, complete or not.
 
     Raises:
         NotFound: it isn't here.
     """
-    digest = await asyncio.to_thread(store.named, ref)
-    for known in await asyncio.to_thread(store.models):
-        if known.digest == digest:
-            return known
-    raise NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is")
+    digest = await pools.STEPS.run(store.named, ref)
+    known = await pools.STEPS.run(store.model_info, digest) if digest is not None else None
+    if known is None:
+        raise await not_here(store, ref)
+    return known
+
+
+async def not_here(store: Store, ref: Ref) -> NotFound:
+    """The error for a model that isn't in this cache, with names of its namespace that are spelt alike."""
+    # Of its own namespace: who may ask for the ref may know its neighbours.
+    near = [each for each in await pools.STEPS.run(store.refs) if each.namespace == ref.namespace]
+    return NotFound(
+        f"model {ref} is not in this cache; `p2pcache ls` shows what is{hint(ref, near)}"
+    )
 
 
 async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:
@@ -133,7 +178,7 @@ async def open_model(store: Store, downloads: DownloadManager, digest: str) -> M
     swarm = downloads.swarms.get(digest)
     if swarm is not None:
         return swarm.store
-    model = await asyncio.to_thread(store.get, digest)
+    model = await pools.STEPS.run(store.get, digest)
     if model is None:
         raise NotFound(f"model blake3:{digest} is not in this cache")
     return model

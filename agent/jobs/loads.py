@@ -7,14 +7,15 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
-from p2pcache.agent.context import Parts
-from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.downloads.download import Download, Sources
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.tasks import Turns
 
 TICK_S = 0.01  # between two `ready` events of a loader; shorter costs CPU time with several loaders
@@ -35,7 +36,7 @@ class Load:
 class Loads:
     """All attached loaders of this agent. It is used on the loop's thread."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, pulls: Pulls) -> None:
+    def __init__(self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls) -> None:
         self._parts = parts
         self._downloads = downloads
         self._pulls = pulls
@@ -57,7 +58,7 @@ class Loads:
             async for event in waiting:
                 yield event
         ((resolved, download),) = work.result()
-        digest = resolved.digest
+        digest, before = resolved.digest, download.sources_before(began)
         manifest = download.swarm.layout.manifest
         named = {
             "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
@@ -65,19 +66,19 @@ class Loads:
         }  # fmt: skip
         runs = download.swarm.layout.run_count
         if not download.swarm.complete:
-            async with self._attached(download, client, needed=needed) as load:
+            async with self._attached(download, ref, client, needed=needed) as load:
                 shown = download.swarm.store.arriving
                 arriving = shown.path if shown is not None else ""
                 yield {
                     "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
                     "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
                 }  # fmt: skip
-                async with contextlib.aclosing(self._ticks(load)) as ticks:
+                async with contextlib.aclosing(self._ticks(load, before)) as ticks:
                     async for event in ticks:
                         yield event
         download.ended.result()
         path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = download.sources()
+        sources = download.sources(before)
         yield {
             "event": "done", **named, "path": path, **sources,
             "bytes_local": max(
@@ -86,7 +87,7 @@ class Loads:
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
-    async def _ticks(self, load: Load) -> AsyncGenerator[dict[str, object], None]:
+    async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download
         store, sent, shown_at = download.swarm.store, -1, 0.0
         while not download.ended.done():
@@ -97,37 +98,36 @@ class Loads:
             ready = store.have_runs().bit_count()
             if ready != sent:
                 sent = ready
-                yield {"event": "ready", "runs_ready": ready, **download.sources()}
+                yield {"event": "ready", "runs_ready": ready, **download.sources(before)}
             now = time.monotonic()
             if now - shown_at >= PROGRESS_S:
                 shown_at = now
                 yield {
                     "event": "progress", "bytes_done": store.bytes_done,
-                    "bytes_total": download.bytes_total, **download.sources(),
+                    "bytes_total": download.bytes_total, **download.sources(before),
                     "peers": download.swarm.peer_count,
                 }  # fmt: skip
             await asyncio.sleep(TICK_S)
 
     @contextlib.asynccontextmanager
     async def _attached(
-        self, download: Download, client: str, *, needed: bool
+        self, download: Download, ref: Ref, client: str, *, needed: bool
     ) -> AsyncIterator[Load]:
         load = Load(secrets.token_hex(16), client, download, needed)
-        download.clients += 1
         swarm = download.swarm
-        try:
-            async with self._showing.of(swarm.digest):
-                await asyncio.to_thread(self._show, download)
-            self._listen(download)
-            self._live[load.id] = load
-            download.ended.add_done_callback(lambda _: load.changed.set())
-            yield load
-        finally:
-            download.clients -= 1
-            self._live.pop(load.id, None)
-            if all(other.download.swarm is not swarm for other in self._live.values()):
-                swarm.store.on_ready = None
-            download.forget_wish(load.id)
+        with download.client(ref):
+            try:
+                async with self._showing.of(swarm.digest):
+                    await pools.PULLS.run(self._show, download)
+                self._listen(download)
+                self._live[load.id] = load
+                download.ended.add_done_callback(lambda _: load.changed.set())
+                yield load
+            finally:
+                self._live.pop(load.id, None)
+                if all(other.download.swarm is not swarm for other in self._live.values()):
+                    swarm.store.on_ready = None
+                download.forget_wish(load.id)
 
     def _show(self, download: Download) -> None:
         manifest = self._parts.store.manifest(download.swarm.digest)

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Awaitable
 
-from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.download import Download, Sources, action_of
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
@@ -16,6 +16,7 @@ from p2pcache.core.format.file_filter import name_of, pick, runs_of
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import IntegrityError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.models.store import Store
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
@@ -29,9 +30,10 @@ class Pulls:
 
     def __init__(
         self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
-        order: DownloadOrder,
+        order: DownloadOrder, abandon_after_s: float,
     ) -> None:  # fmt: skip
         self._store = store
+        self._abandon_after_s = abandon_after_s
         self._resolver = resolver
         self._downloads = downloads
         self._order = order
@@ -47,7 +49,7 @@ class Pulls:
         """
         resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
-            seen = await asyncio.to_thread(self._store.generation_seen, ref)
+            seen = await pools.STEPS.run(self._store.generation_seen, ref)
             if resolved.generation < seen:
                 raise IntegrityError(
                     f"tag {ref.short} went back from generation {seen} to {resolved.generation}: the origin was "
@@ -72,8 +74,8 @@ class Pulls:
         """
         began = time.monotonic()
         some = bool(include or exclude)
-        turn = Priority.BACKGROUND if background else Priority.USUAL
-        begun = self.begin_download(ref, force=force, whole=not some, turn=turn)
+        priority = Priority.BACKGROUND if background else Priority.USUAL
+        begun = self.begin_download(ref, force=force, whole=not some, priority=priority)
         work = asyncio.gather(begun)
         waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
         async with contextlib.aclosing(waits) as waiting:
@@ -83,7 +85,7 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = pick(download.swarm.layout, include, exclude)
+            paths = await pools.WORK.run(pick, download.swarm.layout, include, exclude)
             if len(paths) == len(manifest.files):
                 some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}
@@ -91,10 +93,13 @@ class Pulls:
         named = {"ref": str(ref), "digest": resolved.digest}
         yield {
             "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+            "abandon_after_s": self._abandon_after_s,
+            **({"trouble": resolved.trouble} if resolved.trouble else {}),
         }  # fmt: skip
-        # A part counts from here, a whole model from its start.
-        before = download.sources() if some else {}
-        follow = self._part(download, paths) if some else self._whole(download)
+        before = download.sources_before(began)
+        follow = (
+            self._part(download, ref, paths, before) if some else self._whole(download, ref, before)
+        )
         async with contextlib.aclosing(follow):
             async for event in follow:
                 yield event
@@ -103,7 +108,7 @@ class Pulls:
             named["selection"] = name_of(paths)
         else:
             path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = {name: n - before.get(name, 0) for name, n in download.sources().items()}
+        sources = download.sources(before)
         moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
         yield {
@@ -122,15 +127,15 @@ class Pulls:
         trouble = self._resolver.storage_trouble
         return "" if trouble is None else str(trouble)
 
-    def _progress(self, download: Download) -> dict[str, object]:
+    def _progress(self, download: Download, before: Sources) -> dict[str, object]:
         now = time.monotonic()
         quiet = now - download.swarm.last_progress >= QUIET_S
         trouble = self.storage_trouble() if quiet else ""
         known = {"trouble": trouble} if trouble else {}
-        return {"event": "progress", **download.progress(now), **known}
+        return {"event": "progress", **download.progress(now), **download.sources(before), **known}
 
     async def begin_download(
-        self, ref: Ref, *, force: bool, whole: bool, turn: Priority = Priority.USUAL
+        self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL
     ) -> tuple[Resolved, Download]:
         """Resolve, and join or start the model's download; a failure goes into the history.
 
@@ -138,12 +143,12 @@ class Pulls:
             ref: of the model.
             force: accept a tag that went back to an older generation.
             whole: all of the model is wanted, not only runs that a loader will name.
-            turn: the priority among the downloads of this node.
+            priority: the priority among the downloads of this node.
 
         Raises:
             P2PCacheError: as `resolve` and `DownloadManager.join_or_begin`.
         """
-        with self._journal.failures(action_of(turn), str(ref)):
+        with self._journal.failures(action_of(priority), str(ref)):
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.on_phase(timeline, "resolve")
@@ -153,41 +158,39 @@ class Pulls:
                     ref, resolved.digest, whole=whole, timeline=timeline
                 )
 
-            download = await self._order.begin_making_room(begin, ref, turn)
+            download = await self._order.begin_making_room(begin, ref, priority)
             self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
-            self._order.on_client(download, turn)
+            self._order.on_client(download, priority)
             return resolved, download
 
-    async def _whole(self, download: Download) -> Events:
-        download.clients += 1
-        try:
+    async def _whole(self, download: Download, ref: Ref, before: Sources) -> Events:
+        with download.client(ref):
             while not download.ended.done():
                 pause = PROGRESS_S * (1 + download.clients // PROGRESS_CLIENTS)
                 await asyncio.wait([download.ended], timeout=pause)
-                yield self._progress(download)
+                yield self._progress(download, before)
             download.ended.result()
-        finally:
-            download.clients -= 1
 
-    async def _part(self, download: Download, paths: list[str]) -> Events:
+    async def _part(
+        self, download: Download, ref: Ref, paths: list[str], before: Sources
+    ) -> Events:
         """Progress until the chunks of these files are here."""
         layout, store = download.swarm.layout, download.swarm.store
-        runs = runs_of(layout, paths)
+        runs = await pools.WORK.run(runs_of, layout, paths)
         total = sum(layout.run_bytes[run] for run in bitset.members(runs))
         client = f"pull-{id(paths)}"
-        download.clients += 1
-        try:
-            download.wish(client, runs)
-            shown_at = 0.0
-            while missing := runs & ~store.have_runs():
-                await asyncio.wait([download.ended], timeout=_LOOK_S)
-                if download.ended.done():
-                    download.ended.result()
-                if time.monotonic() - shown_at >= PROGRESS_S:
-                    shown_at = time.monotonic()
-                    left = sum(layout.run_bytes[run] for run in bitset.members(missing))
-                    done = {"bytes_done": total - left, "bytes_total": total}
-                    yield {**self._progress(download), **done}
-        finally:
-            download.clients -= 1
-            download.forget_wish(client)
+        with download.client(ref):
+            try:
+                download.wish(client, runs)
+                shown_at = 0.0
+                while missing := runs & ~store.have_runs():
+                    await asyncio.wait([download.ended], timeout=_LOOK_S)
+                    if download.ended.done():
+                        download.ended.result()
+                    if time.monotonic() - shown_at >= PROGRESS_S:
+                        shown_at = time.monotonic()
+                        left = sum(layout.run_bytes[run] for run in bitset.members(missing))
+                        done = {"bytes_done": total - left, "bytes_total": total}
+                        yield {**self._progress(download, before), **done}
+            finally:
+                download.forget_wish(client)

@@ -8,15 +8,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from aiohttp import StreamReader
 from blake3 import blake3
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.ndjson import Events
@@ -30,23 +29,26 @@ from p2pcache.core.swarm.events import Source
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
+    NoSpace,
     NotFound,
     P2PCacheError,
-    TimedOut,
     Unreachable,
     UsageError,
 )
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
-from p2pcache.io.http.server import STALL_S, next_part
+from p2pcache.io.http.bodies import Body
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.push import PushResult
+from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
 Upload = Callable[..., PushResult]  # `OriginRepo.push` with `force` and `repair` given
 
 PROGRESS_S = 0.25  # between two events, as of a pull
+CHECKS = 2  # manifests that are checked at once
 PIECE_BYTES = 1 << 20  # handed to a thread at once; smaller costs wake-ups, larger memory
 
 
@@ -61,12 +63,22 @@ class Pushes:
     """The pushes of this agent. Each is of one manifest."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, resolver: Resolver, journal: Journal
+        self, parts: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal
     ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._resolver = resolver
         self._journal = journal
+        # A manifest may have 256 MiB, and becomes a few times as much while it is checked.
+        self._checking = asyncio.Semaphore(CHECKS)
+        self._turns = Turns()
+
+    async def take_in_turn(
+        self, client: str, encoded: bytes, unproved: Callable[[Layout], set[str]]
+    ) -> tuple[str, list[Missing]]:
+        """`take_manifest`, in turn: one of a client, and few of all clients at once."""
+        async with self._turns.of(client), self._checking:
+            return await self.take_manifest(encoded, unproved)
 
     async def take_manifest(
         self, encoded: bytes, unproved: Callable[[Layout], set[str]]
@@ -81,25 +93,29 @@ class Pushes:
             InvalidManifest: a rule of format v1 is broken.
             NoSpace: this cache can't hold the model.
         """
-        layout = await asyncio.to_thread(lambda: Layout(manifests.decode(encoded)))
+        layout = await pools.WORK.run(lambda: Layout(manifests.decode(encoded)))
         if layout.digest in self._downloads.running:
             raise Conflict(
                 "this model is being pulled by this agent right now; push again when it is done"
             )
-        model = await asyncio.to_thread(self._parts.store.add_model, layout, encoded)
+        model = await self._add(layout, encoded)
+        self._downloads.on_sent(layout.digest)
         swarm = self._downloads.join_swarm(model, "")
-        copied = await asyncio.to_thread(model.copy_local)
+        copied = await pools.WORK.run(model.copy_local)
         if copied:
             swarm.on_proved(copied, Source.LOCAL)
-        owed = await asyncio.to_thread(unproved, layout)
-        paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
-        return layout.digest, [
-            Missing(blob.id, paths[number])
-            for number, blob in enumerate(layout.blobs)
-            if blob.id in owed or not all(model.has_chunk(chunk) for chunk in blob.chunks)
-        ]
+        return layout.digest, await pools.WORK.run(lambda: _missing(model, unproved(layout)))
 
-    async def receive(self, digest: str, blob_id: str, body: StreamReader) -> int:
+    async def _add(self, layout: Layout, encoded: bytes) -> ModelStore:
+        """Make a model known; on a full disk pushes that never ended make room for it."""
+        while True:
+            try:
+                return await pools.WORK.run(self._parts.store.add_model, layout, encoded)
+            except NoSpace:
+                if not await self._downloads.remove_begun_push():
+                    raise
+
+    async def receive(self, digest: str, blob_id: str, body: Body) -> int:
         """Prove and store one blob from a request's body; returns its bytes.
 
         Raises:
@@ -110,14 +126,23 @@ class Pushes:
         if swarm is None:
             raise NotFound("no push of this manifest is under way; start the push again")
         layout = swarm.layout
-        blob = next((b for b in layout.blobs if b.id == blob_id), None)
-        if blob is None:
+        number = layout.blob_of_id.get(blob_id)
+        if number is None:
             raise NotFound("the manifest names no such blob")
-        for chunk in blob.chunks:
-            await _receive_chunk(swarm.store, layout, chunk, body)
-        if await next_part(body, 1):
+        blob = layout.blobs[number]
+        for group in _groups(layout, blob.chunks):
+            size = sum(layout.lengths[chunk] for chunk in group)
+            self._downloads.on_sent(digest)
+            if size > PIECE_BYTES:
+                await _receive_chunk(swarm.store, group[0], body)
+            else:
+                data = memoryview(await body.exactly(size))
+                await pools.STEPS.run(_prove_group, swarm.store, group, data)
+        if await body.part(1):
             raise UsageError("the body is longer than the blob")
-        fresh = bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        fresh = await pools.WORK.run(
+            lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
+        )
         swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
@@ -182,8 +207,8 @@ class Pushes:
         began = time.monotonic()
         store.pin()
         try:
-            result = await asyncio.to_thread(self._upload_blocking, push, upload, store, ref)
-            await asyncio.to_thread(store.publish, ref, result.generation)
+            result = await pools.WORK.run(self._upload_blocking, push, upload, store, ref)
+            await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
             link = self._parts.link
             if link is not None and link.connected:
@@ -252,21 +277,66 @@ class Push:
             self.ended.exception()  # or asyncio would log it when no client is left
 
 
-async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: StreamReader) -> None:
+def _missing(model: ModelStore, owed: Container[str]) -> list[Missing]:
+    """The blobs that aren't here, and those that the client owes."""
+    layout = model.layout
+    paths = {blob: path for path, blob in reversed(layout.blob_of_file.items())}
+    return [
+        Missing(blob.id, paths[number])
+        for number, blob in enumerate(layout.blobs)
+        if blob.id in owed or not all(map(model.has_chunk, blob.chunks))
+    ]
+
+
+def _groups(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
+    """Consecutive chunks that one thread proves at once, up to `PIECE_BYTES`; a larger chunk is alone."""
+    group: list[int] = []
+    size = 0
+    for chunk in chunks:
+        length = layout.lengths[chunk]
+        if group and size + length > PIECE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += length
+    if group:
+        yield group
+
+
+def _prove_group(store: ModelStore, chunks: Iterable[int], data: memoryview) -> None:
+    """Prove small chunks whose bytes have come."""
+    offset = 0
+    for chunk in chunks:
+        length = store.layout.lengths[chunk]
+        piece = data[offset : offset + length]
+        writer = store.begin(chunk)
+        if writer is not None:
+            _write(writer, 0, piece)
+            _believe(writer.finish())
+        else:  # its sender must show that it has the bytes
+            _believe(blake3(piece).digest() == store.layout.digest_of_chunk(chunk))
+        offset += length
+
+
+async def _receive_chunk(store: ModelStore, chunk: int, body: Body) -> None:
     """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
-    writer, hasher = store.begin(chunk), blake3()
+    layout = store.layout
+    writer, hasher = await pools.STEPS.run(store.begin, chunk), blake3()
     offset, length = 0, layout.lengths[chunk]
     while offset < length:
-        piece = memoryview(await _exactly(body, min(PIECE_BYTES, length - offset)))
+        piece = memoryview(await body.exactly(min(PIECE_BYTES, length - offset)))
         if writer is not None:
-            await asyncio.to_thread(_write, writer, offset, piece)
+            await pools.STEPS.run(_write, writer, offset, piece)
         else:
-            await asyncio.to_thread(hasher.update, piece)
+            await pools.STEPS.run(hasher.update, piece)
         offset += len(piece)
     if writer is not None:
-        right = await asyncio.to_thread(writer.finish)
+        _believe(await pools.STEPS.run(writer.finish))
     else:
-        right = hasher.digest() == layout.digest_of_chunk(chunk)
+        _believe(hasher.digest() == layout.digest_of_chunk(chunk))
+
+
+def _believe(right: bool) -> None:  # noqa: FBT001 - one word is the whole call
     if not right:
         raise IntegrityError(
             "the bytes sent are not those of the manifest; did the file change? push again"
@@ -276,15 +346,3 @@ async def _receive_chunk(store: ModelStore, layout: Layout, chunk: int, body: St
 def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
     writer.update(view)
     writer.put(offset, view)
-
-
-async def _exactly(body: StreamReader, count: int) -> bytes:
-    try:
-        async with asyncio.timeout(STALL_S):
-            return await body.readexactly(count)
-    except TimeoutError:
-        raise TimedOut(
-            "the body stopped in the middle of the blob; push again: it resumes"
-        ) from None
-    except asyncio.IncompleteReadError:
-        raise UsageError("the body ended before the blob did; push again: it resumes") from None

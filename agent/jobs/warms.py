@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import Conflict, P2PCacheError, TimedOut, Unreachable
+from p2pcache.errors import Cancelled, Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.notes.pending_warms import PendingWarms
 
@@ -36,11 +37,21 @@ class Warmed(NamedTuple):
     state: str
 
 
+class _Warm:
+    """A warm under way."""
+
+    def __init__(self, download: Download) -> None:
+        self.download = download
+        # Done when its name was removed, while others wait for the download.
+        self.removed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()  # it isn't followed any more
+
+
 class Warms:
     """Starts warms and follows them. No client waits for a warm, so it counts as a client itself."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
+        self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
     ) -> None:
         self._parts = parts
         self._book = book
@@ -48,7 +59,7 @@ class Warms:
         self._downloads = downloads
         self._pulls = pulls
         # By digest, and the ref to publish it under.
-        self._running: dict[tuple[str, Ref], Download] = {}
+        self._running: dict[tuple[str, Ref], _Warm] = {}
         self._beginning = 0
 
     async def start(self, ref: Ref) -> Warmed:
@@ -67,36 +78,39 @@ class Warms:
         try:
             before = set(self._downloads.running)
             resolved, download = await self._pulls.begin_download(
-                ref, force=False, whole=True, turn=Priority.WARM
+                ref, force=False, whole=True, priority=Priority.WARM
             )
             digest, had = resolved.digest, download.swarm.complete
             if had:
                 await self._downloads.publish_model(download, ref, resolved.generation)
             elif (digest, ref) not in self._running:
-                self._running[digest, ref] = download
-                download.clients += 1
-                work = self._follow(download, ref, resolved.generation)
+                warm = self._running[digest, ref] = _Warm(download)
+                work = self._follow(warm, ref, resolved.generation)
                 self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
             self._beginning -= 1
         state = "had" if had else "getting" if digest in before else "started"
         return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
 
-    async def _follow(self, download: Download, ref: Ref, generation: int) -> None:
+    async def _follow(self, warm: "_Warm", ref: Ref, generation: int) -> None:
         """Be a client of the download, so that it isn't abandoned; then publish the model."""
+        download = warm.download
         try:
-            await asyncio.to_thread(self._book.add, ref)
-            await asyncio.wait([download.ended])
-            download.ended.result()
-            await self._downloads.publish_model(download, ref, generation)
+            with download.client(ref):
+                await pools.STEPS.run(self._book.remember, ref)
+                await asyncio.wait([download.ended, warm.removed], return_when="FIRST_COMPLETED")
+                if warm.removed.done():
+                    return
+                download.ended.result()
+                await self._downloads.publish_model(download, ref, generation)
             log.info("warmed %s", ref.short)
         except P2PCacheError as error:
             log.warning("warming %s: %s", ref.short, error)
         finally:
-            download.clients -= 1
             del self._running[download.swarm.digest, ref]
+            warm.over.set()
             if not self._stopping:
-                await asyncio.to_thread(self._book.remove, ref)
+                await pools.STEPS.run(self._book.forget, ref)
 
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
@@ -118,24 +132,43 @@ class Warms:
                 if warmed.state == "had":
                     break
                 return
-        await asyncio.to_thread(self._book.remove, ref)
+        await pools.STEPS.run(self._book.forget, ref)
 
     def on_stopping(self) -> None:
         """The agent stops: keep the warms under way in the book, for `resume` after the next start."""
         self._stopping = True
 
-    async def stop(self, ref: Ref) -> None:
-        """End a model's warm because the model is to be removed. A download with other clients goes on."""
-        for noted in self._book.refs():
-            if noted.tag_key == ref.tag_key and noted.digest == ref.digest:
-                await asyncio.to_thread(self._book.remove, noted)
-        for (digest, name), download in list(self._running.items()):
-            if ref.digest != digest and name.tag_key != ref.tag_key:
+    async def forget_pending(self, ref: Ref) -> bool:
+        """Don't go on with a warm after the next start, nor with one that waits; whether there was one."""
+        noted = [
+            r for r in self._book.refs() if r.tag_key == ref.tag_key and r.digest == ref.digest
+        ]
+        for each in noted:
+            await pools.STEPS.run(self._book.forget, each)
+        return bool(noted)
+
+    async def stop(self, ref: Ref) -> str:
+        """End the warm of this name because it is to be removed; return the model's digest, "" if there was none.
+
+        A download that has other clients goes on for them: they may be of another namespace.
+        """
+        await self.forget_pending(ref)
+        ended = ""
+        for (digest, name), warm in list(self._running.items()):
+            if name.tag_key != ref.tag_key or ref.digest not in (None, digest):
                 continue
-            warms = sum(one is download for one in self._running.values())
-            if download.clients > warms:
+            if (
+                warm.download.clients_named(name) > 1
+            ):  # a pull of this name: it can't be removed now
                 continue
-            await self._downloads.end(download, Conflict(f"{ref} was removed while it was warmed"))
+            ended = digest
+            if warm.download.clients <= 1:
+                why = Cancelled(f"{ref} was removed while it was warmed")
+                await self._downloads.end(warm.download, why)
+            if not warm.removed.done():
+                warm.removed.set_result(None)
+            await warm.over.wait()
+        return ended
 
     async def spread(self, ref: Ref, replicas: int) -> bytes:
         """Have the tracker warm a model on some nodes; return its answer as JSON.

@@ -1,8 +1,6 @@
 """Explains a pull, for `GET /v1/explain`: what it waits for while it runs, where its time went afterwards."""
 
-import asyncio
-
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -13,6 +11,7 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.swarm.snapshot import WAITS, InFlight, SwarmView
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, format_node
+from p2pcache.io import pools
 from p2pcache.io.disk.agent_db import HISTORY_ROWS, last_pull
 from p2pcache.io.disk.store_info import cached_part, why_no_pull
 
@@ -25,7 +24,11 @@ class Explainer:
     """Gathers what the scheduler, the download and the history know. It changes nothing."""
 
     def __init__(
-        self, parts: Parts, downloads: DownloadManager, journal: Journal, governor: GovernorLoop
+        self,
+        parts: AgentContext,
+        downloads: DownloadManager,
+        journal: Journal,
+        governor: GovernorLoop,
     ) -> None:
         self._parts = parts
         self._downloads = downloads
@@ -42,7 +45,7 @@ class Explainer:
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
-        models = await asyncio.to_thread(self._parts.store.models)
+        models = await pools.STEPS.run(self._parts.store.models)
         if running is None and found["last"] is None:
             raise NotFound(why_no_pull(ref, models))
         found["here"] = cached_part(str(found["digest"]), models)
@@ -57,9 +60,9 @@ class Explainer:
     async def _digest(self, ref: Ref) -> str:
         """The digest of a ref: of the running pull, else of the cache; "": it has none."""
         for digest, download in self._downloads.running.items():
-            if download.ref.tag_key == ref.tag_key:
+            if any(name.tag_key == ref.tag_key for name in download.refs):
                 return digest
-        tag = await asyncio.to_thread(self._parts.store.tag_of, ref)
+        tag = await pools.STEPS.run(self._parts.store.tag_of, ref)
         return tag.digest if tag is not None else ""
 
     def _now(self, download: Download) -> dict[str, object]:

@@ -1,14 +1,14 @@
 """The governor's loop: samples the host and the engine once a second, and applies the governor's limits."""
 
-import asyncio
 import logging
 import math
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.host.governor import Governor, Limits, Sample, strains_of
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io import pools
 from p2pcache.io.host.engine_latency import EngineMetrics
 from p2pcache.io.host.pressure import Pressure
 
@@ -32,7 +32,7 @@ def check_floor(share: float) -> None:
 class GovernorLoop:
     """Takes samples for the governor and applies its limits to uploads and to the disk."""
 
-    def __init__(self, parts: Parts, settings: AgentSettings) -> None:
+    def __init__(self, parts: AgentContext, settings: AgentSettings) -> None:
         """No sample yet.
 
         Raises:
@@ -89,7 +89,7 @@ class GovernorLoop:
         if self._mode == "auto" and engine is None and not self.governs:
             self.sample = Sample()
             return  # there is no engine to yield to, so the host's counters aren't read
-        host = await asyncio.to_thread(self._pressure.sample)
+        host = await pools.STEPS.run(self._pressure.sample)
         sent, taken = self._rates()
         self.sample = host._replace(engine=engine, sent=sent, taken=taken)
         before = self.limits
@@ -132,7 +132,7 @@ class GovernorLoop:
 
     def _apply(self, limits: Limits) -> None:
         try:
-            self._parts.net.limit(limits.sent, limits.slots)
+            self._parts.net.limit_uploads(limits.sent, limits.slots)
         except P2PCacheError as error:
             log.debug("the data plane isn't there: %s", error)
         self._parts.disk.limit(limits.taken)

@@ -1,12 +1,12 @@
 """Periodic work of an agent: watch the cache dir, keep disk space back, remove arriving directories, scrub."""
 
-import asyncio
 import logging
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.errors import P2PCacheError
+from p2pcache.io import pools
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,9 @@ SCRUB_LOOK_S = 3600.0  # between two looks for a model that is due
 class Janitor:
     """Does the periodic work of an agent."""
 
-    def __init__(self, parts: Parts, downloads: DownloadManager, governor: GovernorLoop) -> None:
+    def __init__(
+        self, parts: AgentContext, downloads: DownloadManager, governor: GovernorLoop
+    ) -> None:
         self._parts = parts
         self._downloads = downloads
         self._governor = governor
@@ -41,7 +43,7 @@ class Janitor:
 
     async def _keep_spare(self) -> None:
         try:
-            await asyncio.to_thread(self._parts.store.keep_spare)
+            await pools.STEPS.run(self._parts.store.keep_spare)
         except P2PCacheError as error:
             log.warning("keeping disk space back: %s", error)
 
@@ -61,8 +63,8 @@ class Janitor:
                     log.warning("what was shown of blake3:%s stays: %s", digest, error)
 
     async def _look(self) -> None:
-        """End the agent if its cache dir was deleted: its downloads would be lost."""
-        await asyncio.to_thread(self._parts.store.usage)
+        """Note how full the cache is. End the agent if its directory was deleted: its downloads would be lost."""
+        self._parts.usage = await pools.STEPS.run(self._parts.store.usage)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again that is due."""
@@ -76,7 +78,7 @@ class Janitor:
                 continue
             self._scrubbed[digest] = now
             try:
-                bad = await asyncio.to_thread(swarm.store.verify)
+                bad = await pools.WORK.run(swarm.store.verify)
             except P2PCacheError as error:
                 log.warning("scrub of blake3:%s: %s", digest, error)
                 return

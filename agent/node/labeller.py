@@ -1,12 +1,12 @@
 """Keeps this node's Kubernetes labels true: one for each model that is complete here."""
 
-import asyncio
 import logging
 
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.core.host.kubernetes_labels import changes, wanted_labels
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
+from p2pcache.io import pools
 from p2pcache.io.host.kube import NodeLabels
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ FAILED_S = 60.0  # after an error: the nodes of a large cluster must not ask in 
 class Labeller:
     """Compares the models of the cache with the Node's labels, and patches the difference."""
 
-    def __init__(self, parts: Parts, labels: NodeLabels) -> None:
+    def __init__(self, parts: AgentContext, labels: NodeLabels) -> None:
         self._parts = parts
         self._labels = labels
         self._agreed: dict[str, str] | None = None  # the Node's labels as last read or written
@@ -32,12 +32,12 @@ class Labeller:
 
     async def sync_labels(self) -> None:
         """Compare once, and make the calls that follow. Errors are logged, once for each cause."""
-        wanted = await asyncio.to_thread(self._wanted)
+        wanted = await pools.STEPS.run(self._wanted)
         now = self._parts.now()
         if now < self._next_read and (self._agreed is None or self._agreed == wanted):
             return
         try:
-            difference = changes(await self._labels.read(), wanted)
+            difference = changes(await self._labels.fetch_labels(), wanted)
             if difference:
                 await self._labels.patch(difference)
         except P2PCacheError as error:

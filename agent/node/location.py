@@ -95,7 +95,7 @@ async def located(settings: AgentSettings, node: NodeLabels | None = None) -> Ag
 async def _read(node: NodeLabels) -> dict[str, str] | None:
     for pause_s in (*TRIES_S, None):
         try:
-            return await node.read()
+            return await node.fetch_labels()
         except P2PCacheError as error:
             if pause_s is None or not error.retryable:
                 log.warning("rack and site are unknown: %s", error)

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
-from p2pcache.agent.context import Parts
+from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import GovernorLoop
@@ -32,7 +32,7 @@ class AgentMetrics(Collector):
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         downloads: DownloadManager,
         journal: Journal,
         lag: LoopLag,

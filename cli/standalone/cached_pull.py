@@ -8,12 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.errors import OriginUnavailable
+from p2pcache.core.format.tag_record import TagRecord
+from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.ids import Ref
+from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.http.client import Events
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.origins.tag_patience import FIRST_S, TagPatience
+
+LOOK_S = 0.05  # between two looks whether storage is away
 
 
 class ResolvedRef(NamedTuple):
@@ -22,6 +28,7 @@ class ResolvedRef(NamedTuple):
     digest: str
     generation: int | None
     stale: bool = False  # storage didn't answer: the last tag that this cache has seen
+    trouble: str = ""  # why it is stale
 
 
 def from_cache(
@@ -61,7 +68,11 @@ def from_cache(
     named = {"ref": str(ref), "digest": resolved.digest, "bytes": manifest.size_bytes}
 
     def events() -> Events:
-        yield {"event": "resolved", **named, "files": len(manifest.files), "stale": resolved.stale}
+        known = {"trouble": resolved.trouble} if resolved.trouble else {}
+        yield {
+            "event": "resolved", **named, "files": len(manifest.files), "stale": resolved.stale,
+            **known,
+        }  # fmt: skip
         yield {
             "event": "done", **named, "path": path, "models_dir": str(cache / "models"), "bytes_origin": 0,
             "bytes_peers": 0, "bytes_local": manifest.size_bytes,
@@ -77,14 +88,38 @@ def _resolve(repo: OriginRepo | None, store: Store, ref: Ref) -> ResolvedRef | N
         return ResolvedRef(ref.digest, None)
     if repo is None:
         return None
-    try:
-        record = repo.get_tag(ref)
-    except OriginUnavailable:
-        known = store.tag_of(ref)
-        if known is None:
-            raise
-        return ResolvedRef(known.digest, known.generation, stale=True)
+    known = store.tag_of(ref)
+    model = store.get(known.digest) if known else None
+    if known is None or model is None or not model.complete:
+        try:
+            record = repo.get_tag(ref)
+        except OriginUnavailable as error:
+            if known is None:
+                raise
+            return ResolvedRef(known.digest, known.generation, stale=True, trouble=str(error))
+    else:
+        try:
+            record = _ask_briefly(repo, ref)
+        except (OriginUnavailable, NotAllowed, NoContainer) as error:
+            return ResolvedRef(known.digest, known.generation, stale=True, trouble=str(error))
     return ResolvedRef(record.digest, record.generation)
+
+
+def _ask_briefly(repo: OriginRepo, ref: Ref) -> TagRecord:
+    """Read the tag in storage, if that takes no longer than it takes a healthy storage.
+
+    Raises:
+        OriginUnavailable: no answer by then.
+        P2PCacheError: the storage's own error.
+    """
+    patience, began = TagPatience(), time.monotonic()
+    asking = DeadlineThread(lambda: repo.get_tag(ref), limit_s=FIRST_S, what="tag")
+    while not asking.wait(LOOK_S):
+        waited, trouble = time.monotonic() - began, repo.trouble
+        if waited >= patience.limit_s(trouble=trouble is not None):
+            why = f": {trouble}" if trouble is not None else ""
+            raise OriginUnavailable(f"storage {repo.url} didn't answer in {waited:.1f} s{why}")
+    return asking.result()
 
 
 def _went_back(store: Store, ref: Ref, resolved: ResolvedRef) -> bool:

@@ -85,7 +85,7 @@ def pull_alone(
                 with contextlib.suppress(P2PCacheError):  # the pull is done all the same
                     client.linger(digest, loaded.settings.linger_s)
 
-            if settings.tracker:
+            if settings.tracker and not _complete(client, ref):
                 _wait_for_tracker(client)
             events = client.pull(str(ref), **options._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
@@ -152,6 +152,15 @@ def _private_folder(cache: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # somebody else put a file there
             folder.rmdir()
+
+
+def _complete(client: AgentClient, ref: Ref) -> bool:
+    """Tell whether the model is complete in the cache: then it needs no tracker."""
+    return any(
+        model.get("complete")
+        and (ref.short in model.get("refs", ()) or model["digest"] == ref.digest)
+        for model in client.models()
+    )
 
 
 def _wait_for_tracker(client: AgentClient) -> None:

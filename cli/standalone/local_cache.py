@@ -12,7 +12,8 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
-from p2pcache.errors import NotAllowed, NotFound, UsageError
+from p2pcache.core.near_refs import hint
+from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors, lock, translate
 from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
@@ -135,20 +136,27 @@ class LocalCache:
         wanted = Ref.parse(ref)
         known = self._known(wanted)
         assert self._store is not None
-        freed = 0
+        freed, unsure = 0, ""
         if wanted.digest or len(known.names) == 1:
+            users = self._store.users_of([known.digest])
+            if known.digest in users.held:
+                raise Conflict(f"{wanted} is in use by {users.held[known.digest]}; end that first")
+            unsure = users.unsure
             freed = self._store.remove_model(known.digest)
         else:
             self._store.remove_tag(wanted)
-        return {"removed": str(wanted), "digest": known.digest, "bytes_freed": freed}
+        return {
+            "removed": str(wanted), "digest": known.digest, "bytes_freed": freed, "unsure": unsure,
+        }  # fmt: skip
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
         """Free the space of models without a name; with `everything`, of all models."""
-        removed: list[str] = []
-        freed = 0
-        if self._store:
-            removed, freed = self._store.prune(dry_run=dry_run, all_unused=everything)
-        return {"removed": removed, "bytes_freed": freed, "dry_run": dry_run}
+        if not self._store:
+            return {"removed": [], "bytes_freed": 0, "kept": [], "unsure": "", "dry_run": dry_run}
+        due = [known.digest for known in self._store.models() if everything or not known.tags]
+        users = self._store.users_of(due)
+        pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
+        return {**pruned._asdict(), "dry_run": dry_run}
 
     def history(self, limit: int) -> list[Json]:
         """List what ended in this cache, the newest first; at most `limit` rows."""
@@ -191,7 +199,8 @@ class LocalCache:
             for known in self._store.models():
                 if known.digest == digest:
                     return known
-        raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
+        near = hint(ref, self._store.refs()) if self._store else ""
+        raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is{near}")
 
     def _open(self, ref: Ref) -> "tuple[ModelInfo, ModelStore]":
         known = self._known(ref)

@@ -28,6 +28,10 @@ class PushTarget(Protocol):
     def trouble(self) -> str:
         """The reason why storage failed the last call; "" if it didn't, or if we don't know."""
 
+    @property
+    def goes_on(self) -> str:
+        """What becomes of a push whose command is interrupted now, in words for people."""
+
     def check(self, ref: Ref, /) -> None:
         """Ask the target for a sign of life.
 
@@ -54,6 +58,7 @@ class AgentPush:
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
+        self._uploading = False
 
     @property
     def place(self) -> str:
@@ -65,6 +70,13 @@ class AgentPush:
         """Always "": the agent's events carry the reason."""
         return ""
 
+    @property
+    def goes_on(self) -> str:
+        """Depends on whether the agent has all of the model already."""
+        if self._uploading:
+            return "the agent goes on with the upload and then moves the tag; p2pcache history says how it ended"
+        return "no tag was moved; what the agent was sent stays with it: push again to resume"
+
     def check(self, _ref: Ref, /) -> None:
         """Ask the agent for its status."""
         self._client.status()
@@ -75,7 +87,7 @@ class AgentPush:
         """Send the blobs that its cache lacks, then let it upload."""
         sending = Sending(self._client, indexed)
         total = sending.bytes
-        watched = Watched[None](lambda report: sending.run(lambda sent: report(sent, total)))
+        watched = Watched[None](lambda report: sending.send_blobs(lambda sent: report(sent, total)))
         for sent, _ in watched.progress():
             reporter.update(
                 {"event": "progress", "phase": "send", "bytes_done": sent, "bytes_total": total}
@@ -85,6 +97,7 @@ class AgentPush:
         how = {"force": force}
         if repair:  # an agent of the release before doesn't know this field
             how["repair"] = True
+        self._uploading = True
         with closing(self._client.push(ref.short, digest, **how)) as events:
             for event in events:
                 if event["event"] == "done":
@@ -119,6 +132,11 @@ class DirectPush:
     def trouble(self) -> str:
         """The reason why storage failed the last call; "" if it didn't."""
         return str(self._repo.trouble or "")
+
+    @property
+    def goes_on(self) -> str:
+        """Nothing."""
+        return "no tag was moved; files that are stored stay there: push again to resume"
 
     def check(self, ref: Ref, /) -> None:
         """Read the tag, which needs good credentials."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from p2pcache.cli.support.output import clean
 from p2pcache.core.units import counted, format_bytes, format_duration
+from p2pcache.errors import Cancelled
 
 
 def status_lines(state: dict[str, Any], address: str) -> list[tuple[str, str]]:
@@ -79,10 +80,12 @@ def _part(state: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def history_result(row: dict[str, Any]) -> str:
-    """Say how a row of the history ended: `done`, or the exit code and why."""
+    """Say how a row of the history ended: `done`, or that somebody ended it, or the exit code and why."""
     if not row["code"]:
         return "done"
     times = f" ({row['times']} times)" if row["times"] > 1 else ""
+    if row["code"] == Cancelled.exit_code:
+        return f"cancelled{times}: {row['message']}"
     return f"exit {row['code']}{times}: {row['message']}"
 
 

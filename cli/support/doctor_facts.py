@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 from p2pcache import __version__
 from p2pcache.agent.node.location import advertised, check
-from p2pcache.agent.settings import AgentSettings
+from p2pcache.agent.settings import EXAMINED, AgentSettings
 from p2pcache.core.host import diagnosis
 from p2pcache.core.host.diagnosis import Fact, Trouble
 from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
@@ -21,7 +22,7 @@ from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import host_to_bind, is_wildcard
 from p2pcache.io.http.server import parse_listen
-from p2pcache.io.security.cluster_key import is_loopback, read_cluster_key
+from p2pcache.io.security.cluster_key import ASK_FOR_RIGHTS, is_loopback, read_cluster_key
 from p2pcache.io.security.tls import open_tls
 
 T = TypeVar("T")
@@ -90,6 +91,24 @@ def _announced(tracker: DeadlineThread[probe.Told], agent: DeadlineThread[AgentF
     return told.origin or _result_or(agent, AgentFacts).origin
 
 
+def settings_of_agent(address: str, token_file: str) -> dict[str, Any]:
+    """What a running agent was started with, of that which is examined; empty: none runs, or it doesn't tell us."""
+    if not address.startswith("unix://") or not host_facts.is_socket(Path(address[7:])):
+        return {}
+    try:
+        told = probe.agent(address, read_token(token_file))[0].get("settings")
+    except P2PCacheError:
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    known = AgentSettings()
+    return {
+        name: told[name]
+        for name in EXAMINED
+        if name in told and type(told[name]) is type(getattr(known, name))
+    }
+
+
 def trouble(error: Exception) -> Trouble:
     """Return why a fact is missing, from what its measurement raised."""
     if isinstance(error, P2PCacheError):
@@ -115,7 +134,7 @@ def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> 
 def _tracker(settings: AgentSettings) -> Fact:
     if not settings.tracker:
         return diagnosis.Tracker("", 0.0)
-    secret = read_cluster_key(settings.cluster_key_file)
+    secret = _read_key(settings.cluster_key_file)
     seconds = probe.join(settings.tracker, secret, open_tls(settings, "agent"))
     return diagnosis.Tracker(redacted(settings.tracker), seconds)
 
@@ -175,17 +194,43 @@ def _key(settings: AgentSettings) -> Fact:
     listen = parse_listen(settings.listen)[0]
     fact = diagnosis.Key(
         settings.cluster_key_file, settings.listen, is_loopback(listen), settings.insecure,
-        bool(settings.tls_cert),
+        bool(settings.tls_cert), privileged=_privileged(),
     )  # fmt: skip
     if not fact.path:
         return fact
-    if not os.access(fact.path, os.R_OK) and Path(fact.path).exists():
-        raise NotAllowed(f"not allowed to read {fact.path}; run as root or the agent's user")
-    read_cluster_key(fact.path)
+    if not os.access(fact.path, os.R_OK) and _is_hidden(Path(fact.path)):
+        raise NotAllowed(f"not allowed to read {fact.path}; {ASK_FOR_RIGHTS}")
+    _read_key(fact.path)
     info = Path(fact.path).stat()
     uid = host_facts.owner(Path(settings.cache_dir))  # the user that the agent runs as
     blind = "" if uid is None or host_facts.can_read(uid, info) else host_facts.user_name(uid)
     return fact._replace(mode=stat.S_IMODE(info.st_mode), blind=blind)
+
+
+def _privileged() -> bool:
+    return os.geteuid() == 0
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a file is there that we may not read, or may be there."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _read_key(path: str) -> Secret:
+    """Read the cluster key. Who isn't root may look in the wrong place, and mustn't be told to make another key."""
+    try:
+        return read_cluster_key(path)
+    except P2PCacheError as error:
+        if _privileged() or ASK_FOR_RIGHTS in str(error) or "chmod" in str(error):
+            raise
+        what = str(error).partition("; ")[0]
+        raise type(error)(f"{what}; {ASK_FOR_RIGHTS}") from None
 
 
 def _certificate(settings: AgentSettings) -> Fact:
@@ -214,9 +259,7 @@ def _disk(cache: Path) -> Fact:
     found = host_facts.folder(cache)
     nearest = found.nearest
     if not found.writable:
-        return diagnosis.Unmeasured(
-            f"{nearest} isn't ours to write", "run as root or the agent's user"
-        )
+        return diagnosis.Unmeasured(f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
     write, read = host_facts.disk_speed(nearest)
     return diagnosis.Disk(str(nearest), host_facts.file_system(nearest), write, read)
 

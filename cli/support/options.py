@@ -1,6 +1,8 @@
-"""The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet."""
+"""The common parts of commands: a help text with examples, path arguments, --config, --json, --quiet, --yes."""
 
 import inspect
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -37,6 +39,21 @@ class PathType(TextType):
         return [CompletionItem(incomplete, type=self.name)]
 
 
+class WordsType(TextType):
+    """One of some words, which the shell completes. The settings check the value."""
+
+    name = "word"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the words."""
+        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
+
+
 DIR = PathType("dir")
 FILE = PathType("file")
 PATH_TYPES = {"DIR": DIR, "FILE": FILE, "PATH": FILE}  # by metavar
@@ -48,4 +65,15 @@ config_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable output on stdout."
 )
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress; errors only.")
+
+
+def on_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agreed(question: str) -> bool:
+    """Ask; whether the answer is yes."""
+    return click.confirm(question, err=True)

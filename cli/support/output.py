@@ -1,4 +1,4 @@
-"""Output of commands: lines, JSON and tables on stdout, notes on stderr."""
+"""Output of commands: lines and JSON on stdout, notes on stderr."""
 
 import contextlib
 import errno
@@ -7,12 +7,15 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from p2pcache.cli.support.vocabulary import document
 from p2pcache.errors import NoSpace, P2PCacheError
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+LEAST_COLUMNS = 10  # of a text that is cut
 
 
 def emit(text: str) -> None:
@@ -35,13 +38,13 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Print a JSON object as one line on stdout."""
-    emit(_json(value, separators=(", ", ": ")))
+    """Print an event as one line of JSON on stdout, in the vocabulary of `--json`."""
+    emit(_json(document(value), separators=(", ", ": ")))
 
 
 def emit_document(value: Mapping[str, object]) -> None:
-    """Print an indented JSON document on stdout."""
-    emit(_json(value, indent=2))
+    """Print an indented JSON document on stdout, in the vocabulary of `--json`."""
+    emit(_json(document(value), indent=2))
 
 
 def _json(value: Mapping[str, object], **how: Any) -> str:
@@ -68,29 +71,31 @@ def clean(text: object) -> str:
     return _UNPRINTABLE.sub("?", str(text))
 
 
-def table(
-    heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()
-) -> None:
-    """Print columns, two spaces apart, alike on a terminal and in a pipe.
-
-    Args:
-        heads: titles of the columns.
-        rows: cells, which may come from elsewhere.
-        right: indices of right-aligned columns.
-    """
-    lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(_columns(line[i]) for line in lines) for i in range(len(heads))]
-    for line in lines:
-        cells = []
-        for i, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            padding = " " * (width - _columns(cell))
-            cells.append(padding + cell if i in right else cell + padding)
-        emit("  ".join(cells).rstrip())
-
-
-def _columns(text: str) -> int:
-    """Return the width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
+def columns(text: str) -> int:
+    """The width of a text on a terminal: a Chinese, Japanese or Korean character takes two columns."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def shortened(text: str, width: int, *, end: bool = False) -> str:
+    """A text cut to a width, with an ellipsis in the middle, or at its end."""
+    if columns(text) <= width:
+        return text
+    tail = "" if end else _last(text, (width - 1) // 2)
+    head = ""
+    for character in text:
+        if columns(head + character) + 1 + columns(tail) > width:
+            break
+        head += character
+    return f"{head}…{tail}"
+
+
+def _last(text: str, width: int) -> str:
+    tail = ""
+    for character in reversed(text):
+        if columns(character + tail) > width:
+            break
+        tail = character + tail
+    return tail

@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
-from p2pcache.cli.support.output import clean, emit_json, note
+from p2pcache.cli.support.output import LEAST_COLUMNS, clean, columns, emit_json, note, shortened
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.client import Events
@@ -22,7 +22,8 @@ Event = dict[str, Any]
 PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
 LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
 FIRST_LINE_S = 3.0  # the command itself has taken a second to start
-MOST_IN_BAR = 80  # characters of what storage says; the last line has all of them
+BAR_COLUMNS = 16
+TITLE_COLUMNS = 24  # that a long title gets at least
 
 
 class Reporter(Protocol):
@@ -110,7 +111,7 @@ class LineReporter:
             _note_other(self._title, event)
             return
         now = time.monotonic()
-        parts = self._meter.read(event, now)
+        parts = self._meter.on_event(event, now)
         if now >= self._next:
             self._next = now + LINE_EVERY_S
             told = (_phase(event), *parts, _trouble(event))
@@ -138,15 +139,16 @@ class BarReporter:
         if event["event"] != "progress":
             _note_other(self._title, event)
             return
-        percent, amount, rate, eta, peers = self._meter.read(event, time.monotonic())
+        told = (*self._meter.on_event(event, time.monotonic()), _phase(event), _trouble(event))
         if self._bar is None:
             self._bar = _rich_bar()
             self._task = self._bar.add_task(self._title, total=1.0, text="")
             self._bar.start()
         assert self._task is not None
-        told = (percent, amount, rate, eta, peers, _phase(event), _trouble(event)[:MOST_IN_BAR])
-        text = "  ".join(p for p in told if p)
-        self._bar.update(self._task, completed=self._meter.share, text=text, refresh=True)
+        title, text = fit_bar(self._title, told, self._bar.console.width)
+        self._bar.update(
+            self._task, description=title, completed=self._meter.share, text=text, refresh=True
+        )
 
     def close(self) -> None:
         """Remove the bar."""
@@ -170,7 +172,7 @@ class Meter:
         self._bytes = 0
         self._rate = 0.0
 
-    def read(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
+    def on_event(self, event: Event, now: float) -> tuple[str, str, str, str, str]:
         """Return (percent, amount, rate, ETA, share from peers) as texts; "" where not known.
 
         Args:
@@ -215,6 +217,31 @@ def peer_share(event: Event) -> str:
     return f"{peers / (peers + origin):.0%} from {who}"
 
 
+def fit_bar(
+    title: str, told: tuple[str, str, str, str, str, str, str], width: int
+) -> tuple[str, str]:
+    """Return title and text that leave room for the bar: a long ref is cut, then what matters less goes.
+
+    Args:
+        title: of the display.
+        told: percent, amount, rate, ETA, share from peers, phase, trouble.
+        width: columns of the terminal.
+    """
+    room = width - BAR_COLUMNS - len(" " * 3)  # two gaps; the last column stays free
+    room -= min(columns(title), TITLE_COLUMNS)
+    shown = list(told)
+    if told[6]:  # then nothing else moves
+        shown[6] = shortened(told[6], max(LEAST_COLUMNS, room - columns(told[0]) - 2), end=True)
+    kept: set[int] = set()
+    for part in (0, 6, 5, 2, 3, 1, 4):  # what matters most comes first
+        cost = columns(shown[part]) + (2 if kept else 0)
+        if shown[part] and cost <= room:
+            kept.add(part)
+            room -= cost
+    text = "  ".join(shown[part] for part in sorted(kept))
+    return shortened(title, min(columns(title), TITLE_COLUMNS) + room), text
+
+
 def _note_other(title: str, event: Event) -> None:
     """Print what else people should know: what we wait for, or that a tag may be old."""
     if event["event"] == "waiting":
@@ -225,7 +252,8 @@ def _note_other(title: str, event: Event) -> None:
         note(f"warning: {clean(event.get('message'))}")
     if event.get("stale"):
         ref = clean(event.get("ref"))
-        note(f"note: neither tracker nor storage answers; {ref} is what this cache last knew")
+        why = _trouble(event) or "neither tracker nor storage answers"
+        note(f"note: {ref} is taken as this cache last knew it: {why}")
 
 
 def _trouble(event: Event) -> str:
@@ -243,7 +271,7 @@ def _rich_bar() -> "Progress":
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=BAR_COLUMNS),
         TextColumn("{task.fields[text]}", markup=False),
         console=Console(stderr=True),
         transient=True,

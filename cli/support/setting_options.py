@@ -5,12 +5,12 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import msgspec
 
-from p2pcache.cli.support.options import PATH_TYPES
+from p2pcache.cli.support.options import PATH_TYPES, WordsType
 from p2pcache.io import config
 
 _METAVARS = (("_bytes_per_s", "RATE"), ("_bytes", "SIZE"), ("_s", "DURATION"), ("_file", "FILE"),
@@ -37,9 +37,13 @@ def setting_options(
                 word = metavar(field.name)
                 if field.type is int and word == "TEXT":
                     word = "NUMBER"
-                option = click.option(
-                    flag, default=None, metavar=word, type=PATH_TYPES.get(word), help=text
+                words = (
+                    [str(each) for each in get_args(field.type)]
+                    if get_origin(field.type) is Literal
+                    else []
                 )
+                kind_of = WordsType(words) if words else PATH_TYPES.get(word)
+                option = click.option(flag, default=None, metavar=word, type=kind_of, help=text)
             function = option(function)
         return function
 

@@ -6,6 +6,7 @@ filled already. Needs torch with CUDA; rivals that aren't installed are left out
 
     python -m loadtest.bench_gpu --layers 66 --turns 3 --json FILE
     python -m loadtest.bench_gpu --only page-cache swarm    # some of the sections
+    python -m loadtest.bench_gpu --short --json FILE        # an answer in ten minutes
 
 Exit code: 0 done, 1 wrong bytes, 2 no GPU here.
 """
@@ -13,6 +14,7 @@ Exit code: 0 done, 1 wrong bytes, 2 no GPU here.
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from loadtest.bench_gpu import short
 from loadtest.bench_gpu.ends import digest, shards
 from loadtest.bench_loader.__main__ import GB, LAYERS, NEEDS, make_llama
 from loadtest.kit.cluster import Agent, Cluster
@@ -38,7 +41,7 @@ REF = "bench/llama:v1"
 SLOT_BYTES = 8 * MiB
 CEILINGS = ("ceiling, 1 stream", "ceiling, 2 streams")
 SLOTS, SIZES_MIB, STREAMS, READERS = (2, 4, 12), (2, 8, 16), (1, 2), (2, 4, 8, 12)
-LOADERS = ("p2pcache", "p2pcache-into", "safetensors", "runai", "fastsafetensors")
+LOADERS = ("p2pcache", "p2pcache-into", "safetensors", "runai", "fastsafetensors", "instanttensor")
 SECTIONS = ("page-cache", "cold-disk", "swarm", "rings", "arena")
 
 Json = dict[str, Any]
@@ -264,6 +267,25 @@ def measure(bench: Bench, args: argparse.Namespace, head: str) -> list[Json]:
     return rows
 
 
+def answer(args: argparse.Namespace) -> int:
+    """The short form."""
+    with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
+        folder = args.dir or Path(temporary)
+        llama, moe = folder / "llama", folder / "moe"
+        if not llama.exists():
+            llama.mkdir(parents=True)
+            moe.mkdir(parents=True)
+            make_llama(llama, args.shards, args.layers)
+            short.make_moe(moe, args.moe_pairs)
+        sizes = [sum(path.stat().st_size for path in shards(each)) / GB for each in (llama, moe)]
+        head = (f"{short.device_name(args.device)}, torch {torch.__version__}, {os.cpu_count()} cores, "
+                f"{sizes[0]:.2f} GB and {sizes[1]:.2f} GB, {time.strftime('%Y-%m-%d')}")  # fmt: skip
+        form = short.Short(llama, moe, args.device, args.turns, at_hand(LOADERS))
+        records = short.run(form, args.minutes, head, args.json, args.sections)
+    short.show(short.rows(records), head)
+    return 1 if any(record.get("wrong") for record in records) else 0
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -275,10 +297,18 @@ def main() -> int:
     parser.add_argument("--arena-mib", type=int, default=1024)
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--short", action="store_true", help="the short form; --device cpu tries it"
+    )
+    parser.add_argument("--minutes", type=float, default=8.0, help="of the short form")
+    parser.add_argument("--sections", nargs="+", default=(), help="of the short form")
+    parser.add_argument("--moe-pairs", type=int, default=240, help="240 make 3.5 GB")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not (args.short and args.device == "cpu"):
         print(f"no GPU here that torch {torch.__version__} can use: nothing was measured")
         return 2
+    if args.short:
+        return answer(args)
     with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
         folder = args.dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

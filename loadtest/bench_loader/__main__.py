@@ -37,6 +37,7 @@ NEEDS = {
     "runai": "runai_model_streamer",
     "runai-tuned": "runai_model_streamer",
     "fastsafetensors": "fastsafetensors",
+    "instanttensor": "instanttensor",
 }
 SAMPLE_S = 0.005  # of memory: the shortest load takes about 0.4 s
 

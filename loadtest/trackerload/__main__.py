@@ -185,7 +185,7 @@ def plans(
     cuts = [agents * n // count for n in range(count + 1)]
     return [
         Plan(url=url, key_file=str(key_file), first=cuts[n], agents=cuts[n + 1] - cuts[n],
-             storms=storms[n], ref=pushed["ref"], digest=pushed["digest"], runs=runs,
+             storms=storms[n], ref=pushed["ref"], digest=pushed["digest"].removeprefix("blake3:"), runs=runs,
              reconnects_per_s=RECONNECTS_PER_S / count, hidden=hidden, seed=seed + n)
         for n in range(count)
     ]  # fmt: skip

@@ -6,6 +6,8 @@ from itertools import islice
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import RunIndex, RunSet
 
+FEW = 64  # members up to which a set is walked by arithmetic; each step costs time by the size of the whole set
+
 
 def full(count: int) -> RunSet:
     """The set {0 .. count-1}."""
@@ -14,14 +16,27 @@ def full(count: int) -> RunSet:
 
 def of(members: Iterable[RunIndex]) -> RunSet:
     """The set of the given indices."""
-    runs = 0
-    for i in members:
-        runs |= 1 << i
-    return runs
+    listed = list(members)
+    if len(listed) <= FEW:
+        runs = 0
+        for i in listed:
+            runs |= 1 << i
+        return runs
+    data = bytearray((max(listed) >> 3) + 1)
+    for i in listed:
+        data[i >> 3] |= 1 << (i & 7)
+    return int.from_bytes(data, "little")
 
 
 def members(runs: RunSet) -> Iterator[RunIndex]:
     """The indices in ascending order."""
+    if runs.bit_count() > FEW:
+        digits = bin(runs)[:1:-1]
+        i = digits.find("1")
+        while i >= 0:
+            yield i
+            i = digits.find("1", i + 1)
+        return
     while runs:
         low = runs & -runs
         yield low.bit_length() - 1

@@ -50,7 +50,7 @@ class RateLimit:
         self._each[client] = bucket
         if len(self._each) > MAX_CLIENTS:
             del self._each[next(iter(self._each))]
-        wait = max(bucket.wait(now), self._everyone.wait(now))
+        wait = max(bucket.wait_s(now), self._everyone.wait_s(now))
         if wait <= patience_s:
             bucket.tokens -= 1
             self._everyone.tokens -= 1
@@ -68,7 +68,7 @@ class RateCounter:
 
     def allow(self, now: float) -> bool:
         """Count one event at `now` (monotonic seconds); False: the rate is exceeded."""
-        allowed = self._bucket.wait(now) == 0
+        allowed = self._bucket.wait_s(now) == 0
         self._bucket.tokens -= 1
         return allowed
 
@@ -81,7 +81,7 @@ class _Bucket:
         self.tokens = rate.burst
         self.at: float | None = None
 
-    def wait(self, now: float) -> float:
+    def wait_s(self, now: float) -> float:
         """Seconds until one more may pass."""
         if self.at is not None:
             self.tokens = min(self.rate.burst, self.tokens + (now - self.at) * self.rate.per_s)

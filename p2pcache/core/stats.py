@@ -79,9 +79,9 @@ class Straggler:
             usual: of the others, the median or the mean; same unit.
             samples: on which `usual` stands.
         """
-        return value > self.limit(usual, samples)
+        return value > self.threshold(usual, samples)
 
-    def limit(self, usual: float, samples: int) -> float:
+    def threshold(self, usual: float, samples: int) -> float:
         """The value above which a party is slow; inf while there are too few samples.
 
         Args:

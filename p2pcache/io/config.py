@@ -49,7 +49,13 @@ def find_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
     named = flag or environ.get(f"{PREFIX}CONFIG")
     if named:
         return Path(named)
-    return SYSTEM_FILE if SYSTEM_FILE.exists() else None
+    try:
+        SYSTEM_FILE.stat()
+    except PermissionError:
+        return SYSTEM_FILE  # who reads it says what to do
+    except OSError:
+        return None
+    return SYSTEM_FILE
 
 
 def read_file(path: Path | None) -> ConfigFile:
@@ -68,7 +74,9 @@ def read_file(path: Path | None) -> ConfigFile:
     except FileNotFoundError:
         raise NotFound(f"no configuration file {path}; check --config or {PREFIX}CONFIG") from None
     except OSError as error:
-        raise NotAllowed(f"can't read configuration file {path}: {error.strerror}") from None
+        raise NotAllowed(
+            f"can't read configuration file {path}: {error.strerror}; run this as root or as a member of group p2pcache"
+        ) from None
     if len(text) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: over 1 MiB; is it a configuration file?")
     try:

@@ -34,6 +34,10 @@ class DeadlineThread(Generic[T]):
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name=what, daemon=True).start()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, so long at most; whether it has come."""
+        return self._done.wait(seconds)
+
     def result(self) -> T:
         """Wait for the end; return what `work` returned, or raise its error.
 

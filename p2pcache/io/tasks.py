@@ -11,8 +11,9 @@ import os
 import queue
 import signal
 import threading
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
@@ -168,28 +169,40 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
+asking: ContextVar[str] = ContextVar("asking", default="")
+"""The client for whom work is done; tasks inherit it. "": the daemon's own work."""
+
+
 class Threads:
     """A few daemon threads for blocking work, started when they are needed and ended when idle.
 
     Unlike an executor's, these threads are never joined: a storage read that hangs can't hold
     up the end of the process.
+
+    Jobs that wait are taken from one client after the other. Invariants: `_waiting` holds the waiting jobs by client
+    and no empty queue; `_taken` counts the jobs on threads by client, and has no zeros.
     """
 
-    def __init__(self, count: int, *, name: str, idle_s: float = THREAD_IDLE_S) -> None:
+    def __init__(
+        self, count: int, *, name: str, idle_s: float = THREAD_IDLE_S, each: int = 0
+    ) -> None:
         """Run up to `count` jobs at once, the others one after the other behind them.
 
         Args:
             count: threads at most.
             name: what the threads are called.
             idle_s: how long a thread without work waits before it ends.
+            each: jobs of one client at once; 0: any number.
         """
         self._count = count
         self._name = name
         self._idle_s = idle_s
+        self._each = each or count
         self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        self._taken: Counter[str] = Counter()
         # One box per thread without work. The last one goes first, so that a few jobs keep few threads.
-        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._idle: list[queue.SimpleQueue[tuple[str, Callable[[], None]]]] = []
         self._live = 0
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -198,6 +211,12 @@ class Threads:
         Raises:
             NotAllowed: the system allows no thread at all; what `work` raises comes, too.
         """
+        return await self.begin_job(work, *args, **kwargs)
+
+    def begin_job(
+        self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> "asyncio.Future[T]":
+        """As `run`, for callers that don't wait: the result comes in the future."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -222,42 +241,72 @@ class Threads:
             except RuntimeError:
                 return
 
-        self._submit(job)
-        return await answer
+        self._submit(asking.get(), job)
+        return answer
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit(self, client: str, job: Callable[[], None]) -> None:
         with self._lock:
-            if self._idle:
-                self._idle.pop().put(job)
+            if self._taken[client] >= self._each:
+                self._wait(client, job)
+            elif self._idle:
+                self._taken[client] += 1
+                self._idle.pop().put((client, job))
             elif self._live < self._count:
-                self._start(job)
+                self._start(client, job)
             else:
-                self._waiting.append(job)
+                self._wait(client, job)
+            if not self._taken[client]:
+                del self._taken[client]
 
-    def _start(self, job: Callable[[], None]) -> None:
+    def _wait(self, client: str, job: Callable[[], None]) -> None:
+        self._waiting.setdefault(client, deque()).append(job)
+
+    def _take_waiting(self) -> tuple[str, Callable[[], None]] | None:
+        """The next job that may run: of the client whose last one was taken longest ago. Under the lock."""
+        client = next((c for c in self._waiting if self._taken[c] < self._each), None)
+        if client is None:
+            return None
+        jobs = self._waiting.pop(client)
+        job = jobs.popleft()
+        if jobs:
+            self._waiting[client] = jobs
+        self._taken[client] += 1
+        return client, job
+
+    def _start(self, client: str, job: Callable[[], None]) -> None:
         """Start a thread for the job; where the system allows no more, it waits for one of those that live."""
         name = f"{self._name}-{self._live + 1}"
         try:
-            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+            threading.Thread(target=self._work, args=(client, job), name=name, daemon=True).start()
         except RuntimeError as error:
             if not self._live:
                 raise limit_reached(error) or error from None
-            self._waiting.append(job)
+            self._wait(client, job)
         else:
             self._live += 1
+            self._taken[client] += 1
 
-    def _work(self, job: Callable[[], None] | None) -> None:
-        box: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        while job is not None:
-            job()
-            del job  # it holds its answer, which must not last until the next job
-            job = self._next(box)
+    def _work(self, client: str, job: Callable[[], None]) -> None:
+        box: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
+        todo: tuple[str, Callable[[], None]] | None = (client, job)
+        del job
+        while todo is not None:
+            client = todo[0]
+            todo[1]()
+            del todo  # it holds its answer, which must not last until the next job
+            todo = self._next(client, box)
 
-    def _next(self, box: "queue.SimpleQueue[Callable[[], None]]") -> Callable[[], None] | None:
-        """The next job for the thread of this box; None: it has been idle for long and has left."""
+    def _next(
+        self, client: str, box: "queue.SimpleQueue[tuple[str, Callable[[], None]]]"
+    ) -> tuple[str, Callable[[], None]] | None:
+        """The next job for the thread of this box, after one of `client`; None: it was idle for long and has left."""
         with self._lock:
-            if self._waiting:
-                return self._waiting.popleft()
+            self._taken[client] -= 1
+            todo = self._take_waiting()
+            if not self._taken[client]:
+                del self._taken[client]
+            if todo is not None:
+                return todo
             self._idle.append(box)
         try:
             return box.get(timeout=self._idle_s)

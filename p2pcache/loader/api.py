@@ -194,7 +194,7 @@ def load_into(
         stage: see `iter_tensors`.
         parallel: see `iter_tensors`; targets have the shapes of the slices.
         memory_limit: bounds the memory for conversions and the pinned ring; other tensors need none.
-            None: 64 MiB.
+            None: 64 MiB; 256 MiB where a target lies on a device.
         fetch: see `iter_tensors`.
         agent: see `iter_tensors`.
         timeout_s: see `iter_tensors`.
@@ -208,12 +208,13 @@ def load_into(
         UsageError: an argument is wrong; names, shapes or targets don't fit.
         P2PCacheError: as `iter_tensors`.
     """
-    limit_bytes = _limit(memory_limit, HOST_LIMIT)
+    _limit(memory_limit, HOST_LIMIT)  # before anything is opened
     axes = _axes(stage, parallel)
     session = open_session(ref_or_dir, agent, fetch, timeout_s)
     try:
         items = select_tensors(list(session.catalog.tensors.values()), filter, axes)
         plan = plan_placement(module_or_dict, items, strict=strict)
+        limit_bytes = _limit(memory_limit, DEVICE_LIMIT if plan.buffers else HOST_LIMIT)
         stream = start_placed(session, plan, limit_bytes, tuning or Tuning())
         stream.report.missing_keys = plan.missing
         stream.report.unexpected_keys = plan.unexpected

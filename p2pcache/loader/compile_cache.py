@@ -339,7 +339,7 @@ def _is_skipped(name: str) -> bool:
 def _push(client: AgentClient, ref: Ref, folder: Path, *, force: bool) -> int:
     """Push through the agent, which serves the model from then on; returns its bytes."""
     found = indexed(folder)
-    Sending(client, found).run(lambda _: None)
+    Sending(client, found).send_blobs(lambda _: None)
     with contextlib.closing(client.push(ref.short, found.layout.digest, force=force)) as events:
         if any(event["event"] == "done" for event in events):
             return found.layout.manifest.size_bytes

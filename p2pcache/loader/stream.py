@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from p2pcache.errors import UsageError
@@ -17,6 +17,8 @@ from p2pcache.loader.memory.ring import Ring
 from p2pcache.loader.plan.batches import (
     ALIGN_BYTES,
     BATCH_BYTES,
+    DEVICE_BATCH_BYTES,
+    DEVICE_READ_BYTES,
     MAX_ITEMS,
     READ_BYTES,
     Batch,
@@ -30,7 +32,7 @@ from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
 HOST_READERS = 4  # threads; consumers need cores, too
-DEVICE_READERS = 8  # threads; one copies some 6 GB/s out of the page cache, a bus takes 25 to 55
+DEVICE_READERS = 8  # threads; more wait for one another, and each has a slot to pin
 SPARE_SLOTS = 4  # ring slots that are copied from while each reader fills one
 PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # that alignment may add to a read in a ring slot
 MIN_LIMIT_BYTES = 1 << 20  # with less, a load would mostly wait
@@ -41,9 +43,10 @@ class Tuning:
     """Settings for measurements; the defaults suit other uses."""
 
     threads: int = 0  # that read; 0: by the machine's cores
-    read_bytes: int = READ_BYTES  # of one read at most
+    read_bytes: int = 0  # of one read at most; 0: by the destination
     ring_slots: int = 0  # at most; 0: by the number of readers
     copy_streams: int = 1  # CUDA streams for copies to the device
+    batch_bytes: int = 0  # of a batch of small tensors at most; 0: by source and destination
 
     def readers(self, most: int) -> int:
         """How many threads read, at most `most` unless it is set; at least two."""
@@ -144,7 +147,8 @@ def start(
         NoSpace: no memory for arena or ring.
     """
     device = check_framework(framework, device)
-    plan = _batches_within(limit_bytes, items)
+    batch_bytes = _batch_bytes(session, tuning, on_device=device != "cpu")
+    plan = _batches_within(limit_bytes, items, batch_bytes)
     if device == "cpu":
         pool = HostPool(limit_bytes, *_memory_sizes(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
@@ -173,19 +177,20 @@ def start_placed(
     by_transfer: list[list[LoadItem]] = [[], [], []]
     for item in placement.items:
         by_transfer[placement.transfer(item.info.name)].append(item)
-    converted = _batches_within(limit_bytes, by_transfer[Transfer.CONVERTED])
+    converted = _batches_within(
+        limit_bytes, by_transfer[Transfer.CONVERTED], tuning.batch_bytes or BATCH_BYTES
+    )
     pool = HostPool(limit_bytes, *_memory_sizes(converted))
     backend, staging = None, None
     if placement.buffers:
         device = str(next(iter(placement.buffers.values())).device)
         backend = CudaBackend(device, tuning.copy_streams)
-        for buffer in placement.buffers.values():
-            backend.adopt(buffer)
+        backend.adopt(placement.buffers.values())
         staging, tuning = make_staging(backend, limit_bytes, tuning)
     sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
     plan = [
         *batches(by_transfer[Transfer.DIRECT]),
-        *batches(by_transfer[Transfer.STAGED]),
+        *batches(by_transfer[Transfer.STAGED], _batch_bytes(session, tuning, on_device=True)),
         *converted,
     ]
     order = {item.info.name: i for i, item in enumerate(placement.items)}
@@ -193,9 +198,15 @@ def start_placed(
     return _run(session, plan, sink, pool.budget, tuning, staging)
 
 
-def _batches_within(limit_bytes: int, items: Sequence[LoadItem]) -> list[Batch]:
+def _batch_bytes(session: Session, tuning: Tuning, *, on_device: bool) -> int:
+    """A batch of a model that still arrives is waited for as one, so it is small."""
+    large = on_device and session.source.complete
+    return tuning.batch_bytes or (DEVICE_BATCH_BYTES if large else BATCH_BYTES)
+
+
+def _batches_within(limit_bytes: int, items: Sequence[LoadItem], batch_bytes: int) -> list[Batch]:
     """Batches so small that two of them, one handed out and one being read, fit the limit."""
-    return batches(items, min(BATCH_BYTES, limit_bytes // 2))
+    return batches(items, min(batch_bytes, limit_bytes // 2))
 
 
 def _memory_sizes(plan: Sequence[Batch]) -> tuple[int, int]:
@@ -221,10 +232,12 @@ def make_staging(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[St
     threads = tuning.readers(DEVICE_READERS)
     slots = tuning.ring_slots or threads + SPARE_SLOTS
     slots = max(1, min(slots, limit_bytes // (2 * PADDING_BYTES)))
-    most = max(2 * PADDING_BYTES, min(tuning.read_bytes, limit_bytes // slots))
-    slot_bytes = 1 << most.bit_length() - 1  # torch pins powers of two; other sizes waste memory
+    most = max(2 * PADDING_BYTES, min(tuning.read_bytes or DEVICE_READ_BYTES, limit_bytes // slots))
+    slot_bytes = 1 << most.bit_length() - 1  # whole huge pages, where it is that large
     ring = Ring(backend, slots, slot_bytes)
-    fitted = Tuning(threads, slot_bytes - PADDING_BYTES, slots, tuning.copy_streams)
+    fitted = replace(
+        tuning, threads=threads, read_bytes=slot_bytes - PADDING_BYTES, ring_slots=slots
+    )
     return Staging(backend, ring), fitted
 
 
@@ -268,7 +281,7 @@ def _run(
         sink,
         session.deadline,
         threads=tuning.readers(HOST_READERS),
-        read_bytes=tuning.read_bytes,
+        read_bytes=tuning.read_bytes or READ_BYTES,
         staging=staging,
     )
     return TensorStream(session, pipeline, budget)

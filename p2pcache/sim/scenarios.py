@@ -155,7 +155,7 @@ class Run:
         if self._ways:
             rack = f"rack{number % storm.racks}"
             way_out, way_in = self._ways[number % storm.racks]
-        node = self.cluster.add(
+        node = self.cluster.add_node(
             rate=storm.rate * (SLOW if slow else 1.0), hidden=hidden,
             place=Place(rack, way_out, way_in, net.link(SLOW_DISK * storm.rate) if bad_disk else None),
         )  # fmt: skip
@@ -175,13 +175,13 @@ class Run:
         return bitset.of(range(first, last))
 
     def _start_liar(self) -> None:
-        self.cluster.add(have=bitset.full(self.storm.runs), liar=True)
+        self.cluster.add_node(have=bitset.full(self.storm.runs), liar=True)
 
     def _start_silent(self, fault: str) -> None:
         storm = self.storm
         name = f"rack{len(self.cluster.nodes) % storm.racks}" if storm.racks else ""
         have = 0 if storm.reading else bitset.full(storm.runs)
-        self.cluster.add(have=have, fault=fault, place=Place(name))
+        self.cluster.add_node(have=have, fault=fault, place=Place(name))
 
     def _schedule_faults(self) -> None:
         storm, world = self.storm, self.cluster.world

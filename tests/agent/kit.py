@@ -21,7 +21,7 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
-from p2pcache.io.origins.fetch import fetch_run
+from p2pcache.io.origins.fetch import fetch_runs
 from p2pcache.io.origins.repo import OriginRepo
 
 
@@ -52,14 +52,18 @@ class HeldReads:
         self.begun: list[int] = []  # runs
         self.lost = False  # let go, they bring nothing
 
-        def held(repo: OriginRepo, layout: Layout, store: Any, run: int, **more: Any) -> Outcome:
-            self.begun.append(run)
+        def held(
+            repo: OriginRepo, layout: Layout, store: Any, runs: list[int], **more: Any
+        ) -> None:
+            self.begun += runs
             self.let_go.wait(60)
             if self.lost:
-                return Outcome.CANCELLED
-            return fetch_run(repo, layout, store, run, **more)
+                for run in runs:
+                    more["on_ended"](run, Outcome.CANCELLED)
+            else:
+                fetch_runs(repo, layout, store, runs, **more)
 
-        monkeypatch.setattr("p2pcache.agent.origin_reads.fetch_run", held)
+        monkeypatch.setattr("p2pcache.agent.origin_reads.fetch_runs", held)
 
 
 async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:

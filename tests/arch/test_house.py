@@ -39,6 +39,13 @@ def test_every_module_says_what_it_is() -> None:
     assert not mute
 
 
+def test_no_daemon_shares_one_pool_for_all_that_blocks() -> None:
+    """Or look-ups of names that nobody answers hold up the disk work of a pull."""
+    shared = re.compile(r"\bto_thread\(|\brun_in_executor\(")
+    users = [p for p in sources() if "cli" not in p.parts and shared.search(p.read_text())]
+    assert not users, "io.pools has threads by purpose"
+
+
 def test_package_list_is_complete() -> None:
     """A forgotten subpackage works in an editable install and is missing from the wheel."""
     listed = set(

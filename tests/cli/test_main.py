@@ -7,6 +7,7 @@ import click
 import pytest
 
 from p2pcache.cli import main
+from p2pcache.cli.support.interrupted import Interrupted
 from tests.cli.conftest import Run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -69,7 +70,7 @@ def test_a_bare_group_helps(args: list[str], capsys: pytest.CaptureFixture[str])
 
 def test_the_second_signal_does_not_wait() -> None:
     with keeping_signals():
-        with pytest.raises(main.Interrupted):
+        with pytest.raises(Interrupted):
             main._interrupt(signal.SIGINT, None)
         assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is main._force
 

@@ -88,12 +88,31 @@ def test_json_errors_are_on_stdout_too(tmp_path: Path) -> None:
 def test_signals_end_a_waiting_pull(
     agent: FakeAgent, tmp_path: Path, number: int, code: int
 ) -> None:
-    agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
-    process = start(tmp_path, "pull", "llama", "--agent", agent.address)
-    while not agent.seen:
-        time.sleep(0.01)
+    told = fakes.resolved() | {"abandon_after_s": 90.0}
+    agent.stream("POST /v1/pull", [told] + [fakes.progress(1)] * 400, pause_s=0.05)
+    process = start(tmp_path, "pull", "llama", "--json", "--agent", agent.address)
+    assert process.stdout
+    assert "resolved" in process.stdout.readline()
     process.send_signal(number)
-    assert finish(process)[:2] == (code, "")
+    ended, out, err = finish(process)
+    assert ended == code
+    assert "the agent goes on for 1m30s" in err
+    assert "p2pcache cancel llama:latest" in err
+    assert err.count("\n") == 1
+    assert json.loads(out.splitlines()[-1])["event"] == "error"
+
+
+def test_a_pull_that_is_interrupted_before_it_began_says_so(
+    agent: FakeAgent, tmp_path: Path
+) -> None:
+    agent.stream(
+        "POST /v1/pull", [{"event": "waiting", "for": "x", "seconds": 1}] * 400, pause_s=0.05
+    )
+    process = start(tmp_path, "pull", "llama", "--json", "--agent", agent.address)
+    assert process.stdout
+    assert "waiting" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[2] == "p2pcache: error: interrupted; nothing was begun\n"
 
 
 def test_a_signal_that_comes_before_python_is_up_is_kept_back(

@@ -101,7 +101,7 @@ def test_errors_of_the_agent(node: Node) -> None:
 def test_the_agent_s_state(node: Node) -> None:
     assert "ready" in node.run("status").stdout
     assert json.loads(node.run("status", "--json").stdout)["ready"] is True
-    assert json.loads(node.run("ps", "--json").stdout) == {"pulls": []}
+    assert json.loads(node.run("ps", "--json").stdout) == {"schema": 1, "pulls": []}
     assert json.loads(node.run("prune", "--dry-run", "--json").stdout)["dry_run"] is True
 
 
@@ -140,12 +140,10 @@ def test_a_pull_without_a_daemon_that_is_interrupted_resumes(tmp_path: Path) -> 
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "p2pcache: error: interrupted\n")
-    assert json.loads(out.splitlines()[-1]) == {
-        "event": "error",
-        "code": 130,
-        "message": "interrupted",
-    }
+    said = "interrupted; what came stays in the cache; run the command again to resume"
+    assert (process.returncode, err) == (130, f"p2pcache: error: {said}\n")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["event"], last["code"], last["message"]) == ("error", 130, said)
     (left,) = json.loads(node.run("ls", "--json").stdout)["models"]
     assert (left["ref"], left["complete"]) == ("m:latest", False)
     assert re.search(r"m +latest +\S+ +24.0 MB +\d+%, incomplete", node.run("ls").stdout)

@@ -37,9 +37,9 @@ def test_a_party_is_slow_above_ratio_floor_and_enough_samples() -> None:
 
 def test_the_limit_is_the_largest_value_that_is_not_slow() -> None:
     rule = Straggler(ratio=2.0, floor=0.5, min_samples=4)
-    assert rule.limit(1.0, 4) == 2.0
-    assert rule.limit(0.1, 4) == 0.5
-    assert rule.limit(1.0, 3) == math.inf
+    assert rule.threshold(1.0, 4) == 2.0
+    assert rule.threshold(0.1, 4) == 0.5
+    assert rule.threshold(1.0, 3) == math.inf
 
 
 def test_slow_is_an_exception_but_one_may_always_be() -> None:

@@ -28,7 +28,9 @@ EXAMPLES = (
     "one-node-push.yaml",
     "one-node-pods.yaml",
     "kserve.yaml",
+    "kserve-llm.yaml",
     "vllm-streaming.yaml",
+    "vllm-compile-cache.yaml",
 )
 
 Objects = list[dict[str, Any]]
@@ -102,6 +104,39 @@ def test_kserve_objects() -> None:
     validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod})
     named = {each["name"] for each in service["volumes"]}
     assert {each["name"] for each in spec["container"]["volumeMounts"]} == named
+
+
+def test_kserve_llm_fills_where_the_server_looks() -> None:
+    """`spec.template` of an LLMInferenceService is a pod's spec; KServe adds image and command to `main`."""
+    service = find(example("kserve-llm.yaml"), "LLMInferenceService", "llama")["spec"]
+    assert service["storageInitializer"] == {"enabled": False}
+    assert "://" in service["model"]["uri"]  # all that KServe checks then
+    template = service["template"]
+    template["containers"][0]["image"] = "kserve-adds-it"
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template})
+    filler, server = template["initContainers"][0], template["containers"][0]
+    assert server["name"] == "main"
+    assert filler["args"] == [service["model"]["uri"], "/mnt/models"]
+    writes = {one["mountPath"]: one["name"] for one in filler["volumeMounts"]}
+    reads = {one["mountPath"]: one["name"] for one in server["volumeMounts"]}
+    assert reads["/mnt/models"] == writes["/mnt/models"]
+    assert {*writes.values()} == {one["name"] for one in template["volumes"]}
+
+
+@pytest.mark.parametrize("name", ["inference", "vllm-streaming", "vllm-compile-cache"])
+def test_engines_have_a_home_and_shared_memory(name: str) -> None:
+    for each, template in pods(example(f"{name}.yaml")):
+        spec = template["spec"]
+        memory = [one["name"] for one in spec["volumes"] if one.get("emptyDir", {}).get("medium")]
+        for container in spec["containers"]:
+            mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+            assert mounts["/dev/shm"]["name"] in memory, each["metadata"]["name"]
+            home = next(one["value"] for one in container["env"] if one["name"] == "HOME")
+            over = [
+                one for path, one in mounts.items() if home == path or home.startswith(f"{path}/")
+            ]
+            assert over, home
+            assert not any(one.get("readOnly") for one in over)
 
 
 def everything(rendered: dict[str, Objects]) -> Objects:
@@ -205,12 +240,12 @@ def test_inference_pods_mount_what_the_agents_offer(rendered: dict[str, Objects]
             if each["kind"] != "Deployment":
                 continue
             spec = template["spec"]
-            assert {v["hostPath"]["path"] for v in spec["volumes"]} == {
-                paths["client"],
-                f"{paths['cache']}/models",
-            }
+            of_node = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
+            assert {*of_node.values()} == {paths["client"], f"{paths['cache']}/models"}
             for container in containers(spec):
-                assert all(m["readOnly"] is True for m in container["volumeMounts"])
+                assert all(
+                    m.get("readOnly") for m in container["volumeMounts"] if m["name"] in of_node
+                )
                 assert client_directory in {m["mountPath"] for m in container["volumeMounts"]}
 
 
@@ -231,12 +266,12 @@ def test_the_streaming_example_streams_what_its_init_container_left_out(
     assert (extra.ref, theirs, left_out) == (ref, {}, "*.safetensors")
     assert told["load-format"] == LOAD_FORMAT
     assert server["command"][-1] == folder
-    assert server["env"] == init["env"]
+    assert [each for each in server["env"] if each["name"] != "HOME"] == init["env"]
     for container in (init, server):
         places = {m["name"]: m for m in container["volumeMounts"]}
         assert Path(folder).is_relative_to(places["model"]["mountPath"])
         assert folder != places["model"]["mountPath"]
-        assert all(m.get("readOnly") for name, m in places.items() if name != "model")
+        assert all(m.get("readOnly") for name, m in places.items() if name.startswith("p2pcache-"))
 
 
 def test_the_compile_cache_example_restores_what_its_job_saves() -> None:
@@ -264,7 +299,7 @@ def test_the_compile_cache_example_restores_what_its_job_saves() -> None:
         assert saving[0].startswith(told["P2PCACHE_COMPILE_CACHE_NAMESPACES"] + "/")
         places = {m["name"]: m for m in container["volumeMounts"]}
         assert Path(folder).parent == Path(places["cache"]["mountPath"])
-        assert all(m.get("readOnly") for name, m in places.items() if name != "cache")
+        assert all(m.get("readOnly") for name, m in places.items() if name.startswith("p2pcache-"))
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "serviceAccountName" not in pod, "a server may write nowhere"
 

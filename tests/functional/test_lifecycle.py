@@ -231,7 +231,7 @@ def test_rm_and_prune_leave_alone_what_is_in_use(
     cluster.run("rm", "small:v1")
     assert "small" not in cluster.run("ls").stdout
     cluster.run("pull", "small:v1")  # and it can be had again
-    cluster.run("prune", "--all")
+    cluster.run("prune", "--all", "--yes")
     assert not list((agent.cache_dir / "models").glob("*/*/@*"))
     usage = shutil.disk_usage(agent.cache_dir)
     assert usage.free

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from p2pcache.errors import NotAllowed
-from p2pcache.io.tasks import Shared, StopSignal, Tasks, Threads, Turns
+from p2pcache.io.tasks import Shared, StopSignal, Tasks, Threads, Turns, asking
 
 
 async def test_leaving_cancels_the_remaining_tasks() -> None:
@@ -153,6 +153,41 @@ async def test_few_jobs_keep_few_threads() -> None:
         while len(pool._idle) < 8:
             await asyncio.sleep(0)
     assert len(names) <= 2
+
+
+async def test_jobs_that_wait_are_taken_from_one_client_after_the_other() -> None:
+    pool, go, done = Threads(1, name="fair"), threading.Event(), list[str]()
+
+    def ask(client: str, count: int) -> list["asyncio.Future[None]"]:
+        asking.set(client)
+        return [pool.begin_job(lambda: done.append(client)) for _ in range(count)]
+
+    first = pool.begin_job(go.wait, 30)
+    waiting = [*ask("a", 50), *ask("b", 2), *ask("c", 1)]
+    go.set()
+    await asyncio.gather(first, *waiting)
+    assert done[:4] == ["a", "b", "c", "a"]
+    assert done.count("b") == 2
+    assert done.index("b", 2) <= 4
+    assert not pool._waiting
+    assert not pool._taken
+
+
+async def test_a_client_has_a_part_of_the_threads() -> None:
+    """Its verifies, a few minutes each, keep nobody else waiting."""
+    pool, go = Threads(4, name="part", each=2), threading.Event()
+    asking.set("a")
+    long = [pool.begin_job(go.wait, 30) for _ in range(20)]
+    asking.set("b")
+    async with asyncio.timeout(20):
+        assert await pool.run(int) == 0
+    assert sum(map(len, pool._waiting.values())) == 18
+    go.set()
+    await asyncio.gather(*long)
+    assert not pool._waiting
+    async with asyncio.timeout(20):
+        while pool._taken:
+            await asyncio.sleep(0.001)
 
 
 async def test_stop_signal() -> None:

@@ -1,13 +1,14 @@
 """The device path on a real GPU; needs torch with CUDA and nothing else."""
 
-import subprocess
-import sys
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 import p2pcache
+from p2pcache.loader.memory.backend import CudaBackend, HostMemory
 from p2pcache.loader.stream import Tuning
 from tests.loader.loader_kit import Spec, torch_bytes, write
 
@@ -116,14 +117,21 @@ def test_a_module_over_two_devices(model: tuple[Path, dict[str, bytes]]) -> None
     assert {name: torch_bytes(t) for name, t in into.items()} == body
 
 
-def test_the_ring_pins_no_more_than_it_says(model: tuple[Path, dict[str, bytes]]) -> None:
-    """Torch pins powers of two and keeps them for later loads, so only a new process tells."""
-    code = (
-        "import sys, torch, p2pcache\n"
-        "p2pcache.load(sys.argv[1], device='cuda', memory_limit='40MB')\n"
-        "print(torch.cuda.host_memory_stats()['allocated_bytes.current'])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model[0])], stdout=subprocess.PIPE, text=True, check=True
-    )
-    assert 0 < int(done.stdout) <= 40_000_000
+def test_the_ring_pins_no_more_than_it_says_and_lets_all_go(
+    model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[weakref.ref[torch.Tensor]] = []
+    sizes: list[int] = []
+    alloc = CudaBackend.alloc_host
+
+    def watched(backend: CudaBackend, nbytes: int) -> HostMemory:
+        found = alloc(backend, nbytes)
+        sizes.append(nbytes)
+        pinned.append(weakref.ref(found.handle))
+        return found
+
+    monkeypatch.setattr(CudaBackend, "alloc_host", watched)
+    p2pcache.load(model[0], device="cuda", memory_limit="40MB")
+    assert 0 < sum(sizes) <= 40_000_000
+    gc.collect()
+    assert not any(memory() is not None for memory in pinned)

@@ -27,7 +27,7 @@ from tests.loader.memory.fake_device import FakeAsyncBackend
 
 @pytest.mark.parametrize("limit", [1 << 20, 10_000_000, 1 << 30])
 @pytest.mark.parametrize("read_bytes", [2 << 20, 8 << 20, 16 << 20])
-def test_slots_are_powers_of_two_because_torch_pins_such(limit: int, read_bytes: int) -> None:
+def test_slots_are_powers_of_two_within_the_limit(limit: int, read_bytes: int) -> None:
     staging, tuning = make_staging(FakeAsyncBackend(), limit, Tuning(read_bytes=read_bytes))
     assert staging.ring.slot_bytes.bit_count() == 1
     assert staging.ring.nbytes <= limit

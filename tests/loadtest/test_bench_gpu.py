@@ -1,10 +1,7 @@
 """The GPU benchmark without a GPU: the same jobs on a device whose copies come as late as they may."""
 
 import argparse
-import contextlib
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,13 @@ import torch
 from loadtest.bench_gpu import __main__ as bench_gpu
 from loadtest.bench_gpu import ends
 from loadtest.bench_gpu.__main__ import Bench, measure, show
+from loadtest.bench_gpu.ends import Host
 from loadtest.bench_loader import __main__ as bench_loader
 from p2pcache.loader import stream
 from tests.loader.memory.fake_device import FakeAsyncBackend
 
 
-class FakeDevice:
+class FakeDevice(Host):
     """Host memory; what is pinned is remembered."""
 
     word = "cuda"
@@ -27,18 +25,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.registered: dict[int, int] = {}
 
-    def empty(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    pinned = empty
-
-    def streams(self, count: int) -> list[Callable[[], AbstractContextManager[Any]]]:
-        return [contextlib.nullcontext] * count
-
-    def sync(self) -> None:
-        pass
-
-    def register(self, address: int, nbytes: int) -> None:
+    def register(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
         self.registered[address] = nbytes
 
     def unregister(self, address: int) -> None:

@@ -319,7 +319,7 @@ def test_a_read_that_is_cancelled_while_storage_is_frozen_ends_at_the_timeout() 
     reads = len(node.reads)
     assert reads > 1
     for fetch in range(1, 1 + 16):  # those that aren't are passed over
-        node.reads.cancel(fetch)
+        node.reads.cancel_read(fetch)
     assert len(node.reads) == reads
     all_complete(storm.go())
 

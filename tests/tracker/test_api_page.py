@@ -1,7 +1,6 @@
 """The page at GET /: what is served, and a hostile member's words in a real Chromium."""
 
 import re
-import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from p2pcache.core.protocol import messages as m
-from p2pcache.tracker.api import KEEP_S
+from p2pcache.tracker.answers import KEEP_S
 from tests.tracker.browser import CHROMIUM, Page, browser
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, tracker
@@ -97,22 +96,22 @@ async def test_metrics_of_a_swarm() -> None:
 
 
 async def test_dear_answers_are_built_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.tracker.api.DEAR_S", 0.0)
+    monkeypatch.setattr("p2pcache.tracker.answers.DEAR_S", 0.0)
     now = [1000.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
-    monkeypatch.setattr("p2pcache.tracker.api.time", clock)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("p2pcache.tracker.answers.time", clock)
     async with tracker() as app:
-        assert (await get(app.address, "/v1/nodes"))[1] == {"nodes": []}
+        assert (await get(app.address, "/v1/nodes"))[1] == {"nodes": [], "gone": []}
         async with FakeAgent(1).member(app.address):
-            assert (await get(app.address, "/v1/nodes"))[1] == {"nodes": []}
+            assert (await get(app.address, "/v1/nodes"))[1] == {"nodes": [], "gone": []}
             now[0] += KEEP_S
             assert len((await get(app.address, "/v1/nodes"))[1]["nodes"]) == 1
 
 
 async def test_strangers_build_no_figures_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many models each answer costs milliseconds of the loop that the members wait for."""
-    monkeypatch.setattr("p2pcache.tracker.api.DEAR_S", 0.0)
-    monkeypatch.setattr("p2pcache.tracker.api.KEEP_S", 600.0)
+    monkeypatch.setattr("p2pcache.tracker.answers.DEAR_S", 0.0)
+    monkeypatch.setattr("p2pcache.tracker.answers.KEEP_S", 600.0)
     one = Talker(1)
     async with tracker() as app, one.member(app.address):
         await one.enter(X, 8)
@@ -125,7 +124,7 @@ async def test_strangers_build_no_figures_twice(monkeypatch: pytest.MonkeyPatch)
             assert await get(app.address, path) == before
         for number in range(100):
             await get(app.address, f"/v1/swarm?digest={number}")
-        assert len(app._api._kept) <= 3  # unknown ones leave nothing
+        assert len(app._answers._kept) <= 4  # unknown ones leave nothing
 
 
 @needs_chromium

@@ -15,12 +15,14 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
+    NotAllowed,
     NotFound,
     OriginUnavailable,
     Unreachable,
     UsageError,
 )
 from p2pcache.ids import Ref
+from p2pcache.io.origins import Retrying
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.tracker import catalog
 from tests.tracker.fake_agent import FakeAgent
@@ -237,8 +239,20 @@ async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
         assert (await get(app.address, "/readyz"))[0] == 503  # unmounted, or a bucket deleted
 
 
-async def test_tag_put(tmp_path: Path) -> None:
+async def test_no_member_moves_tags_where_storage_can_tell_who_may(tmp_path: Path) -> None:
     digest, _ = publish(tmp_path)
+    publish(tmp_path, files=2)
+    wish = json.dumps({"ref": str(REF), "digest": digest})
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        with pytest.raises(NotAllowed, match="credentials"):
+            await agent.ask("tag_put", wish)
+        assert record(await agent.ask("resolve", str(REF))).generation == 2
+
+
+async def test_tag_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, _ = publish(tmp_path)
+    second, _ = publish(tmp_path, files=2)
+    monkeypatch.setattr(Retrying, "conditional_put", False)
     other = "team/other:v1"
     async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
 
@@ -247,7 +261,6 @@ async def test_tag_put(tmp_path: Path) -> None:
 
         assert await put(digest=digest, expect_generation=0) == TagRecord(digest, 1)
         assert record(await agent.ask("resolve", other)).generation == 1
-        second, _ = publish(tmp_path, files=2)
         assert await put(digest=second) == TagRecord(second, 2, digest)
         with pytest.raises(Conflict):
             await put(digest=digest, expect_generation=1)

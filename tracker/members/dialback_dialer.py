@@ -30,7 +30,7 @@ class DialbackDialer:
         def over(*, reached: bool) -> None:
             dialer, timer = self._dials.pop(dial.number)
             timer.cancel()
-            dialer.cancel()
+            dialer.abandon()
             self._answered(dial, reached=reached)
 
         def connected(sock: socket.socket) -> None:
@@ -52,5 +52,5 @@ class DialbackDialer:
         self._closed = True
         for dialer, timer in self._dials.values():
             timer.cancel()
-            dialer.cancel()
+            dialer.abandon()
         self._dials.clear()

@@ -18,6 +18,8 @@ from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
+    Joined,
+    Left,
     Output,
     ReadRun,
     Send,
@@ -232,6 +234,8 @@ class MemberHub:
             self._ask(connection, message)
         elif isinstance(message, m.Warmed):
             self._questions.warming.on_answer(connection.node, message)
+        elif isinstance(message, m.NodeAnswer):
+            self._questions.of_nodes.on_told(connection.node, message)
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))
@@ -283,6 +287,10 @@ class MemberHub:
                 self.log.on_unreached(output)
             case StorageNotice():
                 self.log.on_spoken(output)
+            case Joined():
+                self.log.on_joined(output.node)
+            case Left():
+                self.log.on_departed(output.node)
             case Silent():
                 self.log.on_silent(output)
             case DialBack():

@@ -13,6 +13,7 @@ from p2pcache.io.clock import Clock
 _log = logging.getLogger(__name__)
 
 LINES_EACH, LINES = Rate(0.1, 3), Rate(1, 20)  # log lines about one node or address, and about all
+MOVES_EACH, MOVES = Rate(0.1, 6), Rate(2, 100)  # lines of members that come and go
 TWIN_S = 60.0  # a warning of a twin lasts; a refused agent tries again within ten seconds
 MOST_TWINS = 16  # warnings of twins at once
 
@@ -26,6 +27,8 @@ class MemberLog:
         self._clock = clock
         self._of_strangers = RateLimit(LINES_EACH, LINES)
         self._of_members = RateLimit(LINES_EACH, LINES)  # strangers can't use these up
+        self._moves = RateLimit(MOVES_EACH, MOVES)
+        self._untold = 0  # lines of members that came and went which weren't written
         self._twins: dict[NodeId, tuple[float, str]] = {}  # when each was refused, and the warning
 
     def warnings(self) -> list[str]:
@@ -62,6 +65,39 @@ class MemberLog:
             wait = self._of_strangers.take(address, time.monotonic(), patience_s=0)
             level = logging.DEBUG if wait else logging.WARNING
         _log.log(level, "refused a member from %s: %s", address, error)
+
+    def on_joined(self, node: NodeId) -> None:
+        """A node is a member from now on."""
+        record = self._tracking.registry.nodes.get(node)
+        if record is not None:
+            self._tell(
+                node, "node %s joined", self._named(node, record.name, record.member.address)
+            )
+
+    def on_departed(self, node: NodeId) -> None:
+        """A node is a member no longer."""
+        gone = self._tracking.registry.departed.get(node)
+        if gone is not None:
+            text = "node %s is lost: no sign of life" if gone.lost else "node %s left"
+            self._tell(node, text, self._named(node, gone.name, gone.member.address))
+
+    def _tell(self, node: NodeId, text: str, named: str) -> None:
+        """Log at info; what isn't logged in a storm of members is counted with the next line."""
+        if self._moves.take(format_node(node), time.monotonic(), patience_s=0):
+            self._untold += 1
+            _log.debug(text, named)
+            return
+        more = f" ({self._untold} more lines like it weren't written)" if self._untold else ""
+        self._untold = 0
+        _log.info(f"{text}%s", named, more)
+
+    @staticmethod
+    def _named(node: NodeId, name: str, address: str) -> str:
+        return (
+            f"{format_node(node)} ({name}) at {address}"
+            if name
+            else f"{format_node(node)} at {address}"
+        )
 
     def on_dropped(self, node: NodeId, error: Exception) -> None:
         """A member's connection was closed because it broke the protocol."""

@@ -157,6 +157,7 @@ function buildNode() {
 function drawNode(row, node) {
   const place = [node.site, node.rack].filter(Boolean).join(" / ");
   const unreached = node.unreached ? " · nobody reaches it" : "";
+  if (node.gone_s !== undefined) return drawGone(row, node, place);
   const seen = node.connected ? span(node.last_seen_s) : `lost ${span(node.last_seen_s)} ago`;
   const texts = ["", place || "–", String(node.models), bytes(node.cached_bytes),
     bytes(node.free_bytes), String(node.load), node.version, seen];
@@ -165,6 +166,14 @@ function drawNode(row, node) {
   say(row.cells[0].children[1], address + unreached);
   texts.forEach((text, n) => { if (n) say(row.cells[n], text); });
   row.classList.toggle("away", !node.connected || node.unreached);
+}
+
+function drawGone(row, node, place) {
+  const texts = ["", place || "–", "–", "–", "–", "–", node.version, `${node.lost ? "lost" : "left"} ${span(node.gone_s)} ago`];
+  say(row.cells[0].children[0], node.name || node.node);
+  say(row.cells[0].children[1], node.name ? `${node.address} · ${node.node}` : node.address);
+  texts.forEach((text, n) => { if (n) say(row.cells[n], text); });
+  row.classList.add("away");
 }
 
 function rates(swarms) {
@@ -215,15 +224,17 @@ function drawModels(swarms) {
   more("models-more", MAX_ROWS, swarms.length, "models");
 }
 
-function drawNodes(nodes) {
+function drawNodes(nodes, gone) {
   const by = (node) => node.name || node.node;
   nodes.sort((a, b) => (by(a) < by(b) ? -1 : 1));
-  reconcile($("nodes").tBodies[0], nodes, (node) => node.node, buildNode, drawNode);
-  $("nodes").parentElement.hidden = nodes.length === 0;
-  $("nodes-empty").hidden = nodes.length > 0;
-  say($("nodes-count"), nodes.length ? String(nodes.length) : "");
+  const lost = gone.filter((node) => node.lost);
+  const rows = [...lost, ...nodes, ...gone.filter((node) => !node.lost)]; // who looks for what is missing sees it first
+  reconcile($("nodes").tBodies[0], rows, (node) => node.node, buildNode, drawNode);
+  $("nodes").parentElement.hidden = rows.length === 0;
+  $("nodes-empty").hidden = rows.length > 0;
+  say($("nodes-count"), rows.length ? `${nodes.length}${lost.length ? `, ${lost.length} lost` : ""}` : "");
   say($("here"), location.origin);
-  more("nodes-more", MAX_ROWS, nodes.length, "nodes");
+  more("nodes-more", MAX_ROWS, rows.length, "nodes");
 }
 
 function drawDetail(swarm) {
@@ -253,7 +264,7 @@ async function look() {
   drawTiles(nodes.nodes, swarms.swarms);
   drawModels(swarms.swarms);
   drawDetail(detail);
-  drawNodes(nodes.nodes);
+  drawNodes(nodes.nodes, nodes.gone);
   lastGood = Date.now();
   return swarms.swarms.some((swarm) => swarm.wanting > 0);
 }

@@ -4,12 +4,13 @@ import os
 from collections.abc import Sequence
 
 import click
+import msgspec
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.connect import local_socket
-from p2pcache.cli.support.doctor_facts import Node, examine, trouble
+from p2pcache.cli.support.doctor_facts import Node, examine, settings_of_agent, trouble
 from p2pcache.cli.support.options import DIR, FILE, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.core.host import diagnosis
@@ -32,6 +33,8 @@ from p2pcache.io import config as settings_files
 @config_option
 def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | None) -> int:
     """Examine this node, with or without a running agent.
+
+    Beside a running agent it examines what that one was started with; flags go first.
 
     Looks at settings, key, certificate, cache directory, space, open-file limit, network, kernel,
     clock, tracker (does it take our key?), origin (are the credentials good?), agent and disk.
@@ -61,12 +64,17 @@ def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | 
 
 
 def _node(agent: str | None, config: str | None, flags: dict[str, str | None]) -> Node:
-    """Return the node to examine, by its agent's settings."""
+    """Return the node to examine: by what its agent was started with, or by the settings that it would start with."""
     file = settings_files.read_file(settings_files.find_file(config, os.environ))
     settings = settings_files.load(AgentSettings, "agent", file=file, flags=flags).settings
     client = settings_files.load(ClientSettings, "client", file=file, flags={"agent": agent})
     named = client.settings.agent
     address = named or local_socket(settings.socket) or f"unix://{settings.socket}"
+    running = settings_of_agent(address, client.settings.token_file)
+    given = {name for name, value in flags.items() if value is not None}
+    settings = msgspec.structs.replace(
+        settings, **{name: value for name, value in running.items() if name not in given}
+    )
     return Node(settings, address, bool(named), client.settings.token_file)
 
 

@@ -2,19 +2,20 @@
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.ids import Ref
 
 
 @click.command(cls=Command)
 @click.argument("ref", type=REF)
-@json_option
+@output_options
 @client_options()
-def locate(ref: str, as_json: bool, loaded: Loaded) -> None:
+def locate(ref: str, as_json: bool, wide: bool, loaded: Loaded) -> None:
     """List the nodes that have a model.
 
     As the tracker knows them, the most complete first. --json adds the digest and the label that
@@ -35,4 +36,11 @@ def locate(ref: str, as_json: bool, loaded: Loaded) -> None:
         )
         for n in found.get("nodes", ())
     ]  # fmt: skip
-    table(("NODE", "NAME", "ADDRESS", "RACK", "SITE", "HAS"), rows, right=(5,))
+    table(
+        ("NODE", "NAME", "ADDRESS", "RACK", "SITE", "HAS"),
+        rows,
+        right=(5,),
+        drop=("SITE", "RACK", "NODE"),
+        cut=("NAME", "ADDRESS"),
+        wide=wide,
+    )

@@ -4,42 +4,44 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
 from p2pcache.core.units import format_bytes, format_duration
 
 
 @click.command(cls=Command)
-@json_option
+@output_options
 @client_options()
-def nodes(as_json: bool, loaded: Loaded) -> None:
+def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
     """List the cluster's nodes.
 
-    As the tracker knows them; a node that is silent for 10 s is dropped.
+    As the tracker knows them. STATUS is up, reconnecting, unreached (others can't dial it), and for
+    an hour lost (no sign of life for 10 s, no goodbye) or left.
 
     Examples:
       p2pcache nodes
       p2pcache nodes --json | jq '.nodes | length'
     """
-    known = need_agent(loaded).nodes()
+    known, gone = need_agent(loaded).nodes_and_gone()
     if as_json:
-        emit_document({"nodes": known})
+        emit_document({"nodes": known, "gone": gone})
         return
     rows = [
         (
-            n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
+            n.get("node", "-"), n.get("name") or "-", _status(n), n.get("address", "-"), n.get("rack") or "-",
             n.get("site") or "-", n.get("version", "-"), n.get("models", "-"), _size(n, "cached_bytes"),
             _size(n, "free_bytes"), n.get("load", "-"),
-            f"{format_duration(n.get('last_seen_s', 0))} ago"
-            + (", nobody reaches it" if n.get("unreached") else ""),
+            f"{format_duration(n.get('last_seen_s', n.get('gone_s', 0)))} ago",
         )
-        for n in known
+        for n in (*known, *gone)
     ]  # fmt: skip
     heads = (
         "NODE",
         "NAME",
+        "STATUS",
         "ADDRESS",
         "RACK",
         "SITE",
@@ -50,7 +52,22 @@ def nodes(as_json: bool, loaded: Loaded) -> None:
         "LOAD",
         "SEEN",
     )
-    table(heads, rows, right=(6, 7, 8, 9))
+    table(
+        heads,
+        rows,
+        right=(7, 8, 9, 10),
+        drop=("SITE", "VERSION", "LOAD", "RACK", "NODE", "CACHED", "MODELS"),
+        cut=("NAME", "ADDRESS", "SEEN"),
+        wide=wide,
+    )
+
+
+def _status(node: dict[str, Any]) -> str:
+    if "gone_s" in node:
+        return "lost" if node.get("lost") else "left"
+    if not node.get("connected", True):
+        return "reconnecting"
+    return "unreached" if node.get("unreached") else "up"
 
 
 def _size(node: dict[str, Any], key: str) -> str:

@@ -2,36 +2,56 @@
 
 import click
 
+from p2pcache.cli.rows.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.progress import peer_share
 from p2pcache.core.units import format_bytes, format_duration
 
 
 @click.command(cls=Command)
-@json_option
+@cluster_option
+@output_options
 @client_options()
-def ps(as_json: bool, loaded: Loaded) -> None:
+def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
     """Show the pulls that run now.
 
     Examples:
       p2pcache ps
+      p2pcache ps --cluster
       watch p2pcache ps
     """
-    pulls = need_agent(loaded).pulls()
+    client = need_agent(loaded)
+    told = client.cluster_pulls() if cluster else {"pulls": client.pulls()}
     if as_json:
-        emit_document({"pulls": pulls})
+        emit_document(told)
         return
+    pulls = told["pulls"]
     rows = [
         (
-            p["ref"], p.get("kind", "pull"), f"{p['bytes_done'] / max(1, p['bytes_total']):.0%}",
+            *node_cells(p, shown=cluster), p["ref"], p.get("kind", "pull"),
+            f"{p['bytes_done'] / max(1, p['bytes_total']):.0%}",
             format_bytes(p["bytes_total"]),
             f"{format_bytes(p['rate'])}/s", format_duration(p["eta_s"]) if p.get("eta_s") is not None else "-",
             p.get("peers", "-"), peer_share({**p, "peers": None}) or "-",
         )
         for p in pulls
     ]  # fmt: skip
-    heads = ("REF", "KIND", "DONE", "SIZE", "RATE", "ETA", "PEERS", "SHARE")
-    table(heads, rows, right=(2, 3, 4, 5, 6))
+    heads = (
+        *node_heads(shown=cluster),
+        "REF",
+        "KIND",
+        "DONE",
+        "SIZE",
+        "RATE",
+        "ETA",
+        "PEERS",
+        "SHARE",
+    )
+    right = [heads.index(title) for title in ("DONE", "SIZE", "RATE", "ETA", "PEERS")]
+    drop, cut = ("PEERS", "SIZE", "KIND", "SHARE"), ("NODE", "REF", "SHARE")
+    table(heads, rows, right, drop=drop, cut=cut, wide=wide)
+    say_unheard(told)

@@ -42,7 +42,7 @@ def stats(interval: str, as_json: bool, loaded: Loaded) -> None:
 
     Examples:
       p2pcache stats
-      p2pcache stats --json | jq .rates
+      p2pcache stats --json | jq .bytes_per_s
     """
     pause_s = parse_duration(interval)
     if pause_s < MIN_INTERVAL_S:

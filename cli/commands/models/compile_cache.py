@@ -10,7 +10,7 @@ import msgspec
 
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import find_agent
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.options import Command, WordsType, json_option, quiet_option
 from p2pcache.cli.support.output import clean, emit_document, emit_json, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes, format_duration
@@ -42,7 +42,7 @@ def _key_options(function: Callable[..., Any]) -> Callable[..., Any]:
                      help="What else changes the code, e.g. tensor_parallel_size=2; repeatable."),
         click.option("--field", "fields", multiple=True, metavar=_PAIR,
                      help="A field of the key, instead of what is found here; repeatable."),
-        click.option("--engine", required=True, metavar="NAME",
+        click.option("--engine", required=True, metavar="NAME", type=WordsType(("vllm", "sglang", "torch")),
                      help="The package that compiles: vllm, sglang, torch."),
     ):  # fmt: skip
         function = option(function)

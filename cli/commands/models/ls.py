@@ -1,15 +1,18 @@
 """`ls`: list the models in the cache."""
 
+import fnmatch
 import time
 from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.describe import model_state
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import clean, emit, emit_document, table
+from p2pcache.cli.support.options import Command
+from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 
@@ -17,22 +20,25 @@ SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on
 
 
 @click.command(cls=Command)
-@json_option
+@click.argument("patterns", type=REF, metavar="[PATTERN]...", nargs=-1)
+@output_options
 @click.option("-q", "--quiet", is_flag=True, help="Refs alone, one a line.")
 @client_options("cache_dir")
-def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
+def ls(patterns: tuple[str, ...], as_json: bool, wide: bool, quiet: bool, loaded: Loaded) -> None:
     """List the models in the cache.
 
-    STATE is "complete", or how much of the model is here (an interrupted pull
-    has the name that was asked for; pulling it again resumes). --json gives everything, with whole
-    digests.
+    With patterns only those whose name matches one: as in a shell, with or without a tag. STATE is
+    "complete", or how much of the model is here (an interrupted pull has the name that was asked for;
+    pulling it again resumes). On a narrow terminal columns go; -o wide shows all. --json gives
+    everything, with whole digests.
 
     Examples:
       p2pcache ls
+      p2pcache ls 'team/*' '*:latest'
       p2pcache ls --json | jq -r '.models[] | select(.complete) | .ref'
     """
     with cache_or_agent(loaded) as cache:
-        models = cache.models()
+        models = [m for model in cache.models() if (m := _matching(model, patterns))]
     if as_json:
         emit_document({"models": models})
         return
@@ -53,7 +59,33 @@ def ls(as_json: bool, quiet: bool, loaded: Loaded) -> None:
         for m in models
         for name, tag in _names(m)
     ]
-    table(("NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"), rows, right=(3,))
+    table(
+        ("NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"),
+        rows,
+        right=(3,),
+        drop=("USED", "DIGEST"),
+        cut=("NAME", "TAG", "STATE"),
+        wide=wide,
+    )
+
+
+def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
+    """Return the model with those of its refs that match; {} if none does."""
+    if not patterns:
+        return model
+    refs = model.get("refs")
+    named = refs if isinstance(refs, list) else [f"{name}:{tag}" for name, tag in _names(model)]
+    kept = [text for text in named if _matches(text, patterns)]
+    if not kept:
+        return {}
+    tags = [text.rpartition(":")[2] for text in kept]
+    return model | {"tags": tags, "ref": kept[0]} | ({"refs": kept} if refs else {})
+
+
+def _matches(short: str, patterns: tuple[str, ...]) -> bool:
+    full = short if "/" in short else f"{DEFAULT_NAMESPACE}/{short}"
+    texts = {text for each in (short, full) for text in (each, each.rpartition(":")[0])}
+    return any(fnmatch.fnmatchcase(text, pattern) for text in texts for pattern in patterns)
 
 
 def _names(model: dict[str, Any]) -> list[tuple[str, str]]:

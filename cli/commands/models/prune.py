@@ -1,15 +1,15 @@
 """`prune`: remove models that nothing names."""
 
-import sys
 from typing import Any
 
 import click
 
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.options import Command, agreed, json_option, on_terminal, yes_option
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.core.units import format_bytes
+from p2pcache.errors import UsageError
 
 
 @click.command(cls=Command)
@@ -17,25 +17,30 @@ from p2pcache.core.units import format_bytes
 @click.option(
     "-a", "--all", "everything", is_flag=True, help="Also tagged models that nothing uses now."
 )
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@yes_option
 @json_option
 @client_options("cache_dir")
 def prune(dry_run: bool, everything: bool, yes: bool, as_json: bool, loaded: Loaded) -> None:
     """Free the space of what nothing names any more.
 
     Removes models without a tag, bytes without a model, and what old interrupted pulls left.
-    With --all also every tagged model that is not in use; on a terminal that is asked first.
-    What is in use is never touched.
+    With --all also every tagged model that is not in use: that is asked first, and needs --yes where
+    there is no terminal. What a pull or a push uses is never touched, nor is a model of which any
+    process has a file open or mapped: it is said, with the process. So is what can't be seen.
 
     Examples:
       p2pcache prune --dry-run
       p2pcache prune --all --yes
     """
     with cache_or_agent(loaded) as cache:
-        if everything and not (dry_run or yes or as_json) and _on_terminal():
+        if everything and not (dry_run or yes):
+            if as_json or not on_terminal():
+                raise UsageError(
+                    "prune --all removes tagged models, too, and nobody is asked here: give --yes"
+                )
             plan = cache.prune(dry_run=True, everything=True)
             _print_pruned(plan, "would remove")
-            if not plan["removed"] or not click.confirm("Remove all of this?", err=True):
+            if not plan["removed"] or not agreed("Remove all of this?"):
                 return
         result = cache.prune(dry_run=dry_run, everything=everything)
     if as_json:
@@ -47,10 +52,10 @@ def prune(dry_run: bool, everything: bool, yes: bool, as_json: bool, loaded: Loa
 def _print_pruned(result: dict[str, Any], verb: str) -> None:
     for item in result["removed"]:
         emit(f"{verb} {clean(item)}")
+    for item in result.get("kept", ()):
+        emit(f"kept {clean(item)}")
+    if result.get("unsure"):
+        note(f"note: {clean(result['unsure'])}: what they have open isn't known")
     emit(
         f"{format_bytes(result['bytes_freed'])} {'would be ' if verb.startswith('would') else ''}freed"
     )
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()

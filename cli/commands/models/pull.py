@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
@@ -10,6 +10,7 @@ import click
 
 from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
 from p2pcache.cli.support.connect import find_agent, need_agent
+from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
 from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
@@ -94,7 +95,9 @@ def pull(
     options = PullOptions(force_generation, include, exclude, background)
     with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
-        done = follow(events, reporter)
+        resolved: Event = {}
+        with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
+            done = follow(_remembering(events, resolved), reporter)
         tree = _directory(loaded, done)
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
@@ -105,26 +108,48 @@ def pull(
             note(
                 f"note: {path} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
             )
-        if int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
+        if linger and int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
             linger(str(done["digest"]))  # a pull that fetched nothing has nothing new to hand on
 
 
 @contextmanager
 def _pull_events(
     loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
-) -> "Iterator[tuple[Events, Linger]]":
+) -> "Iterator[tuple[Events, Linger | None]]":
     """Yield the events of a pull, and a call that serves the swarm before this process ends.
 
-    With an agent the call does nothing: the agent stays.
+    None: an agent does it, which stays.
     """
     client = find_agent(loaded)
     if client is not None:
-        yield client.pull(str(ref), **options._asdict()), lambda _digest: None
+        yield client.pull(str(ref), **options._asdict()), None
         return
     from p2pcache.cli.standalone.embedded import pull_alone
 
     with pull_alone(loaded, ref, options, quiet=quiet) as alone:
         yield alone
+
+
+def _remembering(events: Events, resolved: Event) -> Events:
+    """Pass the events on, and keep the fields of `resolved`."""
+    with closing(events):
+        for event in events:
+            if event["event"] == "resolved":
+                resolved.update(event)
+            yield event
+
+
+def _what_goes_on(ref: Ref, resolved: Event, *, agent: bool) -> str:
+    """Say what becomes of a pull whose command is interrupted."""
+    if not agent:
+        return "what came stays in the cache; run the command again to resume"
+    if not resolved:
+        return "nothing was begun"
+    after = float(resolved.get("abandon_after_s", 30.0))
+    return (
+        f"the agent goes on for {format_duration(after)}, or as long as somebody else waits; to end it now: "
+        f"p2pcache cancel {ref}; to resume: p2pcache pull {ref}"
+    )
 
 
 def _pull_tensors(

@@ -11,6 +11,7 @@ from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import find_agent
+from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter
@@ -76,7 +77,7 @@ def push(
     target: PushTarget = AgentPush(client) if client else DirectPush(loaded.settings.origin)
     reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
     began = time.monotonic()
-    with closing(reporter):
+    with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
         _check(target, wanted, reporter)
         _look_for_parts(Path(directory), reporter, strict=strict)
         found = indexed(Path(directory), _index_progress(reporter))

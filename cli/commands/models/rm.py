@@ -6,8 +6,8 @@ import click
 
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
-from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit, emit_document
+from p2pcache.cli.support.options import Command, agreed, json_option, on_terminal, yes_option
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.ids import Ref
@@ -15,19 +15,25 @@ from p2pcache.ids import Ref
 
 @click.command(cls=Command)
 @click.argument("refs", type=REF, metavar="REF...", nargs=-1, required=True)
+@yes_option
 @json_option
 @client_options("cache_dir")
-def rm(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
+def rm(refs: tuple[str, ...], yes: bool, as_json: bool, loaded: Loaded) -> None:
     """Remove a model's tag here, and the model with its last tag.
 
     Only this cache changes: the storage and other nodes keep the model. What other models share
-    stays. A model that is being pulled is refused (exit 10).
+    stays. A model that is being pulled, or that a process has open or mapped, is refused (exit 10).
+    On a terminal that is asked first; a script has named what it means.
 
     Examples:
       p2pcache rm team/llama:v2
       p2pcache rm llama@blake3:4f1d...
     """
     wanted = [Ref.parse(ref) for ref in refs]
+    if not (yes or as_json) and on_terminal():
+        named = ", ".join(str(ref) for ref in wanted)
+        if not agreed(f"Remove {named} from this cache?"):
+            return
     with cache_or_agent(loaded) as cache:
         removed: list[dict[str, Any]] = []
         try:
@@ -36,6 +42,8 @@ def rm(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
                 if not as_json:
                     freed = format_bytes(removed[-1].get("bytes_freed", 0))
                     emit(f"removed {ref} ({freed} freed)")
+                    if unsure := removed[-1].get("unsure"):
+                        note(f"note: {clean(unsure)}: whether they have it open isn't known")
         finally:  # print the removed ones also when an error ends the command
             if as_json and removed:
                 emit_document({"removed": removed})

@@ -2,11 +2,12 @@
 
 import click
 
+from p2pcache.cli.rows.tables import table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.describe import model_state
 from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import clean, emit, emit_document, table
+from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes
 from p2pcache.ids import Ref
@@ -48,4 +49,5 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
         ("FILE", "SIZE", "CHUNKS"),
         [(f["path"], format_bytes(f["size"]), f["chunks"]) for f in files],
         right=(1, 2),
+        cut=("FILE",),
     )

@@ -4,6 +4,7 @@ import click
 
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import Command, json_option, quiet_option
 from p2pcache.cli.support.progress import Event, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
@@ -29,7 +30,10 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     wanted = Ref.parse(ref)
     with cache_or_agent(loaded) as client:
         reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
-        done = follow(client.verify(str(wanted)), reporter)
+        with saying_what_goes_on(
+            lambda: "chunks that were found bad are dropped; the rest is unproved"
+        ):
+            done = follow(client.verify(str(wanted)), reporter)
         bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
         if not bad + missing:
             reporter.done(done, _summary(wanted, done))

@@ -5,10 +5,12 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.tables import table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
+from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import Command, json_option, quiet_option
-from p2pcache.cli.support.output import clean, emit, emit_document, note, table
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
@@ -42,7 +44,7 @@ def warm(
     It comes after all that somebody waits for: pulls go first, on this node and at its peers. The
     agent goes on by itself; the command returns as soon as the space is set aside (exit 5 where
     there isn't enough). A pull of the same model joins, and makes it as urgent as any pull;
-    `p2pcache rm` stops it.
+    `p2pcache cancel` ends it.
 
     With --replicas the tracker counts the nodes that have the model or are getting it, and tells as
     many others as are missing: far apart by site and rack, those with the most free disk first. It
@@ -63,13 +65,18 @@ def warm(
     began = client.warm(str(wanted))
     if wait:
         reporter = make_reporter(f"warming {wanted}", as_json=as_json, quiet=quiet)
-        done = follow(client.pull(str(wanted), background=True), reporter)
+        with saying_what_goes_on(lambda: _goes_on(wanted)):
+            done = follow(client.pull(str(wanted), background=True), reporter)
         reporter.done(done, f"{wanted}: here now, {format_bytes(done['bytes'])}")
     elif as_json:
         emit_document(began)
     elif not quiet:
         text = _STATES.get(str(began.get("state")), _STATES["started"])
         emit(clean(text.format(ref=wanted, size=format_bytes(began.get("bytes", 0)))))
+
+
+def _goes_on(ref: Ref) -> str:
+    return f"the agent goes on until {ref} is here; to end it: p2pcache cancel {ref}"
 
 
 def _warm_replicas(
@@ -91,9 +98,15 @@ def _warm_replicas(
             )
             for row in rows
         ]  # fmt: skip
-        table(("NODE", "NAME", "RACK", "SITE", "STATE"), cells)
+        table(
+            ("NODE", "NAME", "RACK", "SITE", "STATE"),
+            cells,
+            drop=("RACK", "SITE"),
+            cut=("NAME", "STATE"),
+        )
     if wait:
-        answer["complete"] = _wait_for_nodes(client, ref, answer, quiet=quiet or as_json)
+        with saying_what_goes_on(lambda: f"the nodes go on; to see them: p2pcache locate {ref}"):
+            answer["complete"] = _wait_for_nodes(client, ref, answer, quiet=quiet or as_json)
     if as_json:
         emit_document(answer)
     if wait and answer["complete"] < min(replicas, answer["have"]):

@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.rows.tables import table
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
-from p2pcache.cli.support.output import clean, emit, emit_document, note, table
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
 from p2pcache.io.http import server
@@ -65,6 +66,7 @@ def show(section: str | None, as_json: bool, config: str | None) -> None:
         table(
             ("SETTING", "VALUE", "FROM"),
             [(key, _text(entry["value"]), entry["source"]) for key, entry in values.items()],
+            cut=("VALUE", "FROM"),
         )
         emit("")
 

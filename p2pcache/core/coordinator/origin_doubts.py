@@ -42,7 +42,7 @@ class OriginDoubts:
                 out.append(ReadRun(node, self._digest, run))
             self._judge(run, now, out)
 
-    def on_have(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
+    def on_right_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
         """A member has runs that it hadn't; told before the lease book hears of it."""
         for run in bitset.members(runs & self._integrity.doubted & self._book.leased):
             if self._book.leases[run].node == node:

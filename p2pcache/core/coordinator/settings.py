@@ -1,9 +1,16 @@
 """Thresholds of the coordinator that no operator tunes."""
 
 # -- what one message may ask for --
-MAX_SWARMS_PER_NODE = 4096  # models in one cache
+# Swarms that are taken in or stepped before other members have their turn: some milliseconds.
+SWARMS_AT_ONCE = 16
+# What the tracker keeps for one member: some 6,000 models of usual size. If it tells of more, those of which it told
+# the longest ago are forgotten.
+MAX_MEMBER_BYTES = 128 << 20
+SWARM_BYTES = 20_000  # of a swarm, however small
+RUN_SETS = 5  # of a swarm and one member, each with a bit for each run
+NAMED_BYTES = 100  # of an awaited node
+MAX_AWAITED = 20_000  # nodes of one swarm: twice the largest supported cluster
 MAX_LISTED_LEASES = 256  # a node works on a handful
-MAX_URGENT = 256  # runs; a member tells of more when these are here
 MAX_STUCK_RUNS = 32  # a window; a member tells of more later
 MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128

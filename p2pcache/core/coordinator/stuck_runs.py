@@ -106,11 +106,12 @@ class StuckRuns:
             return
         alone = self._roster.alone(self.perhaps_lost & self._unreached)
         self.perhaps_lost.clear()
-        for run in bitset.members(alone & ~self._book.leased & ~self._book.free):
-            if self._book.regranted_early >= most:
-                return  # no more: perhaps only the tracker can't dial them
-            self._book.regrant(run, now, capped=False)
-            self._book.regranted_early += 1
+        # No more than that: perhaps only the tracker can't dial them.
+        again = bitset.lowest(
+            alone & ~self._book.leased & ~self._book.free, most - self._book.regranted_early
+        )
+        self._book.regranted_early += again.bit_count()
+        self._book.regrant(again, now)
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
@@ -206,8 +207,7 @@ class StuckRuns:
         The member may be cut off from them itself, so the other members go on asking them.
         """
         again = bitset.lowest(self._others(record, lacks) & self._roster.only(vain), MOST_AGAIN)
-        for run in bitset.members(again):
-            self._regrant(record, run, now)
+        self._regrant(record, again, now)
         return again
 
     def _regrant_for_cut_off(self, record: MemberRecord, lacks: RunSet, now: float) -> RunSet:
@@ -221,20 +221,17 @@ class StuckRuns:
         again = bitset.lowest(self._others(record, lacks), count)
         if again:
             record.introduced_in_vain, record.read_again = now, count
-        for run in bitset.members(again):
-            self._regrant(record, run, now)
+        self._regrant(record, again, now)
         return again
 
     def _others(self, record: MemberRecord, lacks: RunSet) -> RunSet:
         """Those of the runs that a member lacks which others have, as they say."""
         return lacks & ~self._book.leased & ~self._book.free & ~record.have
 
-    def _regrant(
-        self, record: MemberRecord, run: RunIndex, now: float, *, capped: bool = False
-    ) -> None:
-        if record.node in self._unreached:
+    def _regrant(self, record: MemberRecord, runs: RunSet, now: float) -> None:
+        if runs and record.node in self._unreached:
             self._book.readers.excuse(record, now)  # cut off both ways: no other reads for it
-        self._book.regrant(run, now, capped=capped)
+        self._book.regrant(runs, now)
 
     def _hurry(self, node: NodeId, run: RunIndex, now: float, out: list[Output]) -> None:
         """A member waits for a run that is being read: not by a node that is far too slow."""
@@ -261,7 +258,8 @@ class StuckRuns:
         elif (idle or len(found) <= SCARCE) and now - before[0] >= REGRANT_AFTER_S:
             del self._introduced[key]
             hidden = all(self._book.readers.is_hidden(one) for one in found)
-            self._regrant(record, run, now, capped=not idle and not hidden)
+            if idle or hidden or self._book.regrants_left:
+                self._regrant(record, 1 << run, now)
             if idle:
                 record.introduced_in_vain, record.read_again = now, MAX_STUCK_RUNS
         return found

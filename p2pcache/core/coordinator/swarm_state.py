@@ -1,13 +1,20 @@
 """One swarm as the tracker sees it: its members, its leases, and what follows from each message."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import OriginDoubts
-from p2pcache.core.coordinator.settings import BLAMES_TO_BAN, MAX_LISTED_LEASES, MAX_URGENT
+from p2pcache.core.coordinator.settings import (
+    BLAMES_TO_BAN,
+    MAX_AWAITED,
+    MAX_BYTES,
+    MAX_LABEL,
+    MAX_LISTED_LEASES,
+)
 from p2pcache.core.coordinator.stuck_runs import StuckRuns
+from p2pcache.core.format.manifest import MAX_CHUNKS
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.origin_integrity import WitnessReport, by_id, witnesses_but
@@ -21,7 +28,8 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.swarm.commands import ALL
-from p2pcache.ids import NodeId, RunIndex, RunSet
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import NodeId, RunIndex, RunSet, is_digest
 
 
 @dataclass(slots=True)
@@ -71,7 +79,7 @@ class SwarmTracker:
         self.lost_runs = LostRuns()
         self.ledger = UsageLedger()
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
-        self.barrier = StartupBarrier(leases.ttl_s, now, remembered)
+        self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.lost_runs, dials, self._bearer)
         self.doubts = OriginDoubts(self.roster, self.book)
@@ -127,7 +135,7 @@ class SwarmTracker:
         book = self.book
         done, failed = self._runs(said.done), self._runs(said.failed)
         returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
-        urgent = self._runs(said.demanded[:MAX_URGENT])
+        urgent = self._runs(said.demanded[: m.MAX_DEMANDED])
         wanted = self._wanted(said.wanted)
         self._update_have(node, record.says | done, now, out, said.flow_s)
         if said.epoch == self._epoch:
@@ -266,7 +274,7 @@ class SwarmTracker:
             self.book.on_banned_have(node, have, now)
         if fresh:
             if self.book.integrity.doubted:
-                self.doubts.on_have(node, fresh, now, out)
+                self.doubts.on_right_reads(node, fresh, now, out)
             if node in self._unreached:
                 self.stuck_runs.perhaps_lost.add(node)
             for reader, runs in self.book.on_have(node, fresh, now, flow_s).items():
@@ -290,7 +298,7 @@ class SwarmTracker:
         if self._unreached and readers.fit and not had_readers:
             self.stuck_runs.on_first_reader()
 
-    def _runs(self, numbers: Iterable[RunIndex]) -> RunSet:
+    def _runs(self, numbers: Collection[RunIndex]) -> RunSet:
         return m.run_bits(numbers, self.roster.run_count)
 
     def _wanted(self, wanted: bytes) -> RunSet:
@@ -302,3 +310,36 @@ class SwarmTracker:
         neighbours = self.roster.hand_out(node, self._neighbours)
         if neighbours is not None:
             out.append(Send(node, neighbours))
+
+
+def check_state(said: m.SwarmState) -> None:
+    """Refuse what `SwarmTracker` would stumble over half way: bitmaps and numbers out of range.
+
+    Raises:
+        RemoteProtocolError: no honest member says this.
+    """
+    if not is_digest(said.digest) or not 0 <= said.run_count <= MAX_CHUNKS:
+        raise RemoteProtocolError("a swarm with a bad digest or run count")
+    check_figures(said)
+    size = (said.run_count + 7) // 8
+    spare = size * 8 - said.run_count
+    for bitmap in (b"" if said.complete else said.have, said.wanted):
+        if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
+            raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
+    if any(not 0 <= run < said.run_count for run in said.leases):
+        raise RemoteProtocolError("a lease beyond the model")
+
+
+def check_figures(said: m.SwarmState) -> None:
+    """Refuse figures for people that no honest member sends.
+
+    Raises:
+        RemoteProtocolError: out of range.
+    """
+    figures = (said.total_bytes, *said.taken)
+    if len(said.label) > MAX_LABEL or len(said.taken) not in (0, 3):
+        raise RemoteProtocolError("a swarm's label or figures are too long")
+    if not said.label.isprintable():  # it is shown in terminals
+        raise RemoteProtocolError("a swarm's label has characters that can't be printed")
+    if any(not 0 <= figure <= MAX_BYTES for figure in figures):
+        raise RemoteProtocolError(f"a number of bytes out of range: {max(figures, key=abs)}")

@@ -6,49 +6,46 @@ it all from the members' announcements. It doesn't answer questions (`Ask`): the
 
 import dataclasses
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from math import inf
 
-from p2pcache.core.coordinator.settings import MAX_BYTES, MAX_LABEL, MAX_SWARMS_PER_NODE
-from p2pcache.core.coordinator.swarm_state import SwarmTracker, SwarmUpdate
-from p2pcache.core.format.manifest import MAX_CHUNKS
+from p2pcache.core.coordinator.settings import (
+    MAX_AWAITED,
+    MAX_MEMBER_BYTES,
+    NAMED_BYTES,
+    RUN_SETS,
+    SWARM_BYTES,
+    SWARMS_AT_ONCE,
+)
+from p2pcache.core.coordinator.swarm_state import SwarmTracker, SwarmUpdate, check_state
+from p2pcache.core.coordinator.totals import Totals
+from p2pcache.core.coordinator.waiting_states import WaitingStates
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial, DialBacks
-from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, Unreached
+from p2pcache.core.membership.outputs import (
+    Close,
+    DialBack,
+    Joined,
+    Left,
+    Output,
+    ReadRun,
+    Send,
+    Unreached,
+)
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
-from p2pcache.ids import NodeId, RunIndex, is_digest
-
-
-@dataclass(slots=True)
-class Totals:
-    """What a tracker did since it started."""
-
-    granted: int = 0  # leases
-    rescues: int = 0  # runs granted again that a live node had
-    polls: int = 0
-    blames: int = 0
-    lease_ends: Counter[str] = field(default_factory=Counter)  # by why
-
-    def include(self, swarm: SwarmTracker) -> None:
-        """Count a swarm in."""
-        self.granted += swarm.book.granted
-        self.rescues += swarm.book.regranted
-        self.polls += swarm.lost_runs.polls
-        self.blames += swarm.blames
-        self.lease_ends.update(swarm.book.ends)
+from p2pcache.ids import NodeId, RunIndex
 
 
 class TrackerState:
     """All that a tracker knows and decides.
 
     Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the
-    swarms whose rosters list it; each swarm's next wakeup is in `_due` at its `scheduled` time.
+    swarms whose rosters list it; each swarm's next wakeup, or an earlier time or the last, is in `_due`.
     """
 
     def __init__(
@@ -78,6 +75,8 @@ class TrackerState:
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
+        self._settled_at = -inf  # when swarms were last settled
+        self._waiting = WaitingStates()
         self._past = Totals()
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -98,18 +97,23 @@ class TrackerState:
             return [Close(node, "announce yourself first")]
         match message:
             case m.Heartbeat():
-                self._beat(node, record, message, now, out)
+                self.registry.on_heartbeat(node, message)
+                self._hear(record, message.swarms, now, out, announced=False)
             case m.Enter(said):
-                swarm = self._join(record, said, now)
-                swarm.on_entered(SwarmUpdate(record.member, said, self._present, now, out))
+                waited = self._waiting.pick(node, said.digest)
+                swarm = self._join(record, said, now, out)
+                take_in = swarm.on_announced if waited and waited.announced else swarm.on_entered
+                take_in(SwarmUpdate(record.member, said, self._present, now, out))
                 self._settle(swarm, now, out)
             case m.Exit(digest):
+                self._waiting.pick(node, digest)
                 self._leave(node, record, digest, now, out)
+                self._settle_due(now, out)
             case m.Leaving():
-                self._forget(node, now, out)
+                self._forget(node, now, out, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask() | m.Warmed():
+            case m.Ask() | m.Warmed() | m.NodeAnswer():
                 pass
         return out
 
@@ -120,7 +124,8 @@ class TrackerState:
         record = self.registry.nodes.get(node)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].on_disconnected(node)
-            self._settle(self.swarms[digest], now, out)
+            self._settle_soon(self.swarms[digest], now)
+        self._settle_due(now, out)
         return out
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
@@ -140,23 +145,21 @@ class TrackerState:
         return out
 
     def tick(self, now: float) -> list[Output]:
-        """Do all that is due: expiry, batches, polls, dials."""
+        """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is now."""
         out: list[Output] = []
         for node in self.registry.expired(now):
-            self._forget(node, now, out)
+            self._forget(node, now, out, lost=True)
             out.append(Close(node, "no sign of life for too long"))
-        while self._due and self._due[0][0] <= now:
-            when, digest = heapq.heappop(self._due)
-            swarm = self.swarms.get(digest)
-            if swarm is not None and swarm.scheduled == when:
-                swarm.scheduled = None
-                self._settle(swarm, now, out)
+        self._hear_waiting(now, out)
+        self._settle_due(now, out)
         self.dials.doubt_late(now)
         self._dial(now, out)
         return out
 
     def next_wakeup(self) -> float | None:
         """When `tick` wants to be called next (may be in the past: then at once)."""
+        if self._waiting.lists:
+            return -inf
         swarms_at = self._due[0][0] if self._due else None
         times = [self.registry.next_wakeup(), self.dials.next_wakeup(), swarms_at]
         return min((t for t in times if t is not None), default=None)
@@ -197,9 +200,14 @@ class TrackerState:
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
             wakeup = swarm.next_wakeup()
+            wakeup = None if wakeup is None else max(wakeup, self._settled_at)
             assert wakeup is None or (swarm.scheduled is not None and swarm.scheduled <= wakeup)
             assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
-        assert listed == {n: r.digests for n, r in self.registry.nodes.items() if r.digests}
+        nodes = self.registry.nodes
+        assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
+        for record in nodes.values():
+            assert record.cost_bytes == sum(record.digests.values())
+        self._waiting.check()
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
@@ -226,32 +234,55 @@ class TrackerState:
         for text in m.ANNOUNCED_TEXTS:
             if why := m.unfit_text(getattr(said, text)):
                 raise RemoteProtocolError(f"an announcement whose {text} {why}")
-        if len(said.swarms) > MAX_SWARMS_PER_NODE:
-            raise RemoteProtocolError(f"an announcement of {len(said.swarms)} swarms")
+        if node not in self.registry.nodes:
+            out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
         out.append(Send(node, m.Settled(
             self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
         )))  # fmt: skip
-        for digest in sorted(record.digests - {state.digest for state in said.swarms}):
+        for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
-        for state in said.swarms:
-            swarm = self._join(record, state, now)
-            swarm.on_announced(SwarmUpdate(record.member, state, self._present, now, out))
-            self._settle(swarm, now, out)
+        self._waiting.forget(node)
+        self._hear(record, said.swarms, now, out, announced=True)
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
-                self._settle(swarm, now, out)
+                self._settle_soon(swarm, now)
+        self._settle_due(now, out)
         self.dials.on_announced(record.member)
 
-    def _beat(
-        self, node: NodeId, record: Node, said: m.Heartbeat, now: float, out: list[Output]
+    def _hear(
+        self, record: Node, states: tuple[m.SwarmState, ...], now: float, out: list[Output],
+        *, announced: bool,
+    ) -> None:  # fmt: skip
+        """Take in what a member tells of some swarms; of many, the first ones, and the rest when others had a turn."""
+        node = record.member.node
+        first, rest = states[:SWARMS_AT_ONCE], states[SWARMS_AT_ONCE : m.MAX_TOLD]
+        for said in first:
+            waited = self._waiting.pick(node, said.digest) if self._waiting.lists else None
+            fresh = announced or (waited is not None and waited.announced)
+            self._take_in(record, said, now, out, announced=fresh)
+        if rest:
+            self._waiting.add(node, rest, announced=announced)
+
+    def _hear_waiting(self, now: float, out: list[Output]) -> None:
+        for node, told in self._waiting.pick_in_turn(SWARMS_AT_ONCE):
+            record = self.registry.nodes.get(node)
+            if record is None or not record.connected:
+                continue
+            try:
+                self._take_in(record, told.said, now, out, announced=told.announced)
+            except RemoteProtocolError as error:
+                self._waiting.forget(node)
+                out.append(Close(node, str(error)))
+
+    def _take_in(
+        self, record: Node, said: m.SwarmState, now: float, out: list[Output], *, announced: bool
     ) -> None:
-        self.registry.on_heartbeat(node, said)
-        for state in said.swarms:
-            swarm = self._join(record, state, now)
-            swarm.on_heartbeat(SwarmUpdate(record.member, state, self._present, now, out))
-            self._settle(swarm, now, out)
+        swarm = self._join(record, said, now, out)
+        take_in = swarm.on_announced if announced else swarm.on_heartbeat
+        take_in(SwarmUpdate(record.member, said, self._present, now, out))
+        self._settle(swarm, now, out)
 
     def _on_swarm(
         self,
@@ -260,6 +291,9 @@ class TrackerState:
         now: float,
         out: list[Output],
     ) -> None:
+        if waiting := self._waiting.pick(node, message.digest):
+            record = self.registry.nodes[node]
+            self._take_in(record, waiting.said, now, out, announced=waiting.announced)
         swarm = self.swarms.get(message.digest)
         if swarm is None:
             return
@@ -272,25 +306,26 @@ class TrackerState:
                 swarm.on_blame(node, message.node, now)
         self._settle(swarm, now, out)
 
-    def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
+    def _join(
+        self, record: Node, said: m.SwarmState, now: float, out: list[Output]
+    ) -> SwarmTracker:
         """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
-        if not is_digest(said.digest) or not 0 <= said.run_count <= MAX_CHUNKS:
-            raise RemoteProtocolError("a swarm with a bad digest or run count")
+        check_state(said)
         swarm = self.swarms.get(said.digest)
         if swarm is not None and swarm.roster.run_count != said.run_count:
             raise RemoteProtocolError(
                 f"{said.run_count} runs for a model that others say has {swarm.roster.run_count}"
             )
-        if said.digest not in record.digests and len(record.digests) >= MAX_SWARMS_PER_NODE:
-            raise RemoteProtocolError(f"more than {MAX_SWARMS_PER_NODE} swarms")
-        _check_sets(said)
         if swarm is None:
             swarm = self.swarms[said.digest] = SwarmTracker(
                 said.digest, said.run_count, epoch=self.epoch, members=self._members,
                 leases=self._leases, dials=self.dials, now=now,
                 remembered=self._remembered.pop(said.digest, set()) - self._present,
             )  # fmt: skip
-        record.digests.add(said.digest)
+        cost = SWARM_BYTES + RUN_SETS * said.run_count // 8
+        named = NAMED_BYTES * len(said.known[:MAX_AWAITED])
+        for oldest in record.charge(said.digest, cost, named, MAX_MEMBER_BYTES):
+            self._leave(record.member.node, record, oldest, now, out)
         return swarm
 
     def _leave(
@@ -298,21 +333,24 @@ class TrackerState:
     ) -> None:
         if digest not in record.digests:
             return
-        record.digests.remove(digest)
+        record.give_back(digest)
         swarm = self.swarms[digest]
         swarm.on_left(node, now)
         if len(swarm.roster):
-            self._settle(swarm, now, out)
+            self._settle_soon(swarm, now)
         else:
             self._past.include(swarm)
             del self.swarms[digest]
 
-    def _forget(self, node: NodeId, now: float, out: list[Output]) -> None:
-        record = self.registry.forget(node)
+    def _forget(self, node: NodeId, now: float, out: list[Output], *, lost: bool) -> None:
+        record = self.registry.forget(node, now, lost=lost)
         self.dials.forget(node)
+        self._waiting.forget(node)
         if record is not None:
+            out.append(Left(node))
             for digest in sorted(record.digests):
                 self._leave(node, record, digest, now, out)
+            self._settle_due(now, out)
             self._dial(now, out)
 
     def _dial(self, now: float, out: list[Output]) -> None:
@@ -336,33 +374,23 @@ class TrackerState:
         """Let a swarm do what is due after something happened, and note its next wakeup."""
         swarm.step(now, out)
         wakeup = swarm.next_wakeup()
-        if wakeup is not None and (swarm.scheduled is None or wakeup < swarm.scheduled):
-            swarm.scheduled = wakeup
-            heapq.heappush(self._due, (wakeup, swarm.digest))
+        if wakeup is not None:
+            self._settle_soon(swarm, wakeup)
 
+    def _settle_soon(self, swarm: SwarmTracker, when: float) -> None:
+        """Settle a swarm at a time, when those before it have had their turn."""
+        if swarm.scheduled is None or when < swarm.scheduled:
+            swarm.scheduled = when
+            heapq.heappush(self._due, (when, swarm.digest))
 
-def _check_sets(said: m.SwarmState) -> None:
-    """Refuse what `SwarmTracker` would stumble over half way: bitmaps and numbers out of range."""
-    check_figures(said)
-    size = (said.run_count + 7) // 8
-    spare = size * 8 - said.run_count
-    for bitmap in (b"" if said.complete else said.have, said.wanted):
-        if bitmap and (len(bitmap) != size or bitmap[-1] >> (8 - spare)):
-            raise RemoteProtocolError(f"a bitmap that isn't one of {said.run_count} runs")
-    if any(not 0 <= run < said.run_count for run in said.leases):
-        raise RemoteProtocolError("a lease beyond the model")
-
-
-def check_figures(said: m.SwarmState) -> None:
-    """Refuse figures for people that no honest member sends.
-
-    Raises:
-        RemoteProtocolError: out of range.
-    """
-    figures = (said.total_bytes, *said.taken)
-    if len(said.label) > MAX_LABEL or len(said.taken) not in (0, 3):
-        raise RemoteProtocolError("a swarm's label or figures are too long")
-    if not said.label.isprintable():  # it is shown in terminals
-        raise RemoteProtocolError("a swarm's label has characters that can't be printed")
-    if any(not 0 <= figure <= MAX_BYTES for figure in figures):
-        raise RemoteProtocolError(f"a number of bytes out of range: {max(figures, key=abs)}")
+    def _settle_due(self, now: float, out: list[Output]) -> None:
+        """Settle the swarms whose time has come; of many, the first ones."""
+        self._settled_at = now
+        for _ in range(SWARMS_AT_ONCE):
+            if not self._due or self._due[0][0] > now:
+                return
+            when, digest = heapq.heappop(self._due)
+            swarm = self.swarms.get(digest)
+            if swarm is not None and swarm.scheduled == when:
+                swarm.scheduled = None
+                self._settle(swarm, now, out)

@@ -8,7 +8,7 @@ from p2pcache.core.download import piece_picker
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import ANYWHERE, NOT_YET
-from p2pcache.core.origin.origin_reader import Reading
+from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming

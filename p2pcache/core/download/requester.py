@@ -12,7 +12,7 @@ from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
-from p2pcache.core.origin.origin_reader import Reading
+from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming, SwarmPace

@@ -1,23 +1,29 @@
 """Some of a model's files, selected by glob patterns as in `hf download --include`."""
 
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from blake3 import blake3
 
+from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import RunSet
 
 MAX_PATTERNS = 64  # of each kind, in one pull
 MAX_PATTERN_BYTES = 1024  # as a path
+# Characters of all patterns times characters of all paths. A pattern may be tried at each character of a path; so
+# many tries take seconds.
+MAX_WORK = 20_000_000_000
 _NAME_HEX = 32  # 128 bits: two selections of one model never meet
 
 
 def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
     """The selected paths.
 
-    `*` matches across folders, case counts, and a pattern that ends in "/" means all files below it.
+    `*` matches across folders, case counts, and a pattern that ends in "/" means all files below it. It may take
+    seconds.
 
     Args:
         layout: of the model.
@@ -25,7 +31,7 @@ def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list
         exclude: patterns of which a path matches none.
 
     Raises:
-        UsageError: too many patterns, or too long ones.
+        UsageError: too many patterns, or too long ones, also for the number of paths.
         NotFound: no path is selected.
     """
     for pattern in (*include, *exclude):
@@ -34,7 +40,12 @@ def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list
     if len(include) > MAX_PATTERNS or len(exclude) > MAX_PATTERNS:
         raise UsageError(f"at most {MAX_PATTERNS} patterns of a kind; give fewer")
     paths = [file.path for file in layout.manifest.files]
-    kept = [p for p in paths if (not include or _any(p, include)) and not _any(p, exclude)]
+    if sum(map(len, (*include, *exclude))) * sum(map(len, paths)) > MAX_WORK:
+        raise UsageError(
+            f"these patterns take too long on a model of {len(paths):,} files; give fewer or shorter ones"
+        )
+    wanted, unwanted = _compiled(include or ["*"]), _compiled(exclude)
+    kept = [p for p in paths if _any(p, wanted) and not _any(p, unwanted)]
     if not kept:
         raise NotFound("no file of the model fits these patterns; `p2pcache show` lists its files")
     return kept
@@ -52,12 +63,17 @@ def is_name(text: str) -> bool:
 
 def runs_of(layout: Layout, paths: Sequence[str]) -> RunSet:
     """The runs in which these files' bytes lie."""
-    runs: RunSet = 0
-    for number in {layout.blob_of_file[path] for path in paths}:
-        for run in {layout.run_of(chunk) for chunk in layout.blobs[number].chunks}:
-            runs |= 1 << run
-    return runs
+    return bitset.of({
+        layout.run_of(chunk)
+        for number in {layout.blob_of_file[path] for path in paths}
+        for chunk in layout.blobs[number].chunks
+    })  # fmt: skip
 
 
-def _any(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, p + "*" if p.endswith("/") else p) for p in patterns)
+def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    # Not by `fnmatch`, which keeps 32,768 compiled patterns: those of strangers would take gigabytes.
+    return [re.compile(translate(p + "*" if p.endswith("/") else p)) for p in patterns]
+
+
+def _any(path: str, patterns: Sequence[re.Pattern[str]]) -> bool:
+    return any(pattern.match(path) for pattern in patterns)

@@ -11,6 +11,7 @@ A layout follows from the manifest alone, so all nodes agree on every index with
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from p2pcache.core.format.chunking import nominal_chunk_bytes
@@ -43,6 +44,7 @@ class Layout:
         self.digest = digest if digest is not None else digest_of(encode(manifest))
         self.blobs: list[Blob] = []
         self.blob_of_file: dict[str, int] = {}  # path -> blob index
+        self.blob_of_id: dict[str, int] = {}  # blob id -> blob index
         self.lengths: array[int] = array("I")  # per chunk
         self._digests = bytearray()  # 32 bytes per chunk
         self._first_blob: array[int] = array("I")  # per chunk: its first place, packed
@@ -68,10 +70,14 @@ class Layout:
         """BLAKE3 digest (32 bytes) that proves the chunk."""
         return bytes(self._digests[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES])
 
-    def places(self, chunk: int) -> list[Place]:
-        """Every place of the chunk, the first one first."""
-        first = Place(self._first_blob[chunk], self._first_offset[chunk])
-        return [first, *self._more.get(chunk, ())]
+    def first_place(self, chunk: int) -> Place:
+        """The chunk's first place."""
+        return Place(self._first_blob[chunk], self._first_offset[chunk])
+
+    def places(self, chunk: int) -> Iterator[Place]:
+        """Every place of the chunk, the first one first. There may be a million."""
+        yield self.first_place(chunk)
+        yield from self._more.get(chunk, ())
 
     def run_chunks(self, run: RunIndex) -> range:
         """Chunk indices of a run."""
@@ -84,13 +90,12 @@ class Layout:
 
     def _index(self, manifest: Manifest) -> None:
         by_digest: dict[bytes, int] = {}
-        by_blob: dict[str, int] = {}
         for file in manifest.files:
             blob_id = file.blob_id
-            if blob_id in by_blob:
-                self.blob_of_file[file.path] = by_blob[blob_id]
+            if blob_id in self.blob_of_id:
+                self.blob_of_file[file.path] = self.blob_of_id[blob_id]
                 continue
-            number = by_blob[blob_id] = self.blob_of_file[file.path] = len(self.blobs)
+            number = self.blob_of_id[blob_id] = self.blob_of_file[file.path] = len(self.blobs)
             chunks: array[int] = array("I")
             offset = 0
             for length, digest in file.chunks:

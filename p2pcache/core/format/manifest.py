@@ -23,6 +23,7 @@ FORMAT = "p2pcache.manifest.v1"
 MAX_MANIFEST_BYTES = 256 * MiB
 MAX_FILES = 100_000
 MAX_CHUNKS = 1_000_000
+MAX_FOLDERS = 100_000  # each becomes a directory on every node
 MAX_PATH_BYTES = 1024
 # A manifest up to this size becomes some 100 MiB of objects at most. In a larger one files and chunks are counted
 # first, since a long list of short numbers would become gigabytes.
@@ -273,28 +274,57 @@ def _check_chunks(file: File) -> None:
         raise InvalidManifest(f"file {file.path!r}: a chunk is empty or over 64 MiB")
 
 
+class _Entry(NamedTuple):
+    """A file, or a folder above it."""
+
+    end: int  # in the key of every path at or below it
+    path: str
+    folder: bool
+
+
 def _check_tree(files: Iterable[File]) -> None:
-    """Refuse two paths that some file system takes for one, and a file that is also a folder."""
-    seen: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for file in files:
-        folded = _fold(file.path)
-        if folded in seen:
-            raise InvalidManifest(
-                f"paths {seen[folded]!r} and {file.path!r} are the same name on some file systems"
-            )
-        seen[folded] = file.path
-        parts = file.path.split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            folder = "/".join(parts[:depth])
-            known = folders.setdefault(_fold(folder), folder)
-            if known != folder:
+    """Refuse two paths that some file system takes for one, a file that is also a folder, and too many folders.
+
+    The paths are walked in the order of their folded forms, with the folders above the present one in hand. All
+    folders at once could take gigabytes: each of 100,000 paths may lie 500 folders deep.
+    """
+    folders = 0
+    above: list[_Entry] = []
+    before = ""
+    for key, path in sorted((_fold(file.path).replace("/", "\0"), file.path) for file in files):
+        while above and not (
+            before[: above[-1].end] == key[: above[-1].end]
+            and key[above[-1].end : above[-1].end + 1] in ("", "\0")
+        ):
+            above.pop()
+        known = {entry.end: entry for entry in above}
+        for entry in _entries(path):
+            other = known.get(entry.end)
+            if other is None:
+                above.append(entry)
+                folders += entry.folder
+            elif other.folder != entry.folder:
+                file_path = entry.path if other.folder else other.path
+                raise InvalidManifest(f"path {file_path!r} is both a file and a folder")
+            elif other.path != entry.path or not entry.folder:
+                kind = "folders" if entry.folder else "paths"
                 raise InvalidManifest(
-                    f"folders {known!r} and {folder!r} are the same name on some file systems"
+                    f"{kind} {other.path!r} and {entry.path!r} are the same name on some file systems"
                 )
-    clash = seen.keys() & folders.keys()
-    if clash:
-        raise InvalidManifest(f"path {seen[min(clash)]!r} is both a file and a folder")
+        above.sort()
+        before = key
+        if folders > MAX_FOLDERS:
+            raise InvalidManifest(f"over {MAX_FOLDERS:,} folders are over the limit")
+
+
+def _entries(path: str) -> Iterator[_Entry]:
+    """A path's folders, the outermost first, and the file."""
+    end = start = 0
+    while (slash := path.find("/", start)) >= 0:
+        end += len(_fold(path[start:slash]))
+        yield _Entry(end, path[:slash], folder=True)
+        end, start = end + 1, slash + 1
+    yield _Entry(end + len(_fold(path[start:])), path, folder=False)
 
 
 def _fold(path: str) -> str:

@@ -62,6 +62,7 @@ class Key(NamedTuple):
     certificate: bool
     mode: int = 0
     blind: str = ""  # the agent's user, if it can't read the key
+    privileged: bool = True  # who asks can see the agent's settings
 
 
 class Certificate(NamedTuple):
@@ -191,7 +192,11 @@ def _judge(name: str, fact: Fact) -> Finding:
 
 
 def _key(fact: Key) -> Finding:
-    how = "make one and set cluster_key_file, the same on every node (docs/trust.md)"
+    how = (
+        "set cluster_key_file to the cluster's key, the same on every node (docs/trust.md)"
+        if fact.privileged
+        else "this user may not see the agent's settings: run this as root or as a member of group p2pcache"
+    )
     if fact.blind:
         advice = f"run: chgrp {fact.blind} {fact.path} && chmod 640 {fact.path}"
         return Finding("key", "fail", f"user {fact.blind} can't read {fact.path}", advice, 4)

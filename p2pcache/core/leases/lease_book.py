@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from math import inf
 
 from p2pcache.core import bitset
@@ -187,8 +188,7 @@ class LeaseBook:
         """No member has these runs: they may be granted again."""
         back = runs & ~self.leased & ~self.free
         self.free |= back
-        for run in bitset.members(back):
-            self._log.note(now, run, "free", NOBODY)
+        self._note(back, "free", now)
 
     @property
     def idle(self) -> bool:
@@ -198,18 +198,20 @@ class LeaseBook:
     def on_unreached(self, node: NodeId, alone: RunSet, now: float) -> None:
         """Others can't get what a node has: they read, also the runs that no other member has (`alone`)."""
         self.readers.hide(self._members[node], now)
-        for run in bitset.members(alone & ~self.leased & ~self.free):
-            self.regrant(run, now, capped=False)
+        self.regrant(alone & ~self.leased & ~self.free, now)
 
-    def regrant(self, run: RunIndex, now: float, *, capped: bool = True) -> bool:
-        """Grant a done run again though a live node has it; returns whether the cap allows it."""
-        if capped and not self._regrants_left:
-            return False
-        self.regranted += 1
-        self._again |= 1 << run
-        self._log.note(now, run, "rescued", NOBODY)
-        self.set_free(1 << run, now)
-        return True
+    def regrant(self, runs: RunSet, now: float) -> None:
+        """Grant done runs again though live nodes have them."""
+        self.regranted += runs.bit_count()
+        self._again |= runs
+        self._note(runs, "rescued", now)
+        self.set_free(runs, now)
+
+    @property
+    def regrants_left(self) -> int:
+        """How many more runs may be granted again to help members that wait."""
+        used = self.regranted - self.regranted_early + self.taken_over
+        return max(0, self.regrant_cap - used)
 
     def take_back_overdue(self, now: float) -> dict[NodeId, list[RunIndex]]:
         """Take leases back that drag on, though no member has complained.
@@ -339,15 +341,10 @@ class LeaseBook:
         return max(1, int(self._settings.rescue_cap * self.run_count))
 
     @property
-    def _regrants_left(self) -> int:
-        used = self.regranted - self.regranted_early + self.taken_over
-        return max(0, self.regrant_cap - used)
-
-    @property
     def _unasked_left(self) -> int:
         """How many more leases may be taken back though no member has complained."""
         cap = max(1, int(self._settings.unasked_cap * self.run_count))
-        return min(self._regrants_left, max(0, cap - self.taken_over))
+        return min(self.regrants_left, max(0, cap - self.taken_over))
 
     def _taken_back_at(self, until: float) -> Iterator[tuple[RunIndex, float]]:
         """When leases are taken back unasked, later than for a member that is stuck; all those up to a time."""
@@ -360,6 +357,11 @@ class LeaseBook:
                 break
             if self._members[lease.node].newest_done <= lease.since:
                 yield run, lease.since + patience_s * 2.0 ** times.get(run, 0)
+
+    def _note(self, runs: RunSet, word: str, now: float) -> None:
+        """Log what happened to runs; of more than the log holds, to the first ones."""
+        for run in islice(bitset.members(runs), STORY_ENTRIES):
+            self._log.note(now, run, word, NOBODY)
 
     def _leases_of(self, node: NodeId, runs: RunSet) -> list[RunIndex]:
         return [r for r in bitset.members(runs & self.leased) if self.leases[r].node == node]

@@ -5,8 +5,10 @@ members that they last knew in the swarm. Until all of these have announced them
 nothing is granted. A swarm in which no member names another one is fresh. (NFSv4 calls it a grace period, RFC 8881.)
 """
 
+import sys
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 from p2pcache.ids import NodeId
 
@@ -18,16 +20,25 @@ class StartupBarrier:
     member that came and went is no sign of a past that this tracker missed).
     """
 
-    def __init__(self, ttl_s: float, now: float, remembered: Iterable[NodeId] = ()) -> None:
+    def __init__(
+        self,
+        ttl_s: float,
+        now: float,
+        remembered: Iterable[NodeId] = (),
+        *,
+        most: int = sys.maxsize,
+    ) -> None:
         """A swarm was created.
 
         Args:
             ttl_s: a lease's life in seconds: reads that no member here knows of are over by then.
             now: monotonic seconds.
             remembered: members as of the tracker's own notes from before it restarted.
+            most: nodes that are awaited at once because members named them.
         """
         self.until = now + ttl_s
         self.awaited = set(remembered)
+        self._most = most
         self._seen: set[NodeId] = set()
 
     def expect(self, known: Iterable[NodeId], present: AbstractSet[NodeId], now: float) -> None:
@@ -38,9 +49,11 @@ class StartupBarrier:
             present: the cluster's members.
             now: seconds.
         """
-        if now < self.until:
+        room = self._most - len(self.awaited)
+        if now < self.until and room > 0:
             seen = self._seen
-            self.awaited.update(n for n in known if n not in present and n not in seen)
+            named = (n for n in known if n not in present and n not in seen)
+            self.awaited.update(islice(named, room))
 
     def on_arrival(self, node: NodeId, now: float) -> None:
         """A node announced itself, with this model or without it, or spoke of the model for the first time."""

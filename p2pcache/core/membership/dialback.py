@@ -8,7 +8,6 @@ AutoNAT's, of libp2p.
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 from math import inf
 from typing import NamedTuple
 
@@ -28,7 +27,6 @@ from p2pcache.core.membership.settings import (
 )
 from p2pcache.core.protocol import address as addresses
 from p2pcache.core.protocol.messages import Member
-from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId
 
 
@@ -138,7 +136,7 @@ class DialBacks:
         elif (known.member.address, known.member.site) != (member.address, member.site):
             self._know_nothing(node, known)
             known.member, known.told = member, False
-        known.here = _can_be_tried(member.address)
+        known.here = addresses.can_be_tried(member.address)
         if not known.here:
             self.forget(node)
             return
@@ -300,20 +298,3 @@ class DialBacks:
                     (kept.add if belongs else kept.discard)(node)
         if not any(nodes.values()):
             del self._sites[known.member.site]
-
-
-def _can_be_tried(address: str) -> bool:
-    """Whether this is a number that a node can have. A name would keep the tracker waiting for a resolver."""
-    try:
-        host, _ = addresses.split(address)
-    except RemoteProtocolError:
-        return bool(address)  # nobody can dial that, and the attempt ends at once
-    try:
-        number = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(number, IPv6Address):
-        if number.scope_id is not None:
-            return False  # a name of one of our interfaces
-        number = number.ipv4_mapped or number
-    return not (number.is_link_local or number.is_multicast or number.is_unspecified)

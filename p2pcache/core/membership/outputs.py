@@ -57,6 +57,20 @@ class StorageNotice:
 
 
 @dataclass(slots=True)
+class Joined:
+    """People should know: a node is a member from now on."""
+
+    node: NodeId
+
+
+@dataclass(slots=True)
+class Left:
+    """People should know: a node is a member no longer."""
+
+    node: NodeId
+
+
+@dataclass(slots=True)
 class ReadRun:
     """Read a run from the origin and prove it, as a witness; always ends in `TrackerState.on_witness_report`."""
 
@@ -65,4 +79,4 @@ class ReadRun:
     run: RunIndex
 
 
-Output = Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun
+Output = Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun | Joined | Left

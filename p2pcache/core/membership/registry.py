@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from p2pcache.core.membership.settings import MOST_REPLACED
+from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
@@ -23,19 +23,60 @@ class Node:
     free_bytes: int = 0
     cached_bytes: int = 0
     warms: bool = False  # it can be told to fetch a model
-    digests: set[str] = field(default_factory=set)  # swarms that it is in
+    tells: bool = False  # it can be asked what runs and what ended there
+    # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
+    digests: dict[str, int] = field(default_factory=dict)
+    cost_bytes: int = 0  # their sum
+
+    def charge(self, digest: str, cost: int, more: int, most: int) -> list[str]:
+        """The node told of a swarm; returns those that the tracker must forget for it, the oldest first.
+
+        Args:
+            digest: of the swarm.
+            cost: bytes that the swarm takes at least.
+            more: bytes that come with each word about it.
+            most: bytes that all swarms of a node may take.
+        """
+        before = self.digests.pop(digest, 0)
+        self.digests[digest] = max(before, cost) + more
+        self.cost_bytes += self.digests[digest] - before
+        forgotten, excess = [], self.cost_bytes - most
+        for oldest, bytes_ in self.digests.items():
+            if excess <= 0 or oldest == digest:
+                break
+            forgotten.append(oldest)
+            excess -= bytes_
+        return forgotten
+
+    def give_back(self, digest: str) -> None:
+        """The node isn't in that swarm any more."""
+        self.cost_bytes -= self.digests.pop(digest)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftNode:
+    """A node that was a member. `at`: the tracker's monotonic seconds."""
+
+    member: Member
+    name: str
+    version: str
+    at: float
+    lost: bool  # it said no goodbye
 
 
 class Registry:
     """Members by id. A member ends by leaving, by silence, or when a broken connection isn't renewed.
 
     Invariants: `_heard` holds all and only the connected members, the longest silent first;
-    `_broken` all and only the others, the longest gone first.
+    `_broken` all and only the others, the longest gone first; `departed` holds nodes that aren't members, the longest
+    gone first.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
         """No member yet."""
         self.nodes: dict[NodeId, Node] = {}
+        self.departed: OrderedDict[NodeId, LeftNode] = OrderedDict()  # within `REMEMBERED_S`
+        self.joined = self.left = self.lost = 0  # members, since the start
         self._settings = settings
         self._heard: OrderedDict[NodeId, float] = OrderedDict()
         self._broken: OrderedDict[NodeId, float] = OrderedDict()
@@ -46,8 +87,11 @@ class Registry:
         record = self.nodes.get(node)
         if record is None:
             record = self.nodes[node] = Node(member, said.version, now, now)
+            self.departed.pop(node, None)
+            self.joined += 1
         record.member, record.version, record.name = member, said.version, said.name
         record.last_seen, record.connected, record.warms = now, True, said.warms
+        record.tells = said.tells
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)
@@ -77,11 +121,30 @@ class Registry:
             del self._heard[node]
             self._broken[node] = now
 
-    def forget(self, node: NodeId) -> Node | None:
-        """A member is gone for good; returns what was known of it."""
+    def forget(self, node: NodeId, now: float, *, lost: bool) -> Node | None:
+        """A member is gone for good; returns what was known of it.
+
+        Args:
+            node: its id.
+            now: seconds.
+            lost: it said no goodbye.
+        """
         self._heard.pop(node, None)
         self._broken.pop(node, None)
-        return self.nodes.pop(node, None)
+        record = self.nodes.pop(node, None)
+        if record is not None:
+            self.departed[node] = LeftNode(record.member, record.name, record.version, now, lost)
+            self.lost += lost
+            self.left += not lost
+            if len(self.departed) > MOST_DEPARTED:
+                self.departed.popitem(last=False)
+        return record
+
+    def departed_since(self, since: float) -> dict[NodeId, LeftNode]:
+        """Nodes that are gone since a time; those that went before are forgotten."""
+        while self.departed and next(iter(self.departed.values())).at < since:
+            self.departed.popitem(last=False)
+        return dict(self.departed)
 
     def expired(self, now: float) -> list[NodeId]:
         """Members whose time is over; the caller forgets them."""
@@ -105,6 +168,7 @@ class Registry:
         connected = {node for node, record in self.nodes.items() if record.connected}
         assert set(self._heard) == connected
         assert set(self._broken) == set(self.nodes) - connected
+        assert not self.departed.keys() & self.nodes.keys()
         for silent, _ in self._limits():
             times = list(silent.values())
             assert times == sorted(times)

@@ -30,5 +30,7 @@ LAST_AGAIN_S = 640.0
 DISBELIEVED = 0.8
 
 # -- what is remembered --
+REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
+MOST_DEPARTED = 10_000  # of them
 MOST_REPLACED = 16  # processes of one id
 MAX_FIGURES = 20_000  # nodes whose last figures are kept for a model, departed ones included

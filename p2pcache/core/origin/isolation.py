@@ -1,7 +1,8 @@
 """Whether a node is isolated: it has no neighbour, and its dials to other members fail.
 
 A node that has no neighbour doesn't believe at once that it is isolated. A tracker may have named only members that
-nobody can dial, so the node first dials other members of the swarm, a few at a time.
+nobody can dial, so the node first dials other members of the swarm. Without a tracker the members are those that were
+known last, and may be gone for long: packets to them are swallowed, so more dials begin together.
 """
 
 import math
@@ -10,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from p2pcache.core.origin.settings import (
     DIAL_TIMEOUT_S,
-    DIALS_AT_ONCE,
     MAX_DIALS,
 )
 from p2pcache.core.settings import SwarmSettings
@@ -47,14 +47,15 @@ class Isolation:
         if self._alone_since < math.inf:
             self._failed.update(nodes)
 
-    def next_dials(self, members: Sequence[NodeId], now: float) -> list[NodeId]:
+    def next_dials(self, members: Sequence[NodeId], at_once: int, now: float) -> list[NodeId]:
         """The members to dial now; they count as dialled.
 
         Args:
             members: of the swarm, ascending.
+            at_once: how many at most.
             now: seconds.
         """
-        untried = self._untried(members)[:DIALS_AT_ONCE]
+        untried = self._untried(members)[: min(at_once, MAX_DIALS - len(self._dialled))]
         self._dialled.update(dict.fromkeys(untried, now))
         return untried
 

@@ -1,17 +1,22 @@
 """What one node reads from the origin for one swarm: its leases and its reads in flight."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.origin.readings import Readings
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
     CREDIT_PER_READ,
+    DIALS_AT_ONCE,
     FIRST_CREDIT,
+    JOIN_BYTES,
+    JOIN_S,
+    LEAST_JOIN_BYTES,
+    MAX_DIALS,
     MAX_URGENT_REPORTED,
     MIN_SHARE,
 )
@@ -34,18 +39,7 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Story
-from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-
-@dataclass(slots=True)
-class Reading:
-    """One `Fetch` that hasn't ended."""
-
-    run: RunIndex
-    started: float
-    live: bool = True  # False: cancelled, only its end is awaited
-    duplicated: bool = False  # a neighbour was asked for the run as well, because this takes long
 
 
 class OriginReader:
@@ -56,7 +50,7 @@ class OriginReader:
     """
 
     def __init__(
-        self, node: NodeId, mine: RunStates, book: PeerBook,
+        self, node: NodeId, run_bytes: Sequence[int], mine: RunStates, book: PeerBook,
         settings: SwarmSettings, dice: Random, story: Story, pace: SwarmPace, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         usual = settings.origin_fetches
@@ -70,9 +64,11 @@ class OriginReader:
         )
         self.owners = self._by_itself.owners
         self._isolation = Isolation(node, settings, now)
-        self.readings: dict[int, Reading] = {}
+        self.readings = Readings()
+        largest = max(run_bytes, default=1)
+        self._most_joined = max(1, JOIN_BYTES // largest)
+        self._fewest_joined = max(1, LEAST_JOIN_BYTES // largest)
         self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
-        self._next_fetch = 1
         self._told_credit = LeaseCredit(0)
         self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
         self._urgent_at = -math.inf  # when it was told last
@@ -130,10 +126,13 @@ class OriginReader:
 
     def probe_isolation(self, now: float, out: list[Command]) -> None:
         """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
+        if not self._by_itself.tracker_up and not self._by_itself.knows_no_grants(now):
+            return
         members = self.owners.members
+        at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
         self._isolation.on_unreachable(self._book.banned)
         if not self._isolation.is_certain(members, now):
-            out += [Dial(node) for node in self._isolation.next_dials(members, now)]
+            out += [Dial(node) for node in self._isolation.next_dials(members, at_once, now)]
         elif not self.is_cut_off:
             self._by_itself.on_cut_off(now)
             out.append(CutOff())
@@ -193,16 +192,14 @@ class OriginReader:
         Raises:
             LocalProtocolError: no such fetch is in flight.
         """
-        reading = self.readings.pop(fetch, None)
-        if reading is None:
-            raise LocalProtocolError(f"fetch {fetch} ended, but isn't in flight")
+        reading, request_done = self.readings.end_reading(fetch)
         bit = 1 << reading.run
         self._story.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
-            self._by_itself.on_read_done(now - reading.started)
-            if self._by_itself.governs:
-                took_s = now - reading.started
-                self._concurrency.on_read_done(took_s, len(self.readings) + 1, flow_s, now)
+            took_s = now - reading.started
+            self._by_itself.on_read_done(took_s / (reading.place + 1))
+            if self._by_itself.governs and request_done:
+                self._concurrency.on_read_done(took_s, self.readings.requests + 1, flow_s, now)
             if self._by_itself.tracker_up or self._mine.leased & bit:
                 self._report.done |= bit
                 self._report.flow_s = flow_s
@@ -291,28 +288,24 @@ class OriginReader:
     def next_wakeup(self) -> float:
         """When `act` has something to do though nothing happens, in seconds; inf: never."""
         wake = math.inf
-        if self.waiting and len(self.readings) < self._concurrency.most:
+        if self.waiting and self.readings.requests < self._concurrency.most:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
         if self._by_itself.tracker_up and self._mine.urgent and self._untold:
             wake = min(wake, self._urgent_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
-            wake = min(wake, self._by_itself.deadline())
+            full = self._by_itself.is_sole and self.readings.requests >= self._most_requests
+            wake = wake if full else min(wake, self._by_itself.deadline())
         return wake
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live reads, the oldest first, for people."""
-        for reading in self.readings.values():
-            if reading.live:
-                yield InFlight(reading.run, now - reading.started)
+        return self.readings.in_flight(now)
 
     def check(self) -> None:
         """Assert the invariants."""
         mine = self._mine
-        live = [r.run for r in self.readings.values() if r.live]
-        assert len(live) == len(set(live)), "a run is read twice at once"
-        assert bitset.of(live) == mine.fetching
         assert bitset.of(self.waiting) == mine.leased & ~mine.fetching
-        assert len(live) <= max(self._concurrency.most, MIN_SHARE)
+        self.readings.check(mine.fetching, max(self._concurrency.most, MIN_SHARE))
 
     # -- within -----------------------------------------------------------------------------
 
@@ -343,7 +336,7 @@ class OriginReader:
         elsewhere = self._book.fit_runs()
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(bitset.of(self.waiting)):
-            if len(self.readings) >= self._concurrency.most:
+            if self.readings.requests >= self._concurrency.most:
                 return
             if elsewhere >> run & 1 and now < self.waiting[run] + patience_s:
                 continue
@@ -353,28 +346,49 @@ class OriginReader:
     def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
         if not self._by_itself.due(now):
             return
+        if self._by_itself.is_sole:
+            self._read_joined(now, out)
+            return
         plan = self._by_itself.plan(self._rotten, quiet_s, now)
         out += [Dial(node) for node in plan.dial]
-        most = self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
-        for run in plan.read[: max(0, most - len(self.readings))]:
+        for run in plan.read[: max(0, self._most_requests - self.readings.requests)]:
             self._fetch(run, now, out)
 
-    def _fetch(self, run: RunIndex, now: float, out: list[Command]) -> None:
-        number = self._next_fetch
-        self._next_fetch += 1
-        self.readings[number] = Reading(run, now)
+    @property
+    def _most_requests(self) -> int:
+        """How many requests may be under way without leases."""
+        return self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
+
+    def _read_joined(self, now: float, out: list[Command]) -> None:
+        """Nobody else reads: join consecutive runs in one request, fewer near the end so that all end together."""
+        most = self._most_requests
+        free = most - self.readings.requests
+        if free <= 0:
+            return
+        share = (self._mine.needed & ~self._mine.fetching).bit_count() // most
+        quick = int(JOIN_S / self._by_itself.read_s) if self._by_itself.reads else 1
+        length = max(1, min(self._most_joined, quick, max(self._fewest_joined, share)))
+        previous, joined = -1, 0
+        for run in self._by_itself.plan_sole(self._rotten, free * length, now):
+            joined = joined + 1 if run == previous + 1 and joined < length else 1
+            if joined == 1:
+                if not free:
+                    return
+                free -= 1
+            self._fetch(run, now, out, place=joined - 1)
+            previous = run
+
+    def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
+        number = self.readings.begin_reading(run, place, now)
         self._mine.fetch(1 << run)
         self._story.counters.fetches += 1
         self._story.note(now, run, "origin: reading")
-        out.append(Fetch(number, run))
+        out.append(Fetch(number, run, joined=place > 0))
 
     def _cancel(self, runs: RunSet, out: list[Command]) -> None:
         if not runs:
             return
-        for number, reading in self.readings.items():
-            if reading.live and runs >> reading.run & 1:
-                reading.live = False
-                out.append(CancelFetch(number))
+        out += [CancelFetch(number) for number in self.readings.cancel_runs(runs)]
         self._mine.end_fetch(runs)
         self._mine.leased &= ~runs
 

@@ -3,6 +3,8 @@
 Names that end in `_S` are seconds. Measurements are in the lab records that are named (docs/lab).
 """
 
+from p2pcache.core.format.chunking import MiB
+
 # -- leases of one node --
 
 # Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
@@ -57,9 +59,19 @@ AHEAD_RATIO = LOOK_AHEAD / LEASED
 FAR_RATIO = 2
 MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 
+# -- a node alone --
+
+# Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
+# run as on a large one.
+JOIN_BYTES = 32 * MiB
+LEAST_JOIN_BYTES = 8 * MiB  # near the end of a model
+# Seconds that such a request may take, as reads of late were: a run that becomes urgent may lie at the end of one.
+JOIN_S = 0.5
+
 # -- isolation --
 
+# Dials that begin together: it must not look like a port scan. Without a tracker all of them do.
+DIALS_AT_ONCE = 8
 MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
-DIALS_AT_ONCE = 8  # dials that begin together: it must not look like a port scan
 # A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
 DIAL_TIMEOUT_S = 15.0

@@ -16,6 +16,7 @@ from p2pcache.core.origin.settings import (
     LOOK_AHEAD,
     MAX_AHEAD,
     MIN_AHEAD,
+    MIN_READ_S,
     MIN_SHARE,
     RECENT_READS,
     REST_MAX_S,
@@ -26,7 +27,7 @@ from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.ids import NodeId, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class WithoutTracker:
@@ -73,7 +74,7 @@ class WithoutTracker:
         if not tracker:
             self.owners.on_members((node,))
         self.reads = 0  # that this node has finished
-        self._read_s = 0.0  # the mean time of the recent ones
+        self.read_s = MIN_READ_S  # the mean time of the recent ones
         self._failures = 0  # in a row
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
@@ -95,9 +96,9 @@ class WithoutTracker:
         # No more than this node lacks at the moment, or the end of a small model would be waited for as if a whole
         # batch was being read. The number doesn't shrink later, or the last runs would be read again.
         self._leased = min(LEASED, mine.missing.bit_count())
-        self._read_s_before = self._read_s
+        self._read_s_before = self.read_s
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
-        under_way = self._read_s / self._pace.least_mean_s if self._pace.least_mean_s else 0.0
+        under_way = self.read_s / self._pace.least_mean_s if self._pace.least_mean_s else 0.0
         is_far = under_way >= FAR_RATIO * LEASED
         self._ahead = min(MAX_AHEAD, int(AHEAD_RATIO * under_way) if is_far else LOOK_AHEAD)
 
@@ -113,7 +114,7 @@ class WithoutTracker:
         """This node has read a run, which took `took_s` seconds."""
         self._failures = 0
         self.reads += 1
-        self._read_s += (took_s - self._read_s) / min(self.reads, RECENT_READS)
+        self.read_s += (max(took_s, MIN_READ_S) - self.read_s) / min(self.reads, RECENT_READS)
 
     def on_read_failed(self, started: float, now: float) -> None:
         """A read that began at `started` failed: no read begins for a while, longer with each failure."""
@@ -150,6 +151,11 @@ class WithoutTracker:
             self._plan_at = soon
 
     @property
+    def is_sole(self) -> bool:
+        """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
+        return self._down_since == -math.inf and self.owners.share <= 1
+
+    @property
     def governs(self) -> bool:
         """Whether this node may read without leases: the tracker is away, or the node is cut off."""
         return not self.tracker_up or self.is_cut_off
@@ -157,6 +163,10 @@ class WithoutTracker:
     def alone(self, now: float) -> bool:
         """Whether the node decides by itself what to read, now that the time for the tracker's return is over."""
         return self.governs and now >= self._alone_at()
+
+    def knows_no_grants(self, now: float) -> bool:
+        """Whether no run has to be left to a node that may have got it from the lost tracker."""
+        return not self.tracker_up and self._is_grace_over(now)
 
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
@@ -175,11 +185,7 @@ class WithoutTracker:
             now: seconds.
         """
         if self.is_cut_off:
-            self._planned_at, self._plan_at = now, math.inf
-            mine = self._mine
-            own = mine.needed & ~(mine.fetching | mine.leased | rotten)
-            first = bitset.lowest(own, MAX_AHEAD) | own & mine.urgent
-            return Plan(list(mine.in_order(first)), [], math.inf)
+            return Plan(self.plan_sole(rotten, MAX_AHEAD, now), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it refused those of other owners, too: they weren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
@@ -192,6 +198,19 @@ class WithoutTracker:
         if not self._is_grace_over(now) and self._grace_ends_at() < self._plan_at:
             self._plan_at = self._grace_ends_at()
         return plan
+
+    def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:
+        """The next runs of a node that no other node brings anything, in order.
+
+        Args:
+            rotten: runs of which the origin has wrong bytes.
+            count: runs at most; urgent ones come in addition.
+            now: seconds.
+        """
+        self._planned_at, self._plan_at = now, math.inf
+        mine = self._mine
+        own = mine.needed & ~(mine.fetching | mine.leased | rotten)
+        return list(mine.in_order(bitset.lowest(own, count) | own & mine.urgent))
 
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way.

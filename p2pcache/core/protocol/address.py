@@ -1,7 +1,7 @@
 """Where a peer says it can be dialled: "host:port" or "[v6]:port"."""
 
 import re
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from p2pcache.errors import RemoteProtocolError
 
@@ -43,6 +43,26 @@ def canonical(address: str) -> str:
 def join(host: str, port: int) -> str:
     """The inverse of `split`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def can_be_tried(address: str) -> bool:
+    """Whether a dial may be spent on this, whoever said it: it is a number that a node can have.
+
+    A name would need a resolver, and link-local numbers are those of services of the machine or the cloud.
+    """
+    try:
+        host, _ = split(address)
+    except RemoteProtocolError:
+        return bool(address)  # nobody can dial that, and the attempt ends at once
+    try:
+        number = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(number, IPv6Address):
+        if number.scope_id is not None:
+            return False  # a name of one of our interfaces
+        number = number.ipv4_mapped or number
+    return not (number.is_link_local or number.is_multicast or number.is_unspecified)
 
 
 def _is_of_a_node(host: str) -> bool:

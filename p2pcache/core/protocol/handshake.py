@@ -12,7 +12,7 @@ messages prove nothing (docs/trust.md).
 
 import hmac
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -51,10 +51,20 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     proof: bytes
 
 
-class Secret(NamedTuple):
-    """The cluster key, kept out of every repr."""
+@dataclass(slots=True, repr=False)
+class Secret:
+    """The cluster key, kept out of every repr, and others that are taken as well while the key is changed.
 
-    key: bytes
+    All parts of a process share one object, so that another key holds everywhere at once.
+    """
+
+    key: bytes  # of our own proofs; empty: they prove nothing
+    others: tuple[bytes, ...] = ()
+
+    @property
+    def taken(self) -> tuple[bytes, ...]:
+        """All keys with which a member may prove itself."""
+        return (self.key, *self.others)
 
     def __repr__(self) -> str:
         return "Secret(...)"
@@ -90,7 +100,7 @@ def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: NodeId, r
     """
     _check_nonce(challenge.nonce)
     version = choose_version(challenge.versions)
-    proof = _proof(secret, b"client", challenge, nonce, node, role, version)
+    proof = _proof(secret.key, b"client", challenge, nonce, node, role, version)
     return Hello(nonce, node, role, version, proof)
 
 
@@ -118,12 +128,14 @@ def accept(
     _check_nonce(said.nonce)
     if said.version not in challenge.versions or said.role != role:
         raise RemoteProtocolError("HELLO with another role or version than the challenge allows")
-    expected = _proof(secret, b"client", challenge, said.nonce, said.node, said.role, said.version)
-    if not hmac.compare_digest(expected, said.proof):
-        raise NotAllowed(
-            "a member's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
-        )
-    return Welcome(node, _server_proof(secret, challenge, said, node))
+    for key in secret.taken:
+        expected = _proof(key, b"client", challenge, said.nonce, said.node, said.role, said.version)
+        if hmac.compare_digest(expected, said.proof):
+            # With the client's key: it may not have ours yet.
+            return Welcome(node, _server_proof(key, challenge, said, node))
+    raise NotAllowed(
+        "a member's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+    )
 
 
 def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome) -> None:
@@ -138,21 +150,24 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
     Raises:
         NotAllowed: the server doesn't hold the key.
     """
-    if not hmac.compare_digest(_server_proof(secret, challenge, said, welcome.node), welcome.proof):
+    if not any(
+        hmac.compare_digest(_server_proof(key, challenge, said, welcome.node), welcome.proof)
+        for key in secret.taken
+    ):
         raise NotAllowed(
             "the server's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
         )
 
 
-def _server_proof(secret: Secret, challenge: Challenge, said: Hello, node: NodeId) -> bytes:
+def _server_proof(key: bytes, challenge: Challenge, said: Hello, node: NodeId) -> bytes:
     return _proof(
-        secret, b"server" + node.to_bytes(8, "big", signed=True),
+        key, b"server" + node.to_bytes(8, "big", signed=True),
         challenge, said.nonce, said.node, said.role, said.version,
     )  # fmt: skip
 
 
 def _proof(
-    secret: Secret,
+    key: bytes,
     side: bytes,
     challenge: Challenge,
     nonce: bytes,
@@ -173,7 +188,7 @@ def _proof(
             version,
         ]
     )
-    return hmac.digest(secret.key, text, "sha256")
+    return hmac.digest(key, text, "sha256")
 
 
 def _check_nonce(nonce: bytes) -> None:

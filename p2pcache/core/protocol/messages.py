@@ -6,10 +6,11 @@ defaults, so that neighbouring releases understand each other. Messages are untr
 the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the values.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 
+from p2pcache.core import bitset
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -17,6 +18,10 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
 CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+# Of a message that doesn't list swarms: two bitmaps of the largest model, and thousands of numbers.
+MAX_SHORT_BYTES = 512 * 1024
+MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
+MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
@@ -34,18 +39,15 @@ def unfit_text(text: str) -> str:
     return ""
 
 
-def run_bits(runs: Iterable[RunIndex], run_count: int) -> RunSet:
+def run_bits(runs: Collection[RunIndex], run_count: int) -> RunSet:
     """The runs that a message lists.
 
     Raises:
         RemoteProtocolError: a run index beyond the model.
     """
-    bits = 0
-    for run in runs:
-        if not 0 <= run < run_count:
-            raise RemoteProtocolError(f"run {run} of a model with {run_count} runs")
-        bits |= 1 << run
-    return bits
+    if runs and not (min(runs) >= 0 and max(runs) < run_count):
+        raise RemoteProtocolError(f"a run beyond a model with {run_count} runs")
+    return bitset.of(runs)
 
 
 class Member(_Message, frozen=True):
@@ -90,6 +92,7 @@ class Announce(_Message, tag=1, frozen=True):
     warms: bool = False  # it understands `Warm`
     # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
     instance: int = 0
+    tells: bool = False  # it understands `NodeQuestion`
 
 
 class Heartbeat(_Message, tag=2, frozen=True):
@@ -160,6 +163,7 @@ class Ask(_Message, tag=9, frozen=True):
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
     "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
     "warm" (JSON -> JSON: a number of nodes is to get a model),
+    "pulls", "history" (rows of each node -> JSON: what runs, and what ended, on all nodes),
     "tag_put" (origin without conditional put: the tracker writes, alone).
     """
 
@@ -175,6 +179,15 @@ class Warmed(_Message, tag=10, frozen=True):
     id: int
     state: str = ""  # "had", "getting" or "started"
     digest: str = ""
+    code: int = 0
+    message: str = ""
+
+
+class NodeAnswer(_Message, tag=11, frozen=True):
+    """The one answer to a `NodeQuestion`: rows as JSON, or an exit code and one line."""
+
+    id: int
+    data: bytes = b""
     code: int = 0
     message: str = ""
 
@@ -265,10 +278,25 @@ class ClonedId(_Message, tag=41, frozen=True):
     address: str
 
 
+class NodeQuestion(_Message, tag=42, frozen=True):
+    """What runs ("pulls") or ended ("history") on this node? Sent only to agents that announced `tells`."""
+
+    id: int
+    what: str
+    limit: int = 0  # rows
+
+
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
+    | NodeAnswer
 )  # fmt: skip
-ToAgent = Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
+ToAgent = (
+    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
+    | NodeQuestion
+)  # fmt: skip
+
+# How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
+_LONG = frozenset(bytes((0x90 | fields, tag)) for fields in range(16) for tag in (1, 2))
 
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
@@ -286,6 +314,8 @@ def decode_to_tracker(data: bytes) -> ToTracker:
     Raises:
         RemoteProtocolError: not a message of this protocol.
     """
+    if len(data) > MAX_SHORT_BYTES and data[:2] not in _LONG:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes that lists no swarms")
     try:
         return _to_tracker.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -144,7 +144,8 @@ def signing_key(secret: Secret) -> Secret:
     """
     if not secret.key:
         raise UsageError("tokens need a key: give --token-key-file or --cluster-key-file")
-    return Secret(blake3(secret.key, derive_key_context=_CONTEXT).digest())
+    key, *others = (blake3(one, derive_key_context=_CONTEXT).digest() for one in secret.taken)
+    return Secret(key, tuple(others))
 
 
 def sign(key: Secret, token: Token) -> str:
@@ -155,7 +156,7 @@ def sign(key: Secret, token: Token) -> str:
         token: from `make`.
     """
     body = f"{VERSION}.{_encode(msgspec.json.encode(token))}"
-    return f"{body}.{_mac(key, body)}"
+    return f"{body}.{_mac(key.key, body)}"
 
 
 def verify(key: Secret, text: str, now: float) -> Token:
@@ -177,7 +178,7 @@ def verify(key: Secret, text: str, now: float) -> Token:
             f"that isn't a token of version {VERSION}, the one that this agent knows; make one with "
             "the agent's release, or upgrade the agent"
         )
-    if not hmac.compare_digest(_mac(key, body), mac):
+    if not any(hmac.compare_digest(_mac(one, body), mac) for one in key.taken):
         raise NotAllowed(
             "the token's signature is wrong: it was changed, or signed with another key than this "
             "agent's; ask for a new token"
@@ -214,8 +215,8 @@ def peek(text: str) -> Token:
         ) from None
 
 
-def _mac(key: Secret, body: str) -> str:
-    return _encode(hmac.digest(key.key, body.encode(), "sha256"))
+def _mac(key: bytes, body: str) -> str:
+    return _encode(hmac.digest(key, body.encode(), "sha256"))
 
 
 def _encode(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """What others are told: neighbours by have batches, the tracker by messages. The agent and the simulator share it."""
 
 import math
+from itertools import islice
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol import messages as m
@@ -61,7 +62,7 @@ def to_tracker(
                 failed=tuple(bitset.members(command.failed)),
                 mismatched=tuple(bitset.members(command.mismatched)),
                 returned=tuple(bitset.members(command.returned)),
-                demanded=tuple(bitset.members(command.urgent)),
+                demanded=tuple(islice(bitset.members(command.urgent), m.MAX_DEMANDED)),
                 flow_s=command.flow_s,
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):

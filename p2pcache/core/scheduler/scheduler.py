@@ -62,7 +62,7 @@ class Scheduler:
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
         self._requester = Requester(run_bytes, states, book, settings, dice, story, now)
         self._origin = OriginReader(
-            node, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now
+            node, run_bytes, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now,
         )  # fmt: skip
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
@@ -108,14 +108,14 @@ class Scheduler:
         requester = self._requester
         if now >= requester.deadline:
             requester.deliveries.doubt_refusers(now, self._progress_at)
-            requester.act(self._origin.readings.values(), now, out)
+            requester.act(self._origin.readings.live, now, out)
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
         # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         self._have_batch.announce(now, out)
-        if self._tracker_up and now >= self._stuck.deadline:
+        if self._looks_out and now >= self._stuck.deadline:
             self._report_stuck(now)
         return out
 
@@ -128,7 +128,7 @@ class Scheduler:
         batch_at = self._have_batch.next_wakeup()
         if batch_at < wake:
             wake = batch_at
-        if self._tracker_up and self._stuck.deadline < wake and self._states.needed:
+        if self._looks_out and self._stuck.deadline < wake and self._states.needed:
             wake = self._stuck.deadline
         return None if wake == math.inf else wake
 
@@ -264,7 +264,7 @@ class Scheduler:
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:
         fresh = runs & self._states.missing
-        self._story.counters.on_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
+        self._story.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.on_proved(fresh, self._out)
@@ -374,11 +374,16 @@ class Scheduler:
         deliveries.doubted, deliveries.believed = [], []
         self._origin.replan(now)
 
+    @property
+    def _looks_out(self) -> bool:
+        """Whether runs that are stuck are looked for: there is a tracker to tell, or no neighbour of many."""
+        return self._tracker_up or (not self._book.peers and len(self._origin.owners.members) > 1)
+
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
         found = self._stuck.find_stuck(self._progress_at, now)
         if not self._book.peers and not self.origin_runs and found.waited:
             self._origin.probe_isolation(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
-        if found.stuck:
+        if found.stuck and self._tracker_up:
             self._stuck.report(found, self._out)

@@ -35,6 +35,8 @@ class Fetch:
 
     fetch: int  # its number
     run: RunIndex
+    # Read it in one request with the `Fetch` before this one, whose number is one less: its bytes follow those.
+    joined: bool = False
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ class Counters:
     stalled: int = 0
     mismatched: int = 0
 
-    def on_proved(self, source: Source, fresh: int, again: int) -> None:
+    def on_bytes_proved(self, source: Source, fresh: int, again: int) -> None:
         """Runs were proved.
 
         Args:

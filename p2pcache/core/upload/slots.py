@@ -120,7 +120,7 @@ class SlowReceivers:
     @property
     def _limit_s(self) -> float:
         """Seconds above which an upload is slow; inf while too few are known."""
-        return SLOW_RECEIVER.limit(self._durations_s.median, len(self._durations_s))
+        return SLOW_RECEIVER.threshold(self._durations_s.median, len(self._durations_s))
 
     def _add(self, peer: NodeId) -> None:
         if SLOW_RECEIVER.allows_one_more(len(self.peers), self._most):

@@ -47,24 +47,25 @@ class Owner(Protocol):
     """A model that a blob belongs to (`model_chunks.ModelStore`). Called under the pool's lock."""
 
     def blob_gained(self, number: int, positions: Iterable[int]) -> None:
-        """Positions of the owner's blob `number` are proved now."""
+        """Positions of the owner's blob `number`, each once, are proved now and weren't before."""
 
     def blob_lost(self, number: int, positions: Iterable[int]) -> None:
-        """Positions of the owner's blob `number` are proved no longer."""
+        """Positions of the owner's blob `number`, each once, are proved no longer."""
 
 
 class BlobFile:
     """State of one blob. All fields are guarded by the pool's lock.
 
-    Positions count the blob's own chunk list. Invariants: `left` counts the zeros in `bits`;
+    Positions count the blob's own chunk list. Invariants: `left` counts the zeros in `bits`, and
+    `suspects_left` the flags in `suspect`;
     a set bit means that the chunk's bytes on disk matched their digest; a flag in `suspect` means
     that bytes lie there which this process hasn't proved, and that the position has no set bit
     and no writer; a published file is never written.
     """
 
     __slots__ = (
-        "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths",
-        "made", "offsets", "on_disk", "owners", "published", "reserved", "shown", "size", "suspect",
+        "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths", "made", "offsets",
+        "on_disk", "owners", "published", "reserved", "shown", "size", "suspect", "suspects_left",
     )  # fmt: skip
 
     def __init__(self, blob_id: str, file: File) -> None:
@@ -85,6 +86,7 @@ class BlobFile:
         self.allocated = 0  # bytes of disk that the file holds already
         self.reserved = False  # its missing space counts against other models
         self.suspect: bytearray | None = None
+        self.suspects_left = 0
         self.dirty = False  # the bitmap on disk is older than `bits`
         self.owners: list[tuple[Owner, int]] = []
 
@@ -115,7 +117,7 @@ class BlobFile:
 
     def gain(self, positions: Iterable[int]) -> None:
         """Mark positions as proved, and call the owners."""
-        fresh = [p for p in positions if not self.bits[p]]
+        fresh = [p for p in dict.fromkeys(positions) if not self.bits[p]]
         for p in fresh:
             self.bits[p] = 1
             self.left -= 1
@@ -126,7 +128,7 @@ class BlobFile:
 
     def lose(self, positions: Iterable[int]) -> None:
         """Mark positions as not proved, and call the owners."""
-        gone = [p for p in positions if self.bits[p]]
+        gone = [p for p in dict.fromkeys(positions) if self.bits[p]]
         for p in gone:
             self.bits[p] = 0
             self.left += 1
@@ -139,6 +141,7 @@ class BlobFile:
         """Believe nothing of the file until it's proved again."""
         self.lose(range(len(self.bits)))
         self.suspect = bytearray(b"\x01") * len(self.bits)
+        self.suspects_left = len(self.bits)
 
     def suspects(self) -> list[int]:
         """Positions whose bytes are there but not proved."""
@@ -151,7 +154,8 @@ class BlobFile:
         if self.suspect is None or not self.suspect[position]:
             return False
         self.suspect[position] = 0
-        if not any(self.suspect):
+        self.suspects_left -= 1
+        if not self.suspects_left:
             self.suspect = None
         return True
 

@@ -266,7 +266,7 @@ class BlobPool:
                 continue
         return 0
 
-    def remove(self, blob_id: str) -> int:
+    def delete_files(self, blob_id: str) -> int:
         """Delete a blob's files; returns the bytes of disk that this frees."""
         freed, unseen = 0, list[str]()
         with self.lock:

@@ -10,7 +10,7 @@ chunk (length and digest, since a manifest could lie about one of them), for mod
 chunks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from blake3 import blake3
@@ -32,7 +32,7 @@ class Target(Protocol):
     def has_chunk(self, chunk: int) -> bool:
         """Whether every place of the chunk is proved."""
 
-    def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
+    def open_places(self, chunk: int) -> Iterator[tuple[BlobFile, int]]:
         """Places (blob, position) of the chunk that aren't proved yet."""
 
 
@@ -65,11 +65,11 @@ class Writers:
         blobs = self.blobs
         key = Chunk(model.layout.lengths[chunk], model.layout.digest_of_chunk(chunk))
         with blobs.lock:
-            places = model.open_places(chunk)
-            if not places:
+            place = next(model.open_places(chunk), None)
+            if place is None:
                 return None
             slot = self._slots.get(key) or Slot(key)
-            blob, position = places[0]
+            blob, position = place
             if slot.primary is None and not slot.proving and not blob.shown:
                 writer = ChunkWriter(self, slot, model, chunk, blobs.writer(blob),
                                      blob.offsets[position])  # fmt: skip
@@ -157,14 +157,12 @@ class Writers:
 
 def _places(writers: "list[ChunkWriter]") -> list[tuple[BlobFile, list[int]]]:
     """The unproved places of the chunk in every model that has a writer for it, each once."""
-    found: dict[str, tuple[BlobFile, list[int]]] = {}
-    for writer in writers:
-        for blob, position in writer.model.open_places(writer.chunk):
-            positions = found.setdefault(blob.id, (blob, []))[1]
-            if position not in positions:
-                positions.append(position)
+    found: dict[str, tuple[BlobFile, dict[int, None]]] = {}
+    for model, chunk in dict.fromkeys((writer.model, writer.chunk) for writer in writers):
+        for blob, position in model.open_places(chunk):
+            found.setdefault(blob.id, (blob, {}))[1][position] = None
             blob.clear_suspect(position)
-    return list(found.values())
+    return [(blob, list(positions)) for blob, positions in found.values()]
 
 
 class ChunkWriter:

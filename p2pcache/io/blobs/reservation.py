@@ -64,7 +64,7 @@ def _undo(blobs: BlobPool, promised: Iterable[BlobFile], made: Iterable[BlobFile
     for blob in promised:
         blob.reserved = False
     for blob in made:
-        blobs.remove(blob.id)
+        blobs.delete_files(blob.id)
         blob.on_disk = blob.dirty = False
         blob.allocated = 0
 

@@ -192,7 +192,7 @@ class Records(SqliteFile):
         with self._write() as db:
             db.execute("update models set last_used=? where digest=?", (last_used, digest))
 
-    def models(self) -> list[ModelRow]:
+    def model_rows(self) -> list[ModelRow]:
         """Every model, most recently used first."""
         rows = self._all(
             "select digest, bytes, files, last_used from models order by last_used desc, digest"

@@ -49,6 +49,8 @@ class Pruned(NamedTuple):
 
     removed: list[str]  # for people
     bytes_freed: int  # of disk
+    kept: list[str]  # in use by other processes: model and process, for people
+    unsure: str  # why more of them may be in use, for people; "": none is
 
 
 class Usage(NamedTuple):

@@ -107,7 +107,7 @@ def index_directory(
     found = sorted(_walk(path), key=lambda f: f.path.encode())
     if not found:
         raise UsageError(f"{path} holds no files; a model needs at least one")
-    files = _Indexing(found, progress).run(workers)
+    files = _Indexing(found, progress).hash_files(workers)
     try:
         manifest = make_manifest(files)
     except InvalidManifest as error:
@@ -190,7 +190,7 @@ class _Indexing:
         self._zeros: dict[int, bytes] = {}
         self._stop = threading.Event()
 
-    def run(self, workers: int) -> list[File]:
+    def hash_files(self, workers: int) -> list[File]:
         """Hash all files; in the order found."""
         pending: deque[tuple[_Unit, Future[None]]] = deque()
         with ThreadPoolExecutor(workers, "hash") as pool:

@@ -64,7 +64,7 @@ class Sending:
         """Bytes to send."""
         return sum(self._files[blob][1] for blob in self._missing)
 
-    def run(self, tell: Callable[[int], None]) -> None:
+    def send_blobs(self, tell: Callable[[int], None]) -> None:
         """Send all blobs.
 
         Args:

@@ -1,6 +1,5 @@
 """An engine's latency, from its Prometheus metrics."""
 
-import asyncio
 import math
 from collections.abc import Iterable
 
@@ -9,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from p2pcache.errors import UsageError
+from p2pcache.io import pools
 
 QUANTILE = 0.9  # of the requests between two samples: few are needed, and one outlier isn't enough
 ANSWER_S = 2.0  # an engine that is slower than this has other troubles
@@ -51,7 +51,7 @@ class EngineMetrics:
         """
         try:
             text = await self._ask()
-            families = await asyncio.to_thread(lambda: list(text_string_to_metric_families(text)))
+            families = await pools.STEPS.run(lambda: list(text_string_to_metric_families(text)))
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             self.trouble = (
                 f"the engine's metrics at {self._url}: {str(error) or type(error).__name__}"

@@ -47,7 +47,7 @@ class NodeLabels:
         self._node = node
         self._account = account_dir
 
-    async def read(self) -> dict[str, str]:
+    async def fetch_labels(self) -> dict[str, str]:
         """All labels that the Node has now.
 
         Raises:

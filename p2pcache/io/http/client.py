@@ -86,6 +86,10 @@ class AgentClient:
         body = json.dumps({"ref": ref, "replicas": replicas}).encode()
         return self._call("POST", "/v1/warm", body=body, wait_s=ANSWER_S)
 
+    def cancel(self, ref: str) -> Json:
+        """End a pull or a warm for all who wait for it."""
+        return self._call("POST", "/v1/cancel", body=json.dumps({"ref": ref}).encode())
+
     def load(self, ref: str, *, needed: bool) -> Events:
         """Events while a model arrives, `done` last; `needed`: fetch only the runs that `demand` names."""
         return self._endpoint.stream("/v1/load", {"ref": ref, "needed": needed})
@@ -137,6 +141,11 @@ class AgentClient:
         """The cluster's nodes, as the tracker knows them."""
         return _records(self._call("GET", "/v1/nodes"), "nodes")
 
+    def nodes_and_gone(self) -> tuple[list[Json], list[Json]]:
+        """The cluster's nodes, and those that are gone within the last hour (an older tracker names none)."""
+        answer = self._call("GET", "/v1/nodes")
+        return _records(answer, "nodes"), _records({"gone": [], **answer}, "gone")
+
     def locate(self, ref: str) -> Json:
         """The nodes that have a model: `ref`, `digest`, `label`, `nodes`."""
         return self._call("GET", "/v1/locate", query={"ref": ref})
@@ -144,6 +153,14 @@ class AgentClient:
     def history(self, limit: int) -> list[Json]:
         """Actions that ended on the agent's node, the newest first."""
         return _records(self._call("GET", "/v1/history", query={"limit": str(limit)}), "history")
+
+    def cluster_pulls(self) -> Json:
+        """The pulls that run on all nodes: `pulls`, how many nodes were `silent`, or are `older`."""
+        return self._call("GET", "/v1/cluster/pulls")
+
+    def cluster_history(self, limit: int) -> Json:
+        """Actions that ended on all nodes, the newest first: `history`, `silent`, `older`; `limit`: of each node."""
+        return self._call("GET", "/v1/cluster/history", query={"limit": str(limit)})
 
     def explain(self, ref: str) -> Json:
         """What a pull waits for, or where its time went."""

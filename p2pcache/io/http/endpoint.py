@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Generator
 from typing import BinaryIO
@@ -15,6 +16,9 @@ BLOB_ANSWER_S = 300.0  # the agent's disk may be behind by some gigabytes after 
 SILENCE_S = 60.0  # streams carry about four events a second, also while nothing moves
 RETRY_S = 60.0  # how long a plain call is repeated while the agent is busy
 STREAM_RETRY_S = 600.0  # the same of a call that moves gigabytes
+
+HOST_HEADER = "P2pcache-Host"
+"""Our own host name: of a pod it is the pod's name, which an agent in another container can't find out itself."""
 
 Events = Generator[Json, None, None]
 
@@ -36,7 +40,9 @@ class Endpoint:
         self.address = address
         self._place = _place(address)
         self._say = say
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {HOST_HEADER: socket.gethostname()}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def connection(self) -> http.client.HTTPConnection:
         """A connection that isn't open yet, for requests that are no calls of the API."""
@@ -54,7 +60,7 @@ class Endpoint:
                     exchange.start(method, target, self._head(len(body)), body)
                     return exchange.document()
             except Busy as error:
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def stream(self, path: str, body: Json) -> Events:
         """The events that answer a POST, `done` last.
@@ -68,7 +74,7 @@ class Endpoint:
                 yield from self._events(path, json.dumps(body).encode())
                 return
             except Busy as error:  # always before the first event
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def _events(self, path: str, data: bytes) -> Events:
         with Exchange(self._place, SILENCE_S, self._say) as exchange:
@@ -107,7 +113,7 @@ class Endpoint:
                     return
             except Busy as error:
                 on_bytes(-sum(slices))
-                retry.wait(error)
+                retry.wait_while_busy(error)
 
     def _head(self, body_bytes: int) -> dict[str, str]:
         return self._headers | {"Content-Length": str(body_bytes)}
@@ -121,7 +127,7 @@ class _BusyRetry:
         self._deadline = self._said_at + limit_s
         self._say = say
 
-    def wait(self, error: Busy) -> None:
+    def wait_while_busy(self, error: Busy) -> None:
         """Sleep for one to two times the pause that the agent asked for; raise `error` beyond the limit."""
         import random  # most calls never wait
 

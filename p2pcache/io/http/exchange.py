@@ -191,7 +191,8 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
         return Busy(f"the agent at {address} has too many callers", retry_after_s=0.5)
     if isinstance(error, PermissionError):
         return NotAllowed(
-            f"not allowed to use the agent at {address}: {error.strerror}; check the socket's group"
+            f"not allowed to use the agent at {address}: {error.strerror}; "
+            "run this as root or as a member of group p2pcache"
         )
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(

@@ -47,7 +47,7 @@ class Patience:
 
     def response(self, sock: socket.socket, **how: Any) -> http.client.HTTPResponse:
         """A response whose reads wait as `wait` does; arguments are those of `HTTPResponse`."""
-        return http.client.HTTPResponse(_Patient(sock, self.wait), **how)  # type: ignore[arg-type]
+        return http.client.HTTPResponse(_Patient(sock, self.wait_readable), **how)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def connecting(self) -> Iterator[None]:
@@ -66,7 +66,7 @@ class Patience:
         finally:
             over.set()
 
-    def wait(self, fd: int) -> None:
+    def wait_readable(self, fd: int) -> None:
         """Wait until something can be read.
 
         Raises:

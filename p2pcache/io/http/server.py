@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
 from p2pcache.core.protocol.address import join
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.errors import Busy, NotAllowed, P2PCacheError, TimedOut, UsageError
+from p2pcache.errors import Busy, NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.http.bodies import BROKEN_BODY, read_body
 from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
 from p2pcache.io.http.own_addresses import host_to_bind, take_ipv4_too
 from p2pcache.io.http.request_guard import refusal, refuse_other_sites
@@ -36,14 +36,24 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON_BODY_BYTES = 1024 * 1024  # requests are small; manifests and blobs say their own limits
 BACKLOG = 1024  # a storm dials all at once
-STALL_S = 30.0  # without a byte of a body: local clients send at once, remote ones retry by TCP
 KEEPALIVE_S = 30.0  # without another request; our own client opens a connection for each call
 TLS_HANDSHAKE_S = 10.0  # as `PeerLimits.handshake_s`
 GOODBYE_S = 3.0  # for answers that are being written when the server stops
 TRACES = Rate(1 / 60, 20)  # in the log: a caller that found a bug may send 1,000 requests a second
 _traces = RateLimit(TRACES, TRACES)
-_BROKEN_BODY = (web.RequestPayloadError, HttpProcessingError)
-_STATUS = {1: 500, 2: 400, 3: 404, 4: 403, 5: 507, 6: 422, 7: 502, 8: 503, 9: 504, 10: 409}
+_STATUS = {
+    1: 500,
+    2: 400,
+    3: 404,
+    4: 403,
+    5: 507,
+    6: 422,
+    7: 502,
+    8: 503,
+    9: 504,
+    10: 409,
+    130: 409,
+}
 # Other 4xx: 2 (usage), since a call that isn't there is no missing model.
 _CODE = {401: 4, 403: 4, 409: 10}
 
@@ -65,37 +75,6 @@ def json_response(body: object, *, status: int = 200) -> web.Response:
 def error_response(code: int, message: str, *, status: int) -> web.Response:
     """The one shape of a failed request."""
     return json_response({"code": code, "message": message}, status=status)
-
-
-async def read_body(request: web.Request, *, limit_bytes: int) -> bytearray:
-    """The request's body.
-
-    Raises:
-        UsageError: larger than `limit_bytes`, or broken.
-        TimedOut: nothing came for `STALL_S`.
-    """
-    body = bytearray()
-    while part := await next_part(request.content):
-        body += part
-        if len(body) > limit_bytes:
-            raise UsageError(f"the request's body is over the limit of {limit_bytes} bytes")
-    return body
-
-
-async def next_part(content: StreamReader, most: int = -1) -> bytes:
-    """The next bytes of a body, as many as have come (at most `most`); b"" at its end.
-
-    Raises:
-        UsageError: the body is malformed.
-        TimedOut: nothing came for `STALL_S`: a slow sender may not hold a connection for ever.
-    """
-    try:
-        async with asyncio.timeout(STALL_S):
-            return await (content.read(most) if most > 0 else content.readany())
-    except TimeoutError:
-        raise TimedOut(f"no byte of the request's body came for {STALL_S:.0f} s") from None
-    except _BROKEN_BODY as error:
-        raise UsageError(f"the request's body is broken: {type(error).__name__}") from None
 
 
 async def read_json(
@@ -149,7 +128,7 @@ async def errors_middleware(request: web.Request, handler: Handler) -> web.Strea
         return error_response(code, text, status=error.status)
     except ConnectionError:
         raise  # the client is gone
-    except _BROKEN_BODY as error:
+    except BROKEN_BODY as error:
         text = f"the request's body is broken: {type(error).__name__}"
         return error_response(UsageError.exit_code, text, status=400)
     except Exception as error:  # noqa: BLE001 - the edge: a bug must not leave as a trace

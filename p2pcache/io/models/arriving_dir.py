@@ -158,7 +158,7 @@ class ArrivingDir:
                 os.pwrite(self._fd, bytes(self._layout.run_count), _HEAD.size)
             self.close()
 
-    def remove(self) -> None:
+    def discard(self) -> None:
         """Remove the directory; files that loaders have open stay as they are."""
         self.close()
         disk = self._blobs.disk

@@ -75,8 +75,7 @@ def _missing(model: Target) -> list[int]:
 def _copy_within(model: Target, blobs: BlobPool) -> None:
     """Fill repeated chunks from a place of theirs that is proved."""
     for chunk in _missing(model):
-        places = model.layout.places(chunk)
-        for place in places if len(places) > 1 else ():
+        for place in model.layout.places(chunk):
             blob = model.files[place.blob]
             if _copy(model, blobs, blob, blob.position(place.offset), chunk):
                 break

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
 from p2pcache.errors import NotFound
@@ -31,9 +32,9 @@ class Home(Protocol):
 class ModelStore:
     """One model's chunks. Thread-safe; calls that read or write data block.
 
-    Invariants (under the pool's lock): `_have[c]` is 1 exactly when each place of chunk c is
-    proved in its blob; `_run_left[r]` counts the zeros of run r; bit r of `_have_runs` is set
-    exactly when `_run_left[r]` is 0.
+    Invariants (under the pool's lock): `_open[c]` counts the places of chunk c that aren't proved in
+    their blobs; `_have[c]` is 1 exactly when that is 0; `_run_left[r]` counts the zeros of run r; bit r of
+    `_have_runs` is set exactly when `_run_left[r]` is 0.
     """
 
     def __init__(self, home: Home, blobs: BlobPool, writers: Writers, layout: Layout) -> None:
@@ -68,11 +69,13 @@ class ModelStore:
     def _count(self) -> None:
         layout = self.layout
         have = self._have = bytearray(b"\x01") * layout.chunk_count
+        self._open = array("I", bytes(4 * layout.chunk_count))
         for blob, known in zip(self._files, layout.blobs, strict=True):
             if not blob.whole:
                 for position, bit in enumerate(blob.bits):
                     if not bit:
                         have[known.chunks[position]] = 0
+                        self._open[known.chunks[position]] += 1
         self._missing = have.count(0)
         self._bytes_done = sum(n for n, bit in zip(layout.lengths, have, strict=True) if bit)
         self._run_left = array("I", bytes(4 * layout.run_count))
@@ -119,7 +122,7 @@ class ModelStore:
         Raises:
             NotFound: it isn't proved, or its file was changed by somebody else.
         """
-        place = self.layout.places(chunk)[0]
+        place = self.layout.first_place(chunk)
         with self._blobs.lock:
             if self.closed or not self._have[chunk]:
                 raise NotFound(f"chunk {chunk} of {self.digest} isn't here")
@@ -128,17 +131,18 @@ class ModelStore:
 
     def unreadable(self, chunk: int) -> bool:
         """Believe nothing of a chunk's file, which the disk failed to read; False: nothing was believed already."""
-        return proving.doubt_unreadable(self._blobs, self._files[self.layout.places(chunk)[0].blob])
+        return proving.doubt_unreadable(
+            self._blobs, self._files[self.layout.first_place(chunk).blob]
+        )
 
-    def open_places(self, chunk: int) -> list[tuple[BlobFile, int]]:
-        """Places (blob, position) of the chunk that aren't proved. Under the pool's lock."""
-        found = []
-        for place in self.layout.places(chunk):
+    def open_places(self, chunk: int) -> Iterator[tuple[BlobFile, int]]:
+        """Places (blob, position) of the chunk that aren't proved. Under the pool's lock, to the last one."""
+        for place in self.layout.places(chunk) if self._open[chunk] else ():
             blob = self._files[place.blob]
-            position = blob.position(place.offset)
-            if not blob.bits[position]:
-                found.append((blob, position))
-        return found
+            if not blob.whole:
+                position = blob.position(place.offset)
+                if not blob.bits[position]:
+                    yield blob, position
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -149,16 +153,21 @@ class ModelStore:
             NotFound: the model was removed.
             NoSpace, NotAllowed, P2PCacheError: the disk refused.
         """
-        with self._blobs.lock:
-            suspects = [
-                (b, p) for b, p in self.open_places(chunk) if b.suspect is not None and b.suspect[p]
-            ]
-        for blob, position in suspects:
+        while (place := self._first_suspect(chunk)) is not None:
+            blob, position = place
             proving.prove_suspects(self._blobs, blob, [position])
         with self._blobs.lock:
             if self.closed:
                 raise NotFound(f"model {self.digest} was removed from this cache")
             return self._writers.begin(self, chunk)
+
+    def _first_suspect(self, chunk: int) -> tuple[BlobFile, int] | None:
+        """The chunk's first place that isn't proved, if it's to be proved by reading."""
+        with self._blobs.lock:
+            blob, position = next(self.open_places(chunk), (None, 0))
+            if blob is None or blob.suspect is None or not blob.suspect[position]:
+                return None
+            return blob, position
 
     def copy_local(self) -> RunSet:
         """Prove what this disk has already: suspect bytes, and chunks that lie in other blobs.
@@ -205,7 +214,7 @@ class ModelStore:
         with self._blobs.lock:
             shown, self.arriving = self.arriving, None
         if shown is not None:
-            shown.remove()
+            shown.discard()
 
     def publish(self, ref: Ref | None = None, generation: int | None = None) -> str:
         """Make the whole model's tree appear, and its tag when there's a generation.
@@ -269,13 +278,14 @@ class ModelStore:
     # -- calls of the pool, under its lock -------------------------------------------------------
 
     def blob_gained(self, number: int, positions: Iterable[int]) -> None:
-        """Positions of one of our blobs are proved now."""
+        """Positions of one of our blobs, each once, are proved now and weren't before."""
         chunks = self.layout.blobs[number].chunks
-        before = self._have_runs
+        ready: list[RunIndex] = []
         if self.arriving is not None:
             self.arriving.on_gained(number)
-        for chunk in {chunks[p] for p in positions}:
-            if self._have[chunk] or self.open_places(chunk):
+        for chunk in map(chunks.__getitem__, positions):
+            self._open[chunk] -= 1
+            if self._open[chunk]:
                 continue
             self._have[chunk] = 1
             self._missing -= 1
@@ -283,19 +293,21 @@ class ModelStore:
             run = self.layout.run_of(chunk)
             self._run_left[run] -= 1
             if not self._run_left[run]:
+                ready.append(run)
                 if self.arriving is not None:
                     self.arriving.on_ready(run)
-                self._have_runs |= (
-                    1 << run
-                )  # last: a thread without the lock that sees it may tell a loader
-        if self._have_runs != before and self.on_ready is not None:
-            self.on_ready()
+        if ready:
+            # Last: a thread without the lock that sees it may tell a loader.
+            self._have_runs |= bitset.of(ready)
+            if self.on_ready is not None:
+                self.on_ready()
 
     def blob_lost(self, number: int, positions: Iterable[int]) -> None:
-        """Positions of one of our blobs are proved no longer."""
-        before = self._have_runs
+        """Positions of one of our blobs, each once, are proved no longer."""
         chunks = self.layout.blobs[number].chunks
-        for chunk in {chunks[p] for p in positions}:
+        runs: set[RunIndex] = set()
+        for chunk in map(chunks.__getitem__, positions):
+            self._open[chunk] += 1
             if not self._have[chunk]:
                 continue
             self._have[chunk] = 0
@@ -303,8 +315,9 @@ class ModelStore:
             self._bytes_done -= self.layout.lengths[chunk]
             run = self.layout.run_of(chunk)
             self._run_left[run] += 1
-            self._have_runs &= ~(1 << run)
-        lost = before & ~self._have_runs
+            runs.add(run)
+        lost = self._have_runs & bitset.of(runs)
+        self._have_runs &= ~lost
         if lost and self.arriving is not None:
             self.arriving.on_lost(lost)
         if lost and self.on_lost is not None:

@@ -48,7 +48,7 @@ def _models(disk: Disk, folders: Folders, records: Records) -> set[str]:
             stored.add(name)
         else:
             disk.unlink(folders.manifests, name)
-    recorded = {row.digest for row in records.models()}
+    recorded = {row.digest for row in records.model_rows()}
     for digest in recorded - stored:
         records.remove_model(digest)
     for digest in stored - recorded:

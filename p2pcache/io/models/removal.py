@@ -11,6 +11,7 @@ from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.published_tree import Trees
 
 
@@ -65,7 +66,7 @@ class Removal:
             del self._opened[digest]
         self._blobs.disk.unlink(self._blobs.folders.manifests, digest)
         own = self._records.own_blobs(digest)
-        freed = sum(self._blobs.remove(blob) for blob in own)
+        freed = sum(self._blobs.delete_files(blob) for blob in own)
         self._records.remove_model(digest)
         self._forget(own)
         return freed
@@ -77,6 +78,7 @@ class Removal:
         dry_run: bool,
         all_unused: bool,
         in_use: Collection[str],
+        users: Users,
     ) -> Pruned:
         """Remove models that no tag names, and blobs that no model needs.
 
@@ -85,20 +87,24 @@ class Removal:
             dry_run: only plan.
             all_unused: remove every model that isn't in use, tagged or not.
             in_use: digests to leave alone, besides pinned ones.
+            users: other processes' use of models, which are left alone, too.
         """
-        victims = [
+        due = [
             model for model in models
             if not self._in_use(model.digest, in_use) and (all_unused or not model.tags)
         ]  # fmt: skip
+        victims = [model for model in due if model.digest not in users.held]
+        kept = [f"{_label(m)}: {users.held[m.digest]}" for m in due if m.digest in users.held]
         needed = self._records.named_blobs()
         orphans = [blob for blob, _ in self._blobs.names() if blob not in needed]
         removed = [_label(model) for model in victims] + [f"unnamed blob {b}" for b in orphans]
         if dry_run:
-            return Pruned(removed, self._bytes_without({model.digest for model in victims}))
+            planned = self._bytes_without({model.digest for model in victims})
+            return Pruned(removed, planned, kept, users.unsure)
         freed = sum(self.remove_model(model.digest) for model in victims)
-        freed += sum(self._blobs.remove(blob) for blob in orphans)
+        freed += sum(self._blobs.delete_files(blob) for blob in orphans)
         self._forget(orphans)
-        return Pruned(removed, freed)
+        return Pruned(removed, freed, kept, users.unsure)
 
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if there is any."""
@@ -112,7 +118,7 @@ class Removal:
     def _bytes_without(self, victims: Collection[str]) -> int:
         """Bytes of disk that would be free without these models and without unneeded blobs."""
         kept: set[str] = set()
-        for row in self._records.models():
+        for row in self._records.model_rows():
             if row.digest not in victims:
                 kept.update(blob for blob, _ in self._records.blobs_of(row.digest))
         return sum(self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept)

@@ -33,6 +33,7 @@ from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
@@ -178,11 +179,19 @@ class Store:
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
         tags = dict(self._records.tags())
-        asked = self._asked(tags)
+        named, asked = _by_digest(tags), _by_digest(self._asked(tags))
         return [
-            self._info(row, _names_of(row.digest, tags), _names_of(row.digest, asked))
-            for row in self._records.models()
+            self._info(row, named.get(row.digest, []), asked.get(row.digest, []))
+            for row in self._records.model_rows()
         ]
+
+    def model_info(self, digest: str) -> ModelInfo | None:
+        """One model; None if it isn't known here. Strangers may ask, so the others aren't looked at."""
+        row = next((row for row in self._records.model_rows() if row.digest == digest), None)
+        if row is None:
+            return None
+        tags = dict(self._records.tags())
+        return self._info(row, _names_of(digest, tags), _names_of(digest, self._asked(tags)))
 
     def _info(self, row: ModelRow, tags: list[Ref], asked: list[Ref]) -> ModelInfo:
         blobs = self._records.blobs_of(row.digest)
@@ -205,7 +214,7 @@ class Store:
 
     def other_files(self, digest: str) -> Iterator[File]:
         """The files of every other model known here, most recently used first."""
-        for row in self._records.models():
+        for row in self._records.model_rows():
             data = None if row.digest == digest else self.manifest(row.digest)
             if data is not None:
                 yield from decode(data).files
@@ -299,6 +308,11 @@ class Store:
         tags = dict(self._records.tags())
         return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
 
+    def refs(self) -> list[Ref]:
+        """All refs that name a model here."""
+        tags = dict(self._records.tags())
+        return [*tags, *self._asked(tags)]
+
     def named(self, ref: Ref) -> str | None:
         """The digest that a ref means here, complete or not."""
         if ref.digest is not None:
@@ -318,19 +332,36 @@ class Store:
 
     # -- removing --------------------------------------------------------------------------------
 
+    def users_of(self, digests: Collection[str]) -> Users:
+        """See `ModelUsers.of`."""
+        with cache_errors(self._blobs, f"cache dir {self.root}"):
+            return ModelUsers(self._blobs, self._records).of(digests)
+
     def remove_model(self, digest: str) -> int:
         """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.remove_model(digest)
 
     def prune(
-        self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = ()
+        self,
+        *,
+        dry_run: bool = False,
+        all_unused: bool = False,
+        in_use: Collection[str] = (),
+        users: Users = NOBODY,
     ) -> Pruned:
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.prune(
-                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use
+                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
             )
+
+
+def _by_digest(names: dict[Ref, str]) -> dict[str, list[Ref]]:
+    found: dict[str, list[Ref]] = {}
+    for ref, digest in names.items():
+        found.setdefault(digest, []).append(ref)
+    return found
 
 
 def _names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:

@@ -40,14 +40,14 @@ class PendingWarms:
                 log.warning("ignoring %r in %s: %s", text, self._path, error)
         return found
 
-    def add(self, ref: Ref) -> None:
+    def remember(self, ref: Ref) -> None:
         """Add a ref whose warm begins. Blocking."""
         with self._lock:
             if str(ref) not in self._refs:
                 self._refs[str(ref)] = None
                 self._write()
 
-    def remove(self, ref: Ref) -> None:
+    def forget(self, ref: Ref) -> None:
         """Remove a ref whose warm has ended. Blocking."""
         with self._lock:
             if str(ref) in self._refs:

@@ -2,7 +2,7 @@
 
 origin = open_origin("s3://bucket/prefix")     # or file:///mnt/models
 repo = OriginRepo(origin)                      # tags, manifests, blobs (repo.py)
-fetch_run(repo, layout, store, run, ...)       # leased reads into the cache (fetch.py)
+fetch_runs(repo, layout, store, runs, ...)     # leased reads into the cache (fetch.py)
 """
 
 import re

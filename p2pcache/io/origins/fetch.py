@@ -1,8 +1,8 @@
-"""Reading one leased run from the origin into the cache, proved chunk by chunk."""
+"""Reading leased runs from the origin into the cache, proved chunk by chunk."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,22 +56,22 @@ class Limiter(Protocol):
 
 
 class _Mismatch(Exception):
-    """Becomes MISMATCH in `fetch_run`."""
+    """Becomes MISMATCH in `fetch_runs`."""
 
 
 class _StoreFailed(Exception):
-    """Becomes FAILED in `fetch_run`."""
+    """Becomes FAILED in `fetch_runs`."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """Arguments of one `fetch_run`."""
+    """Arguments of one `fetch_runs`."""
 
     repo: OriginRepo
     layout: Layout
     store: Target
     on_bytes: Callable[[int], None]
-    cancelled: Callable[[], bool]
+    cancelled: Callable[[], bool]  # whether the run that is being read is
     limiter: Limiter | None
     on_begin: Callable[[], None]
     begun: bool = False
@@ -92,80 +92,164 @@ def fetch_run(
     run: RunIndex,
     *,
     on_bytes: Callable[[int], None],
-    on_begin: Callable[[], None] = _nothing,
     cancelled: Callable[[], bool] = never,
     limiter: Limiter | None = None,
     on_wrong: Callable[[str], None] = _ignore,
     on_trouble: Callable[[P2PCacheError], None] = _ignore,
 ) -> Outcome:
-    """Read the missing chunks of one run: one ranged GET per contiguous piece of a blob.
+    """Read the missing chunks of one run; returns how it ended. As `fetch_runs`."""
+    ended: list[Outcome] = []
+    fetch_runs(
+        repo, layout, store, [run],
+        on_ended=lambda _run, outcome: ended.append(outcome), on_bytes=on_bytes,
+        cancelled=lambda _run: cancelled(), limiter=limiter,
+        on_wrong=lambda _run, why: on_wrong(why), on_trouble=on_trouble,
+    )  # fmt: skip
+    return ended[0]
 
-    Truncated bodies, resets, stalls and 503 are tried again inside, only for the bytes that are
-    still missing. A chunk that doesn't match is read once more, then given up. Blocking.
+
+def fetch_runs(
+    repo: OriginRepo,
+    layout: Layout,
+    store: Target,
+    runs: Sequence[RunIndex],
+    *,
+    on_ended: Callable[[RunIndex, Outcome], None],
+    cancelled: Callable[[RunIndex], bool],
+    on_bytes: Callable[[int], None] = _ignore,
+    on_begin: Callable[[], None] = _nothing,
+    limiter: Limiter | None = None,
+    on_wrong: Callable[[RunIndex, str], None],
+    on_trouble: Callable[[P2PCacheError], None] = _ignore,
+) -> None:
+    """Read the missing chunks of some runs: one ranged GET per contiguous piece of a blob. Blocking.
+
+    Each run is proved, and ends, by itself and in order. Truncated bodies, resets, stalls and 503 are tried
+    again inside, only for the bytes that are still missing. A chunk that doesn't match is read once more, then
+    given up. When storage or the disk fails for good, the runs that remain end like the one that was read.
 
     Args:
         repo: where from.
         layout: the model's tables.
         store: where to.
-        run: index of the run.
+        runs: indices of runs; consecutive ones whose chunks lie side by side share a request.
+        on_ended: called once for each run with DONE, MISMATCH (the origin's bytes aren't what was pushed, or
+            are gone), UNAVAILABLE, CANCELLED, or FAILED (our own disk).
+        cancelled: whether a run isn't wanted any more; called between slices and between retries.
         on_bytes: called with bytes read from the origin, as they come.
-        on_begin: called once, when the first bytes have come.
-        cancelled: called between slices and between retries.
+        on_begin: called once, when the first bytes of the request have come.
         limiter: cap on the origin's bandwidth.
-        on_wrong: called with the reason of a MISMATCH.
+        on_wrong: called with the reason of a MISMATCH, before `on_ended`.
         on_trouble: called with the error behind UNAVAILABLE: a refusal, or a passing one (retryable).
-
-    Returns:
-        DONE, MISMATCH (the origin's bytes aren't what was pushed, or are gone), UNAVAILABLE,
-        CANCELLED, or FAILED (our own disk).
     """
-    read = _Read(repo, layout, store, on_bytes, cancelled, limiter, on_begin)
+    parts = [(run, store.missing_chunks(run)) for run in runs]
+    current = runs[0]
+    read = _Read(repo, layout, store, on_bytes, lambda: cancelled(current), limiter, on_begin)
+    stream = _Stream(read, [chunk for _, chunks in parts for chunk in chunks])
+    last: Outcome | None = None  # of the run that ended it for all
     try:
-        for chunks in _pieces(layout, store.missing_chunks(run)):
-            _fetch_piece(read, chunks)
+        for run, chunks in parts:
+            current = run
+            outcome = last
+            if outcome is None:
+                outcome = _fetch_part(stream, run, chunks, on_wrong, on_trouble)
+            elif cancelled(run):
+                outcome = Outcome.CANCELLED
+            if outcome in (Outcome.UNAVAILABLE, Outcome.FAILED):
+                last = outcome
+            on_ended(run, outcome)
+    finally:
+        stream.close()
+
+
+def _fetch_part(
+    stream: "_Stream",
+    run: RunIndex,
+    chunks: Sequence[int],
+    on_wrong: Callable[[RunIndex, str], None],
+    on_trouble: Callable[[P2PCacheError], None],
+) -> Outcome:
+    """Read one run of a stream."""
+    digest = stream.read.layout.digest
+    try:
+        stream.receive(chunks)
     except Abandoned:
         return Outcome.CANCELLED
     except (_Mismatch, NotFound, IntegrityError) as error:
-        log.error("run %d of blake3:%s: the origin changed: %s", run, layout.digest, error)
-        on_wrong(str(error))
+        log.error("run %d of blake3:%s: the origin changed: %s", run, digest, error)
+        on_wrong(run, str(error))
         return Outcome.MISMATCH
     except _StoreFailed as error:
-        log.error("run %d of blake3:%s can't be stored: %s", run, layout.digest, error)
+        log.error("run %d of blake3:%s can't be stored: %s", run, digest, error)
         return Outcome.FAILED
     except P2PCacheError as error:
-        log.warning("run %d of blake3:%s can't be read: %s", run, layout.digest, error)
+        log.warning("run %d of blake3:%s can't be read: %s", run, digest, error)
         on_trouble(error)
         return Outcome.UNAVAILABLE
     return Outcome.DONE
 
 
-def _pieces(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
-    """Chunks whose first places lie one after the other in one blob."""
-    piece: list[int] = []
-    expected: tuple[int, int] | None = None
-    for chunk in chunks:
-        place = layout.places(chunk)[0]
-        if piece and (place.blob, place.offset) != expected:
-            yield piece
-            piece = []
-        piece.append(chunk)
-        expected = (place.blob, place.offset + layout.lengths[chunk])
-    if piece:
-        yield piece
+class _Stream:
+    """Chunks in order, and the open request that brings the next ones."""
+
+    def __init__(self, read: _Read, chunks: Sequence[int]) -> None:
+        self.read = read
+        self._chunks = chunks
+        self._next = 0  # index of the chunk that comes next
+        self._body: Body | None = None
+        self._body_next = 0  # index of the chunk at which the body stands ..
+        self._body_end = 0  # .. and of the one behind its last
+
+    def receive(self, chunks: Sequence[int]) -> None:
+        """Move the next chunks, which are these, to the store; after an error none of them comes any more."""
+        first, self._next = self._next, self._next + len(chunks)
+        try:
+            bad = [
+                self._chunks[index] for index in range(first, self._next) if not self._one(index)
+            ]
+            for chunk in bad:  # a second read tells damage on the way from damage at the origin
+                with _open(self.read, [chunk]) as body:
+                    if not _receive(self.read, body, chunk):
+                        blob = self.read.layout.blobs[self.read.layout.first_place(chunk).blob].id
+                        raise _Mismatch(
+                            f"chunk {chunk} of blob {blob} doesn't match its digest, twice"
+                        )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the open request."""
+        body, self._body = self._body, None
+        if body is not None:
+            body.close()
+
+    def _one(self, index: int) -> bool:
+        if self._body is None or self._body_next != index or index == self._body_end:
+            self.close()
+            self._body_end = self._piece_end(index)
+            self._body = _open(self.read, self._chunks[index : self._body_end])
+        self._body_next = index + 1
+        good = _receive(self.read, self._body, self._chunks[index])
+        if self._body_next == self._body_end:
+            self.close()
+        return good
+
+    def _piece_end(self, index: int) -> int:
+        """Behind the last chunk whose first place lies right behind those before it, in one blob."""
+        layout = self.read.layout
+        blob, offset = layout.first_place(self._chunks[index])
+        while index < len(self._chunks) and layout.first_place(self._chunks[index]) == (
+            blob,
+            offset,
+        ):
+            offset += layout.lengths[self._chunks[index]]
+            index += 1
+        return index
 
 
-def _fetch_piece(read: _Read, chunks: list[int]) -> None:
-    with _open(read, chunks) as body:
-        bad = [chunk for chunk in chunks if not _receive(read, body, chunk)]
-    for chunk in bad:  # a second read tells damage on the way from damage at the origin
-        with _open(read, [chunk]) as body:
-            if not _receive(read, body, chunk):
-                blob = read.layout.blobs[read.layout.places(chunk)[0].blob].id
-                raise _Mismatch(f"chunk {chunk} of blob {blob} doesn't match its digest, twice")
-
-
-def _open(read: _Read, chunks: list[int]) -> Body:
-    place = read.layout.places(chunks[0])[0]
+def _open(read: _Read, chunks: Sequence[int]) -> Body:
+    place = read.layout.first_place(chunks[0])
     length = sum(read.layout.lengths[chunk] for chunk in chunks)
     blob = read.layout.blobs[place.blob].id
     return read.repo.open_blob(blob, place.offset, length, read.cancelled)

@@ -65,7 +65,7 @@ class Multipart:
         self._lock = threading.Lock()
         self._tags: dict[int, str] = {}
 
-    def run(self, uploader: Uploader, source: Readable, size: int, part_bytes: int) -> None:
+    def upload(self, uploader: Uploader, source: Readable, size: int, part_bytes: int) -> None:
         """Upload `size` bytes of `source`.
 
         Raises:

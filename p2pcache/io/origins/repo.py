@@ -158,6 +158,13 @@ class OriginRepo:
                 if record.digest:
                     yield ref, record
 
+    def refs(self, namespace: str) -> Iterator[Ref]:
+        """Every tag that was ever set in a namespace, deleted ones too, without reading the records."""
+        for info in self.origin.list(f"{ROOT}/tags/{namespace}/"):
+            ref = _ref_of(info.key)
+            if ref is not None:
+                yield ref
+
     def _tag(self, ref: Ref) -> tuple[TagRecord, str | None]:
         try:
             data, version = self.origin.get(tag_key(ref), limit=MAX_TAG_BYTES)

@@ -68,7 +68,7 @@ class Requesting(Session, Protocol):
     def leave(self, digest: str) -> None:
         """Leave a model; its requests end CANCELLED."""
 
-    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
+    def request(self, digest: str, request: int, spans: deque[range], priority: Priority) -> bool:
         """Request spans of chunks, one after the other; False: the model isn't joined here."""
         ...
 

@@ -7,17 +7,20 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.address import can_be_tried, join
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.ratelimit import RateLimit
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError
 from p2pcache.ids import NodeId, RunIndex, RunSet
+from p2pcache.io import pools
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
@@ -102,7 +105,8 @@ class PeerNet:
         self._advertise = advertise
         self._limits = limits or PeerLimits()
         self._tls = tls
-        self._turns: dict[str, Priority] = {}  # of models whose requests let others go first
+        self._priorities: dict[str, Priority] = {}  # of models whose requests let others go first
+        self._dial_backs = RateLimit(self._limits.dial_backs, self._limits.dial_backs)
         self._started: _Parts | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class PeerNet:
         for session in [*hub.requesting.values(), *hub.serving.values(), *hub.half_open]:
             session.close(Outcome.LOST, "leaving")
         parts.liveness.stop()
-        await asyncio.to_thread(parts.stop_threads)
+        await pools.STEPS.run(parts.stop_threads)
         hub.inbox.drain()  # the last ends that the threads reported
 
     def move(self, address: str) -> None:
@@ -184,12 +188,25 @@ class PeerNet:
             session = hub.requesting[node] = ClientSession(hub, node, address)
         session.join(digest, port)
 
-    def put_behind(self, digest: str, turn: Priority) -> None:
+    def dial_back(self, digest: str, node: NodeId, address: str) -> bool:
+        """Join a model at a node that dialled us, where it says; False: a caller's word isn't worth that dial now.
+
+        Whoever has the key may call under any number of ids and name any address.
+        """
+        waiting = sum(not session.ready for session in self._hub.requesting.values())
+        if waiting >= self._hub.limits.dial_backs_open or not can_be_tried(address):
+            return False
+        if self._dial_backs.take("", time.monotonic(), patience_s=0):
+            return False
+        self.dial(digest, node, address)
+        return True
+
+    def put_behind(self, digest: str, priority: Priority) -> None:
         """Give all requests for a model this priority (USUAL: the one that `request` says)."""
-        if turn is Priority.USUAL:
-            self._turns.pop(digest, None)
+        if priority is Priority.USUAL:
+            self._priorities.pop(digest, None)
         else:
-            self._turns[digest] = turn
+            self._priorities[digest] = priority
 
     def request(
         self,
@@ -197,7 +214,7 @@ class PeerNet:
         request: int,
         node: NodeId,
         run: RunIndex,
-        turn: Priority = Priority.USUAL,
+        priority: Priority = Priority.USUAL,
     ) -> None:
         """Request the missing chunks of a run from a joined node; ends in one `request_ended`.
 
@@ -206,7 +223,7 @@ class PeerNet:
             request: the scheduler's number for the request.
             node: the node to ask.
             run: the run.
-            turn: its priority at the server, unless `put_behind` set one for the model.
+            priority: its priority at the server, unless `put_behind` set one for the model.
         """
         hub = self._hub
         port = self._port(digest)
@@ -220,8 +237,8 @@ class PeerNet:
             hub.inbox.post(port.request_ended, request, Outcome.DONE, 0)
             return
         session = hub.requesting.get(node)
-        turn = self._turns.get(digest, turn)
-        if session is None or not session.request(digest, request, spans, turn):
+        priority = self._priorities.get(digest, priority)
+        if session is None or not session.request(digest, request, spans, priority):
             hub.inbox.post(port.request_ended, request, Outcome.LOST, 0)
 
     def cancel(self, digest: str, request: int) -> None:
@@ -230,10 +247,10 @@ class PeerNet:
             if session.cancel(digest, request):
                 return
 
-    def limit(self, bytes_per_s: float, slots: int) -> None:
+    def limit_uploads(self, bytes_per_s: float, slots: int) -> None:
         """Limit uploads further than the settings do; 0 bytes per second: as the settings say."""
         self._up.limit(bytes_per_s)
-        self._parts.uploads.limit(slots)
+        self._parts.uploads.limit_slots(slots)
 
     def announce(self, digest: str, runs: RunSet) -> None:
         """Send HAVE of these runs to every neighbour that lacks some of them."""

@@ -8,12 +8,14 @@ import ctypes
 import mmap
 import sys
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from p2pcache.errors import NoSpace
 
 SMALL_BYTES = 256 << 10  # smaller blocks come from Python's allocator, which reuses memory itself
 PAGE = mmap.PAGESIZE
+_HUGEPAGE = 14  # MADV_HUGEPAGE; macOS' mmap lacks the name
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.11's mmap lacks the name
 
 
@@ -130,6 +132,18 @@ class Arena:
             else:
                 holes.append((start, length))
         self._holes = holes
+
+
+def pages(nbytes: int) -> mmap.mmap:
+    """Memory to be pinned at once, of huge pages where the system has them: they take a fraction of the time.
+
+    Raises:
+        NoSpace: the system gives no memory.
+    """
+    found = _anonymous(nbytes)
+    with suppress(OSError):  # a kernel without them
+        found.madvise(_HUGEPAGE)
+    return found
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:

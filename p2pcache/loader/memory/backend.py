@@ -5,12 +5,14 @@ A ring slot may be written again, and a device buffer read, only after the event
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.loader.format.dtypes import import_torch, native_shape, torch_dtype
+from p2pcache.loader.memory.arena import pages
 
 
 class HostMemory(NamedTuple):
@@ -28,7 +30,10 @@ class Backend(Protocol):
         ...
 
     def alloc_host(self, nbytes: int) -> HostMemory:
-        """Allocate host memory for a ring slot, pinned where the device needs it."""
+        """Allocate host memory for a ring slot, pinned where the device needs it.
+
+        It is unpinned when its last reference goes, so no copy from it may run then.
+        """
         ...
 
     def alloc_device(self, nbytes: int) -> Any:
@@ -43,6 +48,10 @@ class Backend(Protocol):
         """Record an event that comes when all copies begun by this thread are done."""
         ...
 
+    def record_all(self) -> list[Any]:
+        """Record events that come when all copies begun so far, by any thread, are done."""
+        ...
+
     def done(self, event: Any) -> bool:
         """Whether the event has come."""
         ...
@@ -51,8 +60,8 @@ class Backend(Protocol):
         """Block until the event has come."""
         ...
 
-    def ready(self, buffer: Any, events: list[Any]) -> None:
-        """Order the consumer's next use of the buffer after these events."""
+    def ready(self, buffers: Iterable[Any], events: list[Any]) -> None:
+        """Order the consumer's next use of the buffers after these events."""
         ...
 
     def tensor(
@@ -87,7 +96,6 @@ class CudaBackend:
         self._torch = torch = import_torch()
         chosen = cuda_device(device)
         with _errors_of(chosen):
-            # On the consumer's stream its allocations and ours follow one order.
             self._home = torch.cuda.current_stream(chosen)
             # "cuda" means the current device of a thread, so other threads need its number.
             self._device = self._home.device
@@ -99,40 +107,58 @@ class CudaBackend:
         """See `Backend.enter`. Without it a thread makes a context on GPU 0, which takes memory there."""
         with _errors_of(self._device):
             self._torch.cuda.set_device(self._device)
+            self._torch.cuda.set_stream(self._stream())
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         """See `Backend.alloc_host`."""
-        torch = self._torch
-        try:  # with an explicit device, since a caller's `with torch.device("cuda")` changes the default
-            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        cuda = self._torch.cuda
+        memory = pages(nbytes)
+        flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)
+        try:
+            # Torch's own pinned memory takes several times as long to make, and is never given back.
+            cuda.check_error(int(cuda.cudart().cudaHostRegister(flat.data_ptr(), nbytes, 0)))
         except RuntimeError as error:  # CUDA's errors are RuntimeErrors
+            # Otherwise the refusal is raised again, by the next call of anybody.
+            with suppress(RuntimeError):
+                self._torch.ones(1, device=self._device).add(1)
             raise NoSpace(
                 f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "
                 "locked memory or lower memory_limit"
             ) from error
-        return HostMemory(memoryview(memory.numpy()), memory)
+        # Before the memory goes: at an address that is still pinned nobody could pin anything again.
+        unpin = weakref.finalize(flat, cuda.cudart().cudaHostUnregister, flat.data_ptr())
+        unpin.atexit = False
+        return HostMemory(memoryview(memory), flat)
 
     def alloc_device(self, nbytes: int) -> Any:
-        """See `Backend.alloc_device`. Copies wait for the consumer's earlier use of this memory."""
+        """See `Backend.alloc_device`.
+
+        The memory belongs to the copy stream: what that used before is done when its next copy begins,
+        and what the consumer used before, `ready` has told the allocator of. So no copy waits for a consumer.
+        """
         torch = self._torch
+        first, *others = self._streams
         try:
-            with torch.cuda.stream(self._home):
+            with torch.cuda.stream(first):
                 buffer = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            for stream in others:
+                stream.wait_stream(first)
+                buffer.record_stream(stream)
         except torch.cuda.OutOfMemoryError as error:
             raise NoSpace(
                 f"{self._device} has no room for {nbytes} bytes more: {_first_line(error)}"
             ) from error
         except RuntimeError as error:
             raise _failed(self._device, error) from error
-        self.adopt(buffer)
         return buffer
 
-    def adopt(self, buffer: Any) -> None:
-        """Order copies into `buffer` after the consumer's past use of it, and its reuse after the copies."""
+    def adopt(self, buffers: Iterable[Any]) -> None:
+        """Order copies into the caller's buffers after its past use of them, and their reuse after the copies."""
         with _errors_of(self._device):
             for stream in self._streams:
                 stream.wait_stream(self._home)
-                buffer.record_stream(stream)
+                for buffer in buffers:
+                    buffer.record_stream(stream)
 
     def _stream(self) -> Any:
         found = getattr(self._thread, "stream", None)
@@ -144,7 +170,7 @@ class CudaBackend:
 
     def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
         """See `Backend.copy`. The buffer must be on this device: copies to another use that one's streams."""
-        with _errors_of(self._device), self._torch.cuda.stream(self._stream()):
+        with _errors_of(self._device):  # on the thread's stream: see `enter`
             buffer[offset : offset + length].copy_(
                 source.handle[start : start + length], non_blocking=True
             )
@@ -156,6 +182,16 @@ class CudaBackend:
             event.record(self._stream())
         return event
 
+    def record_all(self) -> list[Any]:
+        """See `Backend.record_all`."""
+        found = []
+        with _errors_of(self._device):
+            for stream in self._streams:
+                event = self._torch.cuda.Event()
+                event.record(stream)
+                found.append(event)
+        return found
+
     def done(self, event: Any) -> bool:
         """See `Backend.done`."""
         with _errors_of(self._device):
@@ -166,13 +202,13 @@ class CudaBackend:
         with _errors_of(self._device):
             event.synchronize()
 
-    def ready(self, buffer: Any, events: list[Any]) -> None:
+    def ready(self, buffers: Iterable[Any], events: list[Any]) -> None:
         """See `Backend.ready`: the current stream of the consumer's thread waits."""
         with _errors_of(self._device):
             stream = self._torch.cuda.current_stream(self._device)
             for event in events:
                 stream.wait_event(event)
-            if stream != self._home:
+            for buffer in buffers:
                 buffer.record_stream(stream)
 
     def tensor(

@@ -88,10 +88,11 @@ class Ring:
             self._free.append(slot)
             self._changed.notify()
 
-    def drain(self) -> None:
-        """Wait for every copy; after it the slots may be freed."""
+    def close(self) -> None:
+        """Wait for every copy, and drop the slots. More than once does no harm."""
         with self._changed:
             while self._copying:
                 slot, event = self._copying.popleft()
                 self._backend.sync(event)
                 self._free.append(slot)
+            self._free.clear()

@@ -14,6 +14,9 @@ from p2pcache.loader.source.base import Range
 MiB = 1 << 20
 READ_BYTES = 8 * MiB  # smaller reads pay more for each call
 BATCH_BYTES = 4 * MiB  # of a batch of small tensors: about a chunk of a large file
+# To a device, of a model that is complete: each batch is one allocation there, each read one copy or a few.
+DEVICE_READ_BYTES = 16 * MiB  # of the ring, larger ones take longer to pin than they save
+DEVICE_BATCH_BYTES = 64 * MiB
 GAP_BYTES = 64 << 10  # to read a smaller gap costs less than another system call
 ALIGN_BYTES = 256  # of tensors in a batch; CUDA's allocator promises it, every dtype is content
 MAX_PARTS = 1000  # of one read: the kernel takes 1024 (IOV_MAX)
@@ -102,38 +105,34 @@ def _spans(item: LoadItem) -> list[tuple[int, int]]:
 
 
 def _reads(items: Sequence[LoadItem], read_bytes: int) -> Iterator[Read]:
-    """Walk the segments in file order; close a read when it is full or the gap is wide."""
+    """Walk the segments in file order; close a read when it is full or the gap is wide.
+
+    A segment goes on in the next read where one ends, so that all are full whatever tensors lie there.
+    """
     path, start, end, item_count = "", 0, 0, 0
     parts: list[ReadPart] = []
     for index, item in enumerate(items):
         item_count += 1
-        for position, offset, length in _segments(item, read_bytes):
-            gap = position - end
-            fits = (
-                item.info.path == path
-                and 0 <= gap <= GAP_BYTES
-                and position + length - start <= read_bytes
-                and len(parts) + 2 <= MAX_PARTS
-                and item_count <= MAX_ITEMS
-            )
-            if not fits:
-                if parts:
-                    yield Read(path, start, parts)
-                path, start, parts, item_count = item.info.path, position, [], 1
-            elif gap:
-                parts.append(ReadPart(-1, 0, gap))
-            parts.append(ReadPart(index, offset, length))
-            end = position + length
+        for segment in range(item.segments if item.length else 0):
+            position, done = item.start + segment * item.stride, 0
+            while done < item.length:
+                gap = position + done - end
+                fits = (
+                    item.info.path == path
+                    and 0 <= gap <= GAP_BYTES
+                    and position + done - start < read_bytes
+                    and len(parts) + 2 <= MAX_PARTS
+                    and item_count <= MAX_ITEMS
+                )
+                if not fits:
+                    if parts:
+                        yield Read(path, start, parts)
+                    path, start, parts, item_count = item.info.path, position + done, [], 1
+                elif gap:
+                    parts.append(ReadPart(-1, 0, gap))
+                length = min(item.length - done, start + read_bytes - position - done)
+                parts.append(ReadPart(index, segment * item.length + done, length))
+                done += length
+                end = position + done
     if parts:
         yield Read(path, start, parts)
-
-
-def _segments(item: LoadItem, read_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """(position in the file, offset in the item, length) of segments, cut to at most one read each."""
-    for index in range(item.segments if item.length else 0):
-        for inside in range(0, item.length, read_bytes):
-            yield (
-                item.start + index * item.stride + inside,
-                index * item.length + inside,
-                min(read_bytes, item.length - inside),
-            )

@@ -195,7 +195,7 @@ class AgentSource:
             else:
                 self._notes.append("the agent was lost; the rest came from the origin")
                 self._files.fallback = fallback
-                fallback.request(self._files.missing(self._planned))
+                fallback.request_runs(self._files.missing(self._planned))
             self._changed.notify_all()
 
     # -- Source ----------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class AgentSource:
         if self._needed and missing and self._attachment is not None:
             self._attachment.demand(missing, urgent=False)
         if self._files.fallback is not None:
-            self._files.fallback.request(missing)
+            self._files.fallback.request_runs(missing)
 
     def demand(self, path: str, start: int, end: int) -> None:
         """See `Source.demand`."""
@@ -241,7 +241,7 @@ class AgentSource:
     def read(self, path: str, start: int, into: Sequence[memoryview]) -> None:
         """See `Source.read`."""
         wanted = Range(path, start, start + sum(len(view) for view in into))
-        while not self._files.read(wanted, into):
+        while not self._files.read_files(wanted, into):
             self.wait([wanted], POLL_S * 4)
 
     def stop(self) -> None:
@@ -282,7 +282,7 @@ class AgentSource:
     def _demand(self, ranges: Sequence[Range]) -> None:
         runs = self._files.missing(ranges)
         if self._files.fallback is not None:
-            self._files.fallback.request(runs)
+            self._files.fallback.request_runs(runs)
         elif (fresh := self._demands.mark_demanded(runs)) and self._attachment is not None:
             self._attachment.demand(fresh, urgent=True)
 

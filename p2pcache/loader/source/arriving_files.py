@@ -85,7 +85,7 @@ class ArrivingFiles:
         runs = (r for r in range(self.layout.run_count) if self.complete or self.has_run(r))
         return sum(len(self.layout.run_chunks(run)) for run in runs)
 
-    def read(self, wanted: Range, into: Sequence[memoryview]) -> bool:
+    def read_files(self, wanted: Range, into: Sequence[memoryview]) -> bool:
         """Read a range, once.
 
         Args:
@@ -122,7 +122,7 @@ class ArrivingFiles:
                 if board is not None and board.is_ready(part.run):
                     read_all(self._file(blob).fd, start, [view], path)
                 else:
-                    fallback.read(part.chunk, offset, view)
+                    fallback.read_chunk(part.chunk, offset, view)
                 offset += len(view)
                 start += len(view)
         return True

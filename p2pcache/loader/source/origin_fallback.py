@@ -63,7 +63,7 @@ class OriginFallback:
                 target=self._work, name=f"p2pcache-origin-{number}", daemon=True
             ).start()
 
-    def request(self, runs: RunSet) -> None:
+    def request_runs(self, runs: RunSet) -> None:
         """Read these runs; the runs of the last request come first. Returns at once."""
         with self._changed:
             fresh = runs & ~self._requested
@@ -76,7 +76,7 @@ class OriginFallback:
         """Whether the run's chunks are here and proved."""
         return all(self._have[chunk] for chunk in self.layout.run_chunks(run))
 
-    def read(self, chunk: int, start: int, into: memoryview) -> None:
+    def read_chunk(self, chunk: int, start: int, into: memoryview) -> None:
         """Fill a buffer from a chunk that is here.
 
         Args:

@@ -150,7 +150,7 @@ class Pipeline:
             # A forked child can't use the device.
             if self._staging is not None and os.getpid() == self._pid:
                 self.waits.ring_s = self._staging.ring.waited_s
-                self._staging.ring.drain()
+                self._staging.ring.close()
         finally:
             self._sink.close()
 
@@ -228,6 +228,8 @@ class Pipeline:
             in_flight.reads_left -= 1
             last = in_flight.reads_left == 0
         if last:
+            if self._staging is not None:  # all reads of the batch have begun their copies
+                in_flight.target.events = self._staging.backend.record_all()
             self._done.put(in_flight)
 
     def _read_into(self, target: Target, read: Read) -> None:

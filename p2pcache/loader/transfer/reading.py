@@ -46,7 +46,7 @@ def read_staged(
     Args:
         source: where from.
         read: which bytes; with padding they must fit in a slot.
-        target: device memory of the batch's items; it collects the events of copies.
+        target: device memory of the batch's items.
         ring: has the slots.
         backend: the device.
         stop: ends the wait for a slot; then nothing is read.
@@ -67,7 +67,6 @@ def read_staged(
         ring.give_back(slot)
         raise
     ring.on_copying(slot, event)
-    target.events.append(event)
 
 
 def _place_parts(

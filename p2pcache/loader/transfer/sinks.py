@@ -22,7 +22,7 @@ class Target:
     views: list[memoryview] = field(default_factory=list)  # of each item, on the host
     places: list[tuple[Any, int]] = field(default_factory=list)  # of each: (device buffer, offset)
     block: Block | None = None  # in which the views lie, if it is the load's own
-    events: list[Any] = field(default_factory=list)  # of the copies to the device
+    events: list[Any] = field(default_factory=list)  # come when its copies to the device are done
 
 
 class Sink(Protocol):
@@ -124,7 +124,7 @@ class DeviceSink:
         """See `Sink.make_tensors`."""
         self._budget.release(batch.nbytes)
         buffer = target.places[0][0]
-        self._backend.ready(buffer, target.events)
+        self._backend.ready([buffer], target.events)
         return [
             (w.info.name, self._backend.tensor(buffer, o, w.nbytes, w.info.dtype, w.shape))
             for w, o in zip(batch.items, batch.offsets, strict=True)
@@ -167,9 +167,9 @@ class IntoSink:
         if target.block is not None:
             for name, tensor in self._other.make_tensors(batch, target):
                 _convert(self._placement.targets[name], tensor)
-        for buffer, _ in target.places:
+        if target.places:
             assert self._backend is not None
-            self._backend.ready(buffer, target.events)
+            self._backend.ready([buffer for buffer, _ in target.places], target.events)
         return [(name, self._placement.targets[name]) for name in names]
 
     def on_next_batch(self) -> None:

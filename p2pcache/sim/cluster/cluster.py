@@ -66,7 +66,7 @@ class Cluster(Environment):
         if tracker:
             self.tracker.start()
 
-    def add(
+    def add_node(
         self, *, rate: float | None = None, have: RunSet = 0, liar: bool = False,
         hidden: bool = False, fault: str = "", place: Place | None = None,
     ) -> SimNode:  # fmt: skip

@@ -154,7 +154,7 @@ class Network:
             world.at(self._solve_at, self._tick)
         return flow
 
-    def cancel(self, flow: Flow) -> float:
+    def end_flow(self, flow: Flow) -> float:
         """Stop a flow. Bytes that were sent stay counted; returns how many weren't."""
         if flow.row < 0:
             return 0.0

@@ -93,7 +93,7 @@ class SimNode(NodeState):
         self._perform: dict[type[Any], Callable[[Any], None]] = {
             commands.Request: self._on_request, commands.Cancel: self._on_cancel,
             commands.Announce: self._on_announce, commands.Fetch: self._on_fetch,
-            commands.CancelFetch: lambda command: self.reads.cancel(command.fetch),
+            commands.CancelFetch: lambda command: self.reads.cancel_read(command.fetch),
             commands.LeaseReport: self._on_report, commands.LeaseCredit: self._on_report,
             commands.Stuck: self._on_report, commands.CutOff: self._on_report, commands.Blame: self._on_blame,
             commands.Finished: self._on_finished, commands.Dial: self._on_dial,
@@ -268,7 +268,7 @@ class SimNode(NodeState):
     def _on_cancel(self, command: commands.Cancel) -> None:
         if command.request in self._asked:
             server = self._asked[command.request][0]
-            self.send(server, server.uploads.cancel, self, command.request)
+            self.send(server, server.uploads.cancel_upload, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
         runs = command.runs
@@ -281,7 +281,7 @@ class SimNode(NodeState):
         ]  # fmt: skip
         self.spread(unaware, runs, self.load)
 
-    def on_have(self, node: NodeId, runs: RunSet, load: int) -> None:
+    def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""
         known = self._connected.get(node)
         if known is not None:

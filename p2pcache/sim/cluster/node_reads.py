@@ -46,14 +46,14 @@ class OriginReads:
         self._reads[fetch] = Read(run)
         self._ask(fetch)
 
-    def cancel(self, fetch: int) -> None:
+    def cancel_read(self, fetch: int) -> None:
         """The run isn't needed any more. A thread that waits for bytes notices it only at its timeout."""
         read = self._reads.get(fetch)
         if read is None:
             return
         read.cancelled = True
         if read.flow is not None:
-            left = self._node.net.cancel(read.flow)
+            left = self._node.net.end_flow(read.flow)
             self._node.env.sent_in_vain += min(left, SENT_AHEAD_BYTES)
         if not read.frozen:
             self._node.world.after(0, self._ended, fetch, Outcome.CANCELLED)
@@ -63,7 +63,7 @@ class OriginReads:
         flowing = [(n, r) for n, r in self._reads.items() if r.flow is not None and not r.cancelled]
         for fetch, read in flowing:
             assert read.flow is not None
-            self._node.net.cancel(read.flow)
+            self._node.net.end_flow(read.flow)
             self._hang(fetch, read)
         return len(flowing)
 
@@ -71,7 +71,7 @@ class OriginReads:
         """The process is gone."""
         for read in self._reads.values():
             if read.flow is not None:
-                self._node.net.cancel(read.flow)
+                self._node.net.end_flow(read.flow)
 
     def _ask(self, fetch: int) -> None:
         node = self._node

@@ -67,7 +67,7 @@ class NodeState(ABC):
         """
         if self.side:
             for other in others:
-                self.send(other, other.on_have, self.node, runs, load)
+                self.send(other, other.on_have_batch, self.node, runs, load)
         elif others:
             delay_s = self.env.latency_s + self.env.queued_s(self.up)
             self.world.arrives(delay_s, self._spread_arrives, others, runs, load)
@@ -75,7 +75,7 @@ class NodeState(ABC):
     def _spread_arrives(self, others: "Sequence[NodeState]", runs: RunSet, load: int) -> None:
         self.world.steps += len(others) - 1
         for other in others:
-            other.on_have(self.node, runs, load)
+            other.on_have_batch(self.node, runs, load)
 
     def queued_s_to(self, other: "NodeState") -> float:
         """How long a message to a node that is sent now lies before full links, in seconds."""
@@ -105,7 +105,7 @@ class NodeState(ABC):
         """A run came."""
 
     @abstractmethod
-    def on_have(self, node: NodeId, runs: RunSet, load: int) -> None:
+    def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""
 
     @abstractmethod

@@ -66,7 +66,7 @@ class NodeUploads:
             self._uploads[asker.node, number] = upload
             self._start()
 
-    def cancel(self, asker: NodeState, number: int) -> None:
+    def cancel_upload(self, asker: NodeState, number: int) -> None:
         """A CANCEL came in: it helps only while the request waits."""
         node = self._node
         upload = self._uploads.get((asker.node, number))
@@ -92,7 +92,7 @@ class NodeUploads:
 
     def _stop(self, upload: Upload) -> None:
         if upload.flow is not None:
-            self._node.net.cancel(upload.flow)
+            self._node.net.end_flow(upload.flow)
             upload.flow = None
 
     def check(self) -> None:
@@ -122,4 +122,4 @@ class NodeUploads:
         node.send(asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
         for refused in self.queue.recall():
-            node.send(refused.asker, refused.asker.on_have, node.node, 0, self.queue.load)
+            node.send(refused.asker, refused.asker.on_have_batch, node.node, 0, self.queue.load)

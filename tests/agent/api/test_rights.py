@@ -47,9 +47,12 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/v1/verify"): ("/v1/verify", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/prune"): ("/v1/prune", {"json": {"dry_run": True}}),
     ("POST", "/v1/warm"): ("/v1/warm", {"json": {"ref": "team/absent:v1"}}),
+    ("POST", "/v1/cancel"): ("/v1/cancel", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/linger"): ("/v1/linger", {"json": {"digest": HEX, "seconds": 0}}),
     ("POST", "/v1/pressure"): ("/v1/pressure", {"json": {"level": 0.5}}),
     ("GET", "/v1/nodes"): ("/v1/nodes", {}),
+    ("GET", "/v1/cluster/pulls"): ("/v1/cluster/pulls", {}),
+    ("GET", "/v1/cluster/history"): ("/v1/cluster/history", {}),
 }
 
 

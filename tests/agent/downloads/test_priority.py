@@ -46,7 +46,7 @@ async def test_the_background_waits_while_another_pull_progresses(
     async with agent(tmp_path, origin=origin.as_uri(), origin_bytes_per_s=RATE) as app:
         warm = asyncio.gather(finished(app, "warm", ended, background=True))
         (behind,) = await running(app, 1)
-        assert app.net._turns[behind.swarm.digest] is Priority.BACKGROUND
+        assert app.net._priorities[behind.swarm.digest] is Priority.BACKGROUND
         now = asyncio.gather(finished(app, "now", ended))
         await running(app, 2)
         async with asyncio.timeout(30):
@@ -73,7 +73,7 @@ async def test_a_foreground_client_ends_the_background_priority(
         (download,) = await running(app, 1)
         now = asyncio.gather(finished(app, "warm", ended))
         async with asyncio.timeout(30):
-            while download.swarm.digest in app.net._turns:
+            while download.swarm.digest in app.net._priorities:
                 await asyncio.sleep(0.01)
         reads.let_go.set()
         await asyncio.gather(warm, now)

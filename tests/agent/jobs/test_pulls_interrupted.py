@@ -32,12 +32,15 @@ async def remove(app: AgentApp, ref: str) -> int:
         return answer.status
 
 
+def no_answer(_repo: object, _layout: object, _store: object, runs: list[int], **more: Any) -> None:
+    for run in runs:
+        more["on_ended"](run, Outcome.UNAVAILABLE)
+
+
 async def interrupt(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a pull, and stop the agent before its first byte."""
     with monkeypatch.context() as silent:
-        silent.setattr(
-            "p2pcache.agent.origin_reads.fetch_run", lambda *_, **__: Outcome.UNAVAILABLE
-        )
+        silent.setattr("p2pcache.agent.origin_reads.fetch_runs", no_answer)
         async with agent(tmp, origin=(tmp / "origin").as_uri(), shutdown_s=0.1) as app:
             async with client(app) as session:
                 answer = await session.post("/v1/pull", json={"ref": REF})

@@ -1,7 +1,10 @@
 """A pushed model is in the cluster: no node reads the origin for it."""
 
+import asyncio
 import io
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,14 @@ import pytest
 
 from loadtest.kit.cluster import free_ports
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads import manager
+from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
-from tests.agent.kit import agent, client, events, make_model, pull
+from tests.agent.kit import agent, client, events, make_model, pull, push
+from tests.io.models.store_kit import Model, small_file_system
 from tests.tracker.kit import tracker
 
 FILES = {"weights.bin": random.Random(5).randbytes(3_000_000)}
@@ -91,3 +97,71 @@ async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) ->
         done = await push_through(app, layout, repair=True)
         assert done["bytes_uploaded"] == len(FILES["weights.bin"])
         assert blob.read_bytes() == FILES["weights.bin"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    with small_file_system(tmp_path / "small", 24_000_000) as place:
+        yield place
+
+
+async def test_a_begun_push_gives_its_space_when_nobody_sends(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its promise lasted for ever: one client that sends nothing filled the disk of a node."""
+    begun = Model({"big": random.Random(1).randbytes(16_000_000)})
+    files = {"weights.bin": random.Random(7).randbytes(12_000_000)}
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), "team/m:v1")
+    origin, cache = (tmp_path / "origin").as_uri(), str(small_disk / "cache")
+
+    async def begin(app: AgentApp) -> int:
+        async with (
+            client(app) as session,
+            session.post("/v1/manifests", data=begun.encoded) as answer,
+        ):
+            return answer.status
+
+    async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
+        assert await begin(app) == 200
+        assert (await pull(app, "team/m:v1"))["code"] == 5, "its client may be about to send"
+        monkeypatch.setattr(manager, "BEGUN_S", 0.0)
+        assert (await pull(app, "team/m:v1"))["event"] == "done"
+        assert begun.digest not in app.downloads.swarms
+        assert await begin(app) == 507, "nothing is taken from a model that has a name"
+    monkeypatch.setattr(manager, "BEGUN_S", 60.0)
+    async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
+        async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 200
+        assert await begin(app) == 200
+    async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
+        assert (await pull(app, "team/m:v1"))["event"] == "done", "a restart ends all promises"
+
+
+async def test_manifests_are_checked_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with many manifests doesn't keep another one from its push."""
+    go, checked = threading.Event(), list[str]()
+    decode = manifests.decode
+
+    def slow(encoded: bytes) -> manifests.Manifest:
+        assert go.wait(60)
+        found = decode(encoded)
+        checked.append(found.files[0].path)
+        return found
+
+    monkeypatch.setattr(manifests, "decode", slow)
+    async with agent(tmp_path) as app:
+
+        def offer(client: str, name: str) -> Any:
+            encoded = Model({name: b"x"}).encoded
+            return app.pushes.take_in_turn(client, encoded, lambda _layout: set())
+
+        many = [offer("a", f"a{i}") for i in range(6)]
+        work = asyncio.gather(*many, offer("b", "b0"), offer("b", "b1"))
+        await asyncio.sleep(0.05)
+        go.set()
+        await work
+    assert checked.index("b0") <= 2
+    assert checked.index("b1") <= 4

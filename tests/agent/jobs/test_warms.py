@@ -76,7 +76,7 @@ async def test_a_warm_yields_to_pulls_and_the_background_yields_to_a_warm(
             "team/m:v1": "warm", "team/one:v1": "pull", "team/two:v1": "pull",
             "team/least:v1": "background",
         }  # fmt: skip
-        assert app.net._turns[mine.swarm.digest] is Priority.WARM
+        assert app.net._priorities[mine.swarm.digest] is Priority.WARM
         reads.let_go.set()
         await asyncio.gather(pulls, least)
     assert set(ended[:2]) == {"one", "two"}
@@ -98,7 +98,7 @@ async def test_a_pull_joins_a_warm_and_raises_its_priority(
         assert download.kind == "warm"
         now = asyncio.gather(pull(app, REF))
         await until(lambda: download.kind == "pull")
-        assert download.swarm.digest not in app.net._turns
+        assert download.swarm.digest not in app.net._priorities
         reads.let_go.set()
         assert [last["event"] for (last,) in await asyncio.gather(behind, now)] == ["done"] * 2
 
@@ -178,7 +178,7 @@ async def test_a_warm_gives_its_disk_space_to_a_pull(
         (told,) = await waiting
         assert told["code"] == 5
         assert told["message"] == (
-            "team/two:v1 gave its disk space to the pull of team/big:v1; make room (p2pcache prune) and ask again"
+            "team/two:v1 gave its disk space to a pull that somebody awaits; make room (p2pcache prune) and ask again"
         )
         reads.let_go.set()
         assert (await mine)[0]["event"] == "done"
@@ -223,7 +223,7 @@ async def test_a_resumed_warm_waits_for_storage(
     (tmp_path / "a").mkdir()
     book = PendingWarms(tmp_path / "a" / warms.FILE)
     for ref in (REF, "team/absent:v1"):
-        book.add(Ref.parse(ref))
+        book.remember(Ref.parse(ref))
     async with agent(tmp_path) as app:
         app.warms.resume()
         await asyncio.sleep(0.1)
@@ -237,13 +237,13 @@ async def test_a_client_that_leaves_while_the_disk_is_slow_leaves_a_warm_that_en
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(tmp_path)
-    inside, go = PendingWarms.add, threading.Event()
+    inside, go = PendingWarms.remember, threading.Event()
 
     def slow(self: PendingWarms, ref: Ref) -> None:
         go.wait(60)
         inside(self, ref)
 
-    monkeypatch.setattr(PendingWarms, "add", slow)
+    monkeypatch.setattr(PendingWarms, "remember", slow)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         asking = asyncio.gather(app.warms.start(Ref.parse(REF)))
         await until(lambda: app.warms._running)
@@ -286,3 +286,32 @@ async def test_only_admins_may_warm(tmp_path: Path) -> None:
         ):  # fmt: skip
             async with over_tcp(app, token(scope, space)) as session:
                 assert (await ask(session, "POST", "/v1/warm", json={"ref": REF}))[0] == status
+
+
+async def test_a_removal_of_one_name_leaves_anothers_warm_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two namespaces have the same bytes; neither sees the other's names, or ends what the other began."""
+    model(tmp_path)
+    push(tmp_path / "origin", tmp_path / "m", "other/m:v1")
+    reads = HeldReads(monkeypatch)
+    async with guarded(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        mine, theirs = token(Scope.ADMIN, "team"), token(Scope.ADMIN, "other")
+        async with over_tcp(app, mine) as us, over_tcp(app, theirs) as them:
+            for session, ref in ((us, REF), (them, "other/m:v1")):
+                assert (await ask(session, "POST", "/v1/warm", json={"ref": ref}))[0] == 200
+            await until(lambda: running(app, "m").clients == 2)
+            for session, ref in ((us, REF), (them, "other/m:v1")):
+                (row,) = (await ask(session, "GET", "/v1/pulls"))[1]["pulls"]
+                assert row["ref"] == ref
+            assert (await ask(us, "DELETE", f"/v1/model?ref={REF}"))[0] == 200
+            assert (await ask(us, "DELETE", f"/v1/model?ref={REF}"))[0] == 404
+            assert (await ask(us, "GET", "/v1/pulls"))[1] == {"pulls": []}
+            assert running(app, "m").clients == 1
+            reads.let_go.set()
+            await until(lambda: not app.warms._running)
+            _, history = await ask(them, "GET", "/v1/history")
+            assert [(row["ref"], row["code"]) for row in history["history"]] == [("other/m:v1", 0)]
+            (known,) = (await ask(them, "GET", "/v1/models"))[1]["models"]
+            assert (known["refs"], known["complete"]) == (["other/m:v1"], True)
+            assert (await ask(us, "GET", "/v1/models"))[1] == {"models": []}

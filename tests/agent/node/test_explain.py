@@ -71,7 +71,7 @@ async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origi
             agent(tmp_path, "b", tracker=url) as b,
         ):
             assert (await pull(a, "team/m:v1"))["event"] == "done"
-            a.net.limit(250_000, 1)  # until everything below was seen
+            a.net.limit_uploads(250_000, 1)  # until everything below was seen
             pulling = asyncio.gather(pull(b, "team/m:v1"))
             status, found = await explain(b)
             async with asyncio.timeout(60):
@@ -92,7 +92,7 @@ async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origi
             text = await said(b)
             assert "waits for: bytes are on their way from peers" in text
             assert a.advertise in text
-            a.net.limit(0, 4)
+            a.net.limit_uploads(0, 4)
             (done,) = await pulling
             assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
             assert done["report"]["waited"]["peers"] > 0.5

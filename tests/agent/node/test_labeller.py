@@ -112,30 +112,30 @@ async def test_labels_follow_the_cache(tmp_path: Path, api: Api, account: Path) 
 
 async def test_the_token_is_read_at_each_call(api: Api, account: Path) -> None:
     labels = NodeLabels("node-1", api.url, account)
-    assert await labels.read() == OTHERS
+    assert await labels.fetch_labels() == OTHERS
     api.token = "second"
     with pytest.raises(NotAllowed, match="component node-labels"):
-        await labels.read()
+        await labels.fetch_labels()
     (account / "token").write_text("second")
-    assert await labels.read() == OTHERS
+    assert await labels.fetch_labels() == OTHERS
 
 
 async def test_errors_of_the_api_server_become_ours(api: Api, account: Path) -> None:
     labels = NodeLabels("node-1", api.url, account)
     with pytest.raises(NotFound, match="--node-name"):
-        await NodeLabels("../node-1", api.url, account).read()
+        await NodeLabels("../node-1", api.url, account).fetch_labels()
     for status, text in ((500, "{}"), (429, "slow down"), (200, "<html>"), (200, "x" * (5 << 20))):
         api.failure = (status, text)
         with pytest.raises(Unreachable):
-            await labels.read()
+            await labels.fetch_labels()
     api.failure = (200, '{"metadata": {"labels": {"a": 1}}}')
     with pytest.raises(Unreachable):
-        await labels.read()
+        await labels.fetch_labels()
 
 
 async def test_an_unreachable_api_server_is_named_in_the_message(account: Path) -> None:
     with pytest.raises(Unreachable, match="answer: ") as caught:
-        await NodeLabels("node-1", "https://127.0.0.1:1", account).read()
+        await NodeLabels("node-1", "https://127.0.0.1:1", account).fetch_labels()
     assert "ssl:" not in str(caught.value)
 
 
@@ -145,11 +145,11 @@ async def test_a_stranger_with_the_wrong_certificate_gets_no_token(
     ca.init(tmp_path / "other", cluster="other")
     (account / "ca.crt").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
     with pytest.raises(Unreachable, match="certificate"):
-        await NodeLabels("node-1", api.url, account).read()
+        await NodeLabels("node-1", api.url, account).fetch_labels()
     assert api.calls == []
     (account / "ca.crt").unlink()
     with pytest.raises(NotAllowed, match="service account"):
-        await NodeLabels("node-1", api.url, account).read()
+        await NodeLabels("node-1", api.url, account).fetch_labels()
 
 
 async def test_trouble_is_logged_once_and_ends_nothing(

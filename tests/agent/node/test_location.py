@@ -82,7 +82,7 @@ def test_without_a_tracker_labels_are_not_checked(tmp_path: Path) -> None:
 
 async def test_bad_labels_are_refused_before_kubernetes_is_asked() -> None:
     class Silent:
-        async def read(self) -> dict[str, str]:
+        async def fetch_labels(self) -> dict[str, str]:
             raise AssertionError
 
     wrong = AgentSettings(advertise=":7401", kubernetes_rack_label="rack")

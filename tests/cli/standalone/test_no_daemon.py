@@ -109,8 +109,8 @@ def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
     run("pull", "team/m:v2")
     assert run("rm", "team/m:v1").stdout == "removed team/m:v1 (0 B freed)\n"
     assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
-    assert "removed" in run("prune", "--all").stdout
-    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert "removed" in run("prune", "--all", "--yes").stdout
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
 
 
 def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
@@ -187,7 +187,28 @@ def test_the_last_tag_seen_is_used_while_storage_is_silent(
     monkeypatch.setattr("p2pcache.io.origins.repo.OriginRepo.get_tag", silent)
     result = run("pull", "team/m:v1")
     assert result.stdout == path
-    assert "what this cache last knew" in result.stderr
+    assert "as this cache last knew it: nobody answers" in result.stderr
+
+
+def test_a_complete_model_does_not_wait_for_storage_that_is_away(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run("pull", "team/m:v1").stdout
+    over = threading.Event()
+
+    def silent(*_: object) -> TagRecord:
+        over.wait(60)
+        raise OriginUnavailable("too late")
+
+    monkeypatch.setattr(OriginRepo, "get_tag", silent)
+    monkeypatch.setattr(OriginRepo, "trouble", OriginUnavailable("connection refused"))
+    began = time.monotonic()
+    done = run("pull", "team/m:v1")
+    over.set()
+    assert done.stdout == path
+    assert "as this cache last knew it: storage" in done.stderr
+    assert "connection refused" in done.stderr
+    assert time.monotonic() - began < 3
 
 
 def test_a_pull_says_that_it_waits_for_a_slow_storage(
@@ -268,7 +289,7 @@ def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path:
 
 def test_without_an_agent_an_absent_cache_is_an_empty_one(run: Run) -> None:
     assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
-    assert json.loads(run("ls", "--json").stdout) == {"models": []}
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
     assert run("prune").stdout == "0 B freed\n"
     for command in ("show", "rm", "verify"):
         assert isinstance(run(command, "llama").exception, NotFound)

@@ -15,6 +15,8 @@ from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
+    Joined,
+    Left,
     Output,
     ReadRun,
     Silent,
@@ -73,6 +75,8 @@ class TrackerMachine(RuleBasedStateMachine):
             output = todo.pop(0)
             if isinstance(output, DialBack):
                 self.dials.append(output.dial)
+                continue
+            if isinstance(output, Joined | Left):
                 continue
             agent = self.agents[output.node]
             if not agent.connected:

@@ -309,7 +309,6 @@ def test_losing_runs_is_noticed() -> None:
         m.LeaseReport(X, EPOCH, failed=(-5,)),
         m.Stuck(X, (RUNS,)),
         m.Announce("x" * 1000, "1"),
-        m.Announce("h:1", "1", swarms=tuple(m.SwarmState(f"{i:064x}", 1) for i in range(5000))),
     ],
 )
 def test_bad_messages_are_the_senders_fault(message: m.ToTracker) -> None:

@@ -1,5 +1,7 @@
 """Selections of files: what patterns take, and what a selection is called."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,20 @@ def test_patterns_that_select_nothing_or_are_wrong_are_refused() -> None:
     for patterns in ([""], ["x" * 1025], ["x"] * 65):
         with pytest.raises(UsageError):
             pick(LAYOUT, patterns, [])
+
+
+def test_patterns_that_would_take_minutes_are_refused_at_once() -> None:
+    long = "/".join(["a" * 240] * 4)
+    many = Layout(make_manifest(make_file(f"{i:05}{long}", []) for i in range(3000)))
+    slow = ["*" + f"[!{chr(66 + i)}]" * 200 + "b" for i in range(64)]
+    began = time.thread_time()
+    with pytest.raises(UsageError, match="3,000 files"):
+        pick(many, slow, [])
+    with pytest.raises(UsageError, match="3,000 files"):
+        pick(many, [], slow)
+    assert time.thread_time() - began < 1
+    with pytest.raises(NotFound):  # few of them are allowed
+        pick(many, slow[:1], [])
 
 
 def test_a_name_is_of_the_files_not_of_their_order() -> None:

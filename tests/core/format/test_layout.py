@@ -34,8 +34,8 @@ def test_numbers_follow_first_appearance() -> None:
     assert layout.chunk_count == 3
     assert list(layout.lengths) == [10, 100, 20]
     assert layout.digest_of_chunk(1) == same.digest
-    assert layout.places(1) == [Place(0, 10), Place(1, 0), Place(3, 0)]
-    assert layout.places(2) == [Place(1, 100)]
+    assert list(layout.places(1)) == [Place(0, 10), Place(1, 0), Place(3, 0)]
+    assert list(layout.places(2)) == [Place(1, 100)]
     assert [list(b.chunks) for b in layout.blobs] == [[0, 1], [1, 2], [], [1]]
     assert layout.total_bytes == 130
     assert layout.digest == digest_of(encode(layout.manifest))
@@ -45,7 +45,7 @@ def test_equal_files_are_one_blob() -> None:
     layout = Layout(manifest(a=[chunk(1, 10)], b=[chunk(1, 10)], c=[], e=[]))
     assert layout.blob_of_file == {"a": 0, "b": 0, "c": 1, "e": 1}
     assert len(layout.blobs) == 2
-    assert layout.places(0) == [Place(0, 0)]
+    assert list(layout.places(0)) == [Place(0, 0)]
 
 
 def test_one_digest_with_two_lengths_is_refused() -> None:

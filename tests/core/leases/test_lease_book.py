@@ -187,8 +187,7 @@ def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial
         for node in range(1, 11):
             book.set_credit(node, 2)
         book.on_have(1, 0xFF, 0.0)
-        for run in range(3):
-            book.regrant(run, 5.0, capped=False)
+        book.regrant(0b111, 5.0)
         given = book.grant(5.0)
         assert sum(map(len, given.values())) == 3
         assert (given.get(7) == [0, 1]) is most

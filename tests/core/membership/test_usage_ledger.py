@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pcache.core.coordinator.tracker_state import check_figures
+from p2pcache.core.coordinator.swarm_state import check_figures
 from p2pcache.core.membership import usage_ledger
 from p2pcache.core.membership.usage_ledger import UsageLedger
 from p2pcache.core.protocol.messages import SwarmState

@@ -81,10 +81,10 @@ def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: i
     )  # fmt: skip
     cluster.refuse_reads(math.inf)
     for _ in range(seeds):
-        cluster.add(have=bitset.full(runs))
+        cluster.add_node(have=bitset.full(runs))
     cluster.world.run(1.0, lambda: False)
     began = cluster.world.now
-    puller = cluster.add()
+    puller = cluster.add_node()
     cluster.world.run(began + 60, lambda: not cluster.missing)
     assert puller.finished is not None
     dialled = 4 * rtt_s  # round trips of TCP, handshake, JOIN and the first answer

@@ -55,6 +55,27 @@ def test_another_key_is_refused_by_both() -> None:
         confirm(KEY, CHALLENGE, mine, impostor)
 
 
+def test_while_the_key_is_changed_every_two_neighbouring_steps_understand_each_other() -> None:
+    old, new = b"k" * 32, b"n" * 32
+    steps = [Secret(old), Secret(old, (new,)), Secret(new, (old,)), Secret(new)]
+    for i, client in enumerate(steps):
+        for server in steps[max(0, i - 1) : i + 2]:
+            mine = said(client)
+            confirm(
+                client, CHALLENGE, mine, accept(server, CHALLENGE, mine, node=SERVER, role="peer")
+            )
+    for client, server in ((steps[0], steps[3]), (steps[3], steps[0])):
+        with pytest.raises(NotAllowed):
+            accept(server, CHALLENGE, said(client), node=SERVER, role="peer")
+
+
+def test_an_empty_key_is_never_taken_beside_another_one() -> None:
+    with pytest.raises(NotAllowed):
+        accept(
+            Secret(b"k" * 32, (b"n" * 32,)), CHALLENGE, said(Secret(b"")), node=SERVER, role="peer"
+        )
+
+
 def test_a_replayed_hello_meets_another_nonce() -> None:
     fresh = Challenge(b"t" * NONCE_BYTES, VERSIONS)
     with pytest.raises(NotAllowed):

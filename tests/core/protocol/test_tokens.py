@@ -72,7 +72,7 @@ def test_widened_tokens_are_refused(changes: dict[str, object]) -> None:
 def test_an_unknown_field_may_narrow_so_it_is_refused_even_if_signed() -> None:
     body = forged(tokens.sign(KEY, token()), only_on_weekdays=True).rpartition(".")[0]
     with pytest.raises(NotAllowed, match="doesn't know"):
-        tokens.verify(KEY, f"{body}.{tokens._mac(KEY, body)}", NOW)
+        tokens.verify(KEY, f"{body}.{tokens._mac(KEY.key, body)}", NOW)
 
 
 def test_a_token_is_valid_from_its_issue_to_its_expiry() -> None:
@@ -150,3 +150,12 @@ def test_tokens_that_cannot_be_made(wrong: dict[str, object]) -> None:
     }  # fmt: skip
     with pytest.raises(UsageError):
         tokens.make(**(good | wrong))  # type: ignore[arg-type]
+
+
+def test_while_the_key_is_changed_tokens_of_both_keys_are_good() -> None:
+    both = tokens.signing_key(Secret(b"o" * 32, (b"k" * 32,)))
+    for key in (KEY, OTHER):
+        assert tokens.verify(both, tokens.sign(key, token()), NOW) == token()
+    assert tokens.verify(OTHER, tokens.sign(both, token()), NOW) == token()
+    with pytest.raises(NotAllowed):
+        tokens.verify(KEY, tokens.sign(both, token()), NOW)

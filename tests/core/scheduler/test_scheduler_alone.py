@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.origin.settings import JOIN_BYTES, LEAST_JOIN_BYTES
 from p2pcache.core.rendezvous import order
 from p2pcache.core.swarm.commands import (
     Dial,
@@ -26,7 +27,7 @@ from p2pcache.core.swarm.events import (
     TrackerDown,
     TrackerUp,
 )
-from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of, read_all
+from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of, read_all
 
 
 def test_no_tracker_configured_reads_everything_in_order() -> None:
@@ -294,3 +295,105 @@ def test_leases_of_a_lost_tracker_are_waited_for_once() -> None:
         read.append(fetch.run)
         fetches += of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE)))
     assert read == own
+
+
+def dials_that_time_out(desk: Desk, seconds: float, dial_s: float) -> tuple[float | None, int]:
+    """Let time pass while no dial is answered; when the first read began, and how many members were dialled."""
+    under_way = [(desk.now + dial_s, dial.peer) for dial in of(Dial, desk.out)]
+    dialled, began = len(under_way), desk.now
+    read_at = None
+    while desk.now < began + seconds:
+        fresh = desk.sleep(0.25)
+        for at, node in [one for one in under_way if one[0] <= desk.now]:
+            under_way.remove((at, node))
+            fresh += desk.do(DialFailed(node))
+        under_way += [(desk.now + dial_s, dial.peer) for dial in of(Dial, fresh)]
+        dialled += len(of(Dial, fresh))
+        if read_at is None and of(Fetch, fresh):
+            read_at = desk.now - began
+    return read_at, dialled
+
+
+def test_a_list_of_members_that_are_long_gone_does_not_end_a_pull() -> None:
+    """Packets to them are swallowed, so each dial lasts until its time is over."""
+    desk = Desk(runs=5)
+    desk.do(Members((1, *range(1000, 1400))))
+    read_at, dialled = dials_that_time_out(desk, 60, dial_s=10.0)
+    assert read_at is not None
+    assert read_at < 45
+    assert dialled < 60, "it must not look like a port scan"
+
+
+def requests_of(fetches: list[Fetch]) -> list[list[int]]:
+    """The runs of each request, which the first `Fetch` that isn't joined begins."""
+    found: list[list[int]] = []
+    for number, fetch in enumerate(fetches):
+        if fetch.joined:
+            assert fetch.fetch == fetches[number - 1].fetch + 1
+            found[-1].append(fetch.run)
+        else:
+            found.append([fetch.run])
+    return found
+
+
+def quick_reader(runs: int, have: int = 0) -> tuple[Desk, list[Fetch]]:
+    """A node alone whose first reads were quick, and the reads that are in flight."""
+    desk = Desk(runs=runs, have=have, tracker=False)
+    first = of(Fetch, desk.do(Tick()))
+    assert [f.run for f in first] == list(range(SETTINGS.origin_fetches)), "of unknown speed"
+    flying: list[Fetch] = []
+    for fetch in first:
+        desk.now += 0.001
+        flying += of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE)))
+    return desk, flying
+
+
+def test_a_node_alone_joins_consecutive_runs_in_one_request() -> None:
+    requests = requests_of(quick_reader(2000, have=1 << 12)[1])
+    assert len(requests) == SETTINGS.origin_fetches
+    assert requests[0] == list(range(8, 12)), "a request is one range"
+    assert requests[1] == list(range(13, 13 + JOIN_BYTES // MB))
+
+
+def test_slow_reads_are_not_joined() -> None:
+    """A loader that waits for the last run of a request would wait for all of it."""
+    desk = Desk(runs=2000, tracker=False)
+    for fetch in of(Fetch, desk.do(Tick())):
+        desk.now += 1.0
+        assert not any(f.joined for f in of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE))))
+
+
+def test_a_request_ends_with_its_last_run_and_then_the_next_begins() -> None:
+    desk, flying = quick_reader(2000)
+    first = flying[: len(requests_of(flying)[0])]
+    assert len(first) > 1
+    for fetch in first[:-1]:
+        desk.now += 0.01
+        assert of(Fetch, desk.do(FetchEnded(fetch.fetch, Outcome.DONE))) == []
+    more = of(Fetch, desk.do(FetchEnded(first[-1].fetch, Outcome.DONE)))
+    assert len(requests_of(more)) == 1
+
+
+def test_near_the_end_requests_are_shorter() -> None:
+    lengths = [len(runs) for runs in requests_of(quick_reader(150)[1])]
+    assert lengths[0] < JOIN_BYTES // MB
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-2] >= LEAST_JOIN_BYTES // MB
+
+
+def test_a_read_that_failed_leaves_the_others_of_its_request() -> None:
+    desk, flying = quick_reader(40)
+    first, second = flying[:2]
+    assert second.joined
+    desk.do(FetchEnded(second.fetch, Outcome.UNAVAILABLE))
+    desk.do(FetchEnded(first.fetch, Outcome.DONE))
+    for fetch in flying[2:]:
+        desk.do(FetchEnded(fetch.fetch, Outcome.DONE))
+    again = of(Fetch, desk.sleep(60))
+    assert second.run in {f.run for f in again}
+
+
+def test_a_node_with_company_joins_nothing() -> None:
+    desk = Desk(runs=2000, tracker=False)
+    desk.do(PeerJoined(2, 0))
+    assert not any(fetch.joined for fetch in of(Fetch, desk.sleep(60)))

@@ -47,7 +47,7 @@ def test_the_first_leases_of_a_storm_are_few_and_then_the_tracker_decides() -> N
     desk.up()
     told = [desk.s.credit]
     desk.do(LeaseGranted(desk.full, 5))
-    for number in list(desk.s._origin.readings)[:8]:
+    for number in list(desk.s._origin.readings._by_number)[:8]:
         desk.do(FetchEnded(number, Outcome.DONE))
         told.append(desk.s.credit)
     most = SETTINGS.origin_fetches + SETTINGS.origin_ahead

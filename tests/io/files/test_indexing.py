@@ -157,7 +157,7 @@ def test_a_file_that_changes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyP
     found = sorted(indexing._walk(folder))
     (folder / "b.bin").write_bytes(b"other")
     with pytest.raises(UsageError, match=r"b\.bin changed while it was read"):
-        indexing._Indexing(found, None).run(1)
+        indexing._Indexing(found, None).hash_files(1)
     checked = indexing._Reading.check_unchanged
 
     def written_to_before_it_is_checked(file: indexing._Reading) -> None:

@@ -12,14 +12,15 @@ import uvloop
 from aiohttp import web as aio
 
 from p2pcache.core.ratelimit import Rate, RateLimit
-from p2pcache.io.http import connection_limits
+from p2pcache.io.http import bodies, connection_limits
 from p2pcache.io.http import server as web
+from p2pcache.io.http.bodies import read_body
 
 
 @contextlib.asynccontextmanager
 async def server(path: Path, *, connections: int = 0) -> AsyncIterator[str]:
     async def hello(request: aio.Request) -> aio.Response:
-        return web.json_response({"bytes": len(await web.read_body(request, limit_bytes=1000))})
+        return web.json_response({"bytes": len(await read_body(request, limit_bytes=1000))})
 
     app = web.make_app()
     app.add_routes([aio.post("/", hello)])
@@ -98,7 +99,7 @@ async def test_a_silent_connection_is_closed(
 async def test_a_body_that_stops_ends_the_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "STALL_S", 0.1)
+    monkeypatch.setattr(bodies, "STALL_S", 0.1)
     async with server(tmp_path / "s") as path:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")

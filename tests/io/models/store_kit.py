@@ -51,7 +51,7 @@ class Model:
 
     def chunk(self, chunk: int) -> bytes:
         """The true bytes of a chunk."""
-        place = self.layout.places(chunk)[0]
+        place = self.layout.first_place(chunk)
         return self._of_blob[place.blob][place.offset : place.offset + self.layout.lengths[chunk]]
 
     def put(self, store: ModelStore, chunk: int) -> bool:

@@ -57,7 +57,7 @@ def test_ready_runs_are_the_proved_ones_and_their_bytes_are_there(
     for chunk in range(1, wanted.layout.chunk_count):
         wanted.fill(here, [chunk])
         assert seen(board) == here.have_runs()
-        place = wanted.layout.places(chunk)[0]
+        place = wanted.layout.first_place(chunk)
         fd = board.open_blob(place.blob)
         data = os.pread(fd, wanted.layout.lengths[chunk], place.offset)
         os.close(fd)

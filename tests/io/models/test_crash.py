@@ -239,4 +239,6 @@ def test_the_store_reopens_after_a_crash_in_the_first_step(tmp_path: Path) -> No
 def test_model_of_the_rehearsal_is_worth_it() -> None:
     assert OLD_MODEL.layout.chunk_count > 12
     assert isinstance(OLD_MODEL, Model)
-    assert any(len(OLD_MODEL.layout.places(c)) > 1 for c in range(OLD_MODEL.layout.chunk_count))
+    assert any(
+        len(list(OLD_MODEL.layout.places(c))) > 1 for c in range(OLD_MODEL.layout.chunk_count)
+    )

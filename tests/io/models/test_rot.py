@@ -134,7 +134,7 @@ def test_verify_finds_rotten_chunks_and_a_pull_mends_them(store: Store, tmp_path
     seen: list[tuple[int, int]] = []
     assert here.verify(lambda done, total: seen.append((done, total))) == []
     assert seen[-1][0] == seen[-1][1] > 0
-    place = wanted.layout.places(here.layout.chunk_count - 1)[0]
+    place = wanted.layout.first_place(here.layout.chunk_count - 1)
     blob = wanted.layout.blobs[place.blob]
     file = tmp_path / "cache/blobs" / blob.id
     file.chmod(0o644)

@@ -130,7 +130,7 @@ def test_models_share_blobs_also_while_both_arrive(store: Store) -> None:
     two = Model({"a2": shared, "b": b"two", "c": shared[:1000]}, 1000)
     first, second = one.add(store), two.add(store)
     for chunk in range(one.layout.chunk_count):
-        if len(one.layout.places(chunk)) == 1 and one.chunk(chunk) in shared:
+        if len(list(one.layout.places(chunk))) == 1 and one.chunk(chunk) in shared:
             assert one.put(first, chunk)
     # Blob "a" is shared, but chunk 0 of the second has a place in "c" too.
     assert not second.has_chunk(0)

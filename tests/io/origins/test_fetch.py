@@ -3,7 +3,7 @@
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from p2pcache.errors import NoSpace
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.base import Body
-from p2pcache.io.origins.fetch import fetch_run
+from p2pcache.io.origins.fetch import fetch_run, fetch_runs
 from p2pcache.io.origins.file import FileOrigin
 from p2pcache.io.origins.repo import OriginRepo, blob_key
 from p2pcache.io.origins.retry import RetryPolicy
@@ -186,3 +186,56 @@ def test_limiter_is_asked_for_each_slice(world: World) -> None:
 
     fetch_run(world.repo, world.layout, world.target, 0, on_bytes=world.count, limiter=Limiter())
     assert sum(taken) == world.layout.run_bytes[0]
+
+
+def fetch_all(
+    world: World, runs: list[int], cancelled: Callable[[int], bool] = lambda _run: False
+) -> list[tuple[int, Outcome]]:
+    ended: list[tuple[int, Outcome]] = []
+    fetch_runs(
+        world.repo, world.layout, world.target, runs, on_bytes=world.count, cancelled=cancelled,
+        on_ended=lambda run, outcome: ended.append((run, outcome)), on_wrong=lambda *_: None,
+    )  # fmt: skip
+    return ended
+
+
+def test_runs_side_by_side_share_a_request(world: World) -> None:
+    runs = list(range(world.layout.run_count))
+    assert fetch_all(world, runs) == [(run, Outcome.DONE) for run in runs]
+    assert [length for _, _, length in world.origin.ranges] == [10 * 262_144, 5]
+    assert world.read == world.layout.total_bytes
+    world.model.assert_proved(world.target)
+
+
+def test_each_run_is_had_before_the_next_ends(world: World) -> None:
+    had: list[int] = []
+    fetch_runs(
+        world.repo, world.layout, world.target, [2, 3, 4], cancelled=lambda _run: False,
+        on_ended=lambda *_: had.append(world.target.have_runs()), on_wrong=lambda *_: None,
+    )  # fmt: skip
+    assert had == [0b100, 0b1100, 0b11100]
+
+
+def test_a_cancelled_run_keeps_what_came_before_and_what_comes_after(world: World) -> None:
+    ended = fetch_all(world, [0, 1, 2], lambda run: run == 1)
+    assert ended == [(0, Outcome.DONE), (1, Outcome.CANCELLED), (2, Outcome.DONE)]
+    assert world.target.have_runs() == 0b101
+    assert world.read == 2 * 262_144
+
+
+def test_a_corrupt_run_does_not_stop_those_after_it(world: World) -> None:
+    damaged = bytearray(world.path(0).read_bytes())
+    damaged[3 * 262_144 + 7] ^= 1
+    world.path(0).write_bytes(damaged)
+    assert fetch_all(world, [2, 3, 4]) == [
+        (2, Outcome.DONE),
+        (3, Outcome.MISMATCH),
+        (4, Outcome.DONE),
+    ]
+    assert world.read == 4 * 262_144, "only the damaged run is read again"
+
+
+def test_a_storage_that_fails_ends_all_runs_of_a_request_at_once(world: World) -> None:
+    root = world.origin._folder.root
+    root.rename(root.with_name("away"))
+    assert fetch_all(world, [0, 1, 2]) == [(run, Outcome.UNAVAILABLE) for run in (0, 1, 2)]

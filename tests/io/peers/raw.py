@@ -110,7 +110,7 @@ async def welcome(peer: RawPeer, number: int, secret: Secret = KEY) -> None:
     # `accept` with the client's own key, so that a server with another one gets this far too.
     good = handshake.accept(KEY, challenge, said, node=number, role="peer")
     if secret is not KEY:
-        forged = handshake._server_proof(secret, challenge, said, number)
+        forged = handshake._server_proof(secret.key, challenge, said, number)
         good = handshake.Welcome(number, forged)
     await peer.send(wire.greeting(Kind.WELCOME, good))
 

@@ -239,7 +239,7 @@ async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
         await dialled(client, port, server)
         await asyncio.sleep(2.0)
         assert server.net.stats.connections == 1
-        client.net._hub.receiver.remove(client.net._hub.requesting[1].connection)  # type: ignore[arg-type]
+        client.net._hub.receiver.unwatch(client.net._hub.requesting[1].connection)  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             while server.net.stats.connections:
                 await asyncio.sleep(0.02)

@@ -88,13 +88,13 @@ async def test_a_limit_comes_and_goes_while_bytes_flow() -> None:
     async with node(1) as server, node(2) as one:
         server.swarm(model, full=True)
         slow = RATE / 20
-        server.net.limit(slow, 1)
+        server.net.limit_uploads(slow, 1)
         began = time.monotonic()
         work = asyncio.gather(storm(server, [one], model))
         await asyncio.sleep(2.0)
         served, passed = server.net.stats.bytes_served, time.monotonic() - began
         assert served < slow * passed + 2 * CHUNK, "at the limit, and what sockets hold"
-        server.net.limit(0, 100)
+        server.net.limit_uploads(0, 100)
         began = time.monotonic()
         await work
         assert time.monotonic() - began < 24 * CHUNK / slow / 2, "it went on at full speed"

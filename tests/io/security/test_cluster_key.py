@@ -22,7 +22,7 @@ def test_reads_a_key(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(path)
     assert cluster_key.read_cluster_key(str(link)).key == KEY
-    assert cluster_key.read_cluster_key("") is cluster_key.NO_KEY
+    assert cluster_key.read_cluster_key("") == cluster_key.NO_KEY
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -80,3 +80,44 @@ def test_exposure(host: str, *, fine: bool) -> None:
     else:
         with pytest.raises(UsageError, match="cluster-key-file"):
             cluster_key.check_exposure(host, cluster_key.NO_KEY, insecure=False)
+
+
+NEW = b"fedcba9876543210fedcba9876543210"
+
+
+def test_a_second_line_is_another_key_that_is_taken(tmp_path: Path) -> None:
+    for text in (KEY + b"\n" + NEW + b"\n", KEY + b"\r\n" + NEW):
+        found = cluster_key.read_cluster_key(write(tmp_path / "key", text))
+        assert (found.key, found.others) == (KEY, (NEW,))
+    raw = KEY[:20] + b"\n" + NEW  # random bytes that hold the end of a line
+    assert cluster_key.read_cluster_key(write(tmp_path / "key", raw)) == Secret(raw)
+
+
+async def test_a_changed_file_holds_for_all_who_have_the_secret(tmp_path: Path) -> None:
+    path, changes = tmp_path / "key", list[int]()
+    write(path, KEY)
+    secret = cluster_key.read_cluster_key(str(path))
+    watch = cluster_key.KeyWatch(str(path), secret, on_change=lambda: changes.append(1))
+    await watch.watch()
+    assert not changes
+    write(path, NEW + b"\n" + KEY)
+    await watch.watch()
+    await watch.watch()
+    assert (secret.key, secret.others, changes) == (NEW, (KEY,), [1])
+    write(path, b"short")
+    await watch.watch()
+    path.unlink()
+    await watch.watch()
+    assert (secret.key, changes) == (NEW, [1])
+
+
+def test_who_may_not_read_the_key_is_not_told_to_make_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(NotAllowed, match="root or as a member of group p2pcache") as caught:
+        cluster_key.read_cluster_key(str(tmp_path / "key"))
+    assert "make one" not in str(caught.value)

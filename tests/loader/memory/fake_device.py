@@ -1,6 +1,9 @@
 """A device in host memory whose copies happen as late as they may."""
 
+import gc
 import threading
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,13 +42,21 @@ class FakeAsyncBackend:
         self._lock = threading.RLock()
         self.events: list[FakeEvent] = []
         self.copies = 0
+        self._pinned: list[weakref.ref[Any]] = []
+
+    def pinned(self) -> int:
+        """Slots that weren't freed."""
+        gc.collect()
+        return sum(view() is not None for view in self._pinned)
 
     def enter(self) -> None:
         pass
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         memory = bytearray([POISON]) * nbytes
-        return HostMemory(memoryview(memory), memory)
+        view = memoryview(memory)
+        self._pinned.append(weakref.ref(view))
+        return HostMemory(view, memory)
 
     def alloc_device(self, nbytes: int) -> FakeBuffer:
         return FakeBuffer(nbytes)
@@ -81,7 +92,11 @@ class FakeAsyncBackend:
                 buffer.pending.discard(id(event))
             event.come = True
 
-    def ready(self, buffer: FakeBuffer, events: list[FakeEvent]) -> None:
+    def record_all(self) -> list[FakeEvent]:
+        with self._lock:
+            return list(self.events)
+
+    def ready(self, buffers: Iterable[FakeBuffer], events: list[FakeEvent]) -> None:
         for event in events:
             self.sync(event)
 

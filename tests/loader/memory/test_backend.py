@@ -4,6 +4,7 @@ It proves the order of calls, on which the memory's safety stands, and nothing a
 """
 
 import contextlib
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,14 +43,15 @@ class Stream:
 class Event:
     """Remembers the stream."""
 
-    def __init__(self, cuda: "Cuda") -> None:
+    def __init__(self, cuda: "Cuda", *, blocking: bool = False) -> None:
         self.on: str | None = None
         self._cuda = cuda
+        self._kind = "record" if blocking else "record for the consumer"
 
     def record(self, stream: Stream) -> None:
         self._cuda.check_thread()
         self.on = stream.name
-        self._cuda.said.append(("record", stream.name, threading.get_ident()))
+        self._cuda.said.append((self._kind, stream.name, threading.get_ident()))
 
     def query(self) -> bool:
         return True
@@ -65,6 +67,8 @@ class Cuda:
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
         self.broken = False
+        self.refuses = 0
+        self.pinned: dict[int, int] = {}
         self.current = self.home = Stream(self, "home")
         self.threads = {threading.main_thread().ident}  # a consumer's device is its own business
         self._made = 0
@@ -75,6 +79,24 @@ class Cuda:
 
     def set_device(self, device: torch.device) -> None:
         self.threads.add(threading.get_ident())
+
+    def set_stream(self, stream: Stream) -> None:
+        self.check_thread()
+        self.said.append(("on", stream.name, threading.get_ident()))
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        assert address not in self.pinned
+        if not self.refuses:
+            self.pinned[address] = nbytes
+        return self.refuses
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.pinned[address]
+        return 0
+
+    def check_error(self, code: int) -> None:
+        if code:
+            raise RuntimeError(f"CUDA error: {code}\nmore lines")
 
     def check_thread(self) -> None:
         assert threading.get_ident() in self.threads, "this thread makes a context on GPU 0"
@@ -88,20 +110,14 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    made, empty = Cuda(), torch.empty
-    with torch.device("cpu"):  # torch remembers its constructors from the first time: not ours
-        empty(0)
-
-    def unpinned(*args: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
-        return empty(*args, **more)
-
+    made = Cuda()
     for name, stands_in in {
         "is_available": lambda: True, "device_count": lambda: 1, "Stream": made.new,
         "current_stream": lambda *_: made.current, "stream": made.on,
-        "Event": lambda **_: Event(made), "set_device": made.set_device,
+        "Event": lambda **more: Event(made, **more), "set_device": made.set_device, "set_stream": made.set_stream,
+        "cudart": lambda: made, "check_error": made.check_error,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stands_in)
-    monkeypatch.setattr(torch, "empty", unpinned)
     monkeypatch.setattr(torch.Tensor, "record_stream",
                         lambda _, stream: made.said.append(("record_stream", stream.name)))  # fmt: skip
     return made
@@ -116,12 +132,16 @@ def test_all_bytes_come_and_all_copies_are_waited_for(
     tuning = Tuning(threads=3, copy_streams=streams)
     found = p2pcache.iter_tensors(tmp_path, device="cuda", memory_limit=limit, tuning=tuning)
     assert {name: torch_bytes(t) for name, t in found} == body
-    recorded = [said[1] for said in cuda.said if said[0] == "record"]
     waited = [said for said in cuda.said if said[0] == "wait_event"]
+    recorded = [said[1] for said in cuda.said if said[0] == "record for the consumer"]
     assert sorted(said[2] for said in waited) == sorted(recorded)
     assert {said[1] for said in waited} == {"home"}
+    assert set(recorded) == {f"copy{i + 1}" for i in range(streams)}
+    del found
+    gc.collect()
+    assert not cuda.pinned
     for thread in {said[2] for said in cuda.said if said[0] == "record"}:
-        mine = [said[:2] for said in cuda.said if said[2:] == (thread,) and said[1] != "home"]
+        mine = [s[:2] for s in cuda.said if s[2:] == (thread,) and s[0] in ("on", "record")]
         assert len({stream for _, stream in mine}) == 1, (
             "an event on another stream than the copies"
         )
@@ -147,14 +167,19 @@ def test_the_ring_ignores_the_callers_default_device(cuda: Cuda, tmp_path: Path)
 
 
 def test_a_buffer_is_safe_before_its_first_copy(cuda: Cuda) -> None:
-    """Copies wait for what its memory was used for before; it isn't used again before they are done."""
+    """It is made on the copy stream, whose order is enough; no copy waits for the consumer's stream."""
     backend = CudaBackend("cuda", 2)
     backend.alloc_device(64)
-    assert cuda.said[1:] == [  # made on the consumer's stream
-        ("wait_stream", "copy1", "home"), ("record_stream", "copy1"),
-        ("wait_stream", "copy2", "home"), ("record_stream", "copy2"),
+    assert cuda.said[0][:2] == ("on", "copy1")
+    assert cuda.said[1:] == [("wait_stream", "copy2", "copy1"), ("record_stream", "copy2")]
+
+
+def test_copies_into_the_callers_tensors_wait_for_its_past_use_of_them_once(cuda: Cuda) -> None:
+    CudaBackend("cuda", 2).adopt([torch.zeros(3), torch.zeros(4)])
+    assert cuda.said == [
+        ("wait_stream", "copy1", "home"), ("record_stream", "copy1"), ("record_stream", "copy1"),
+        ("wait_stream", "copy2", "home"), ("record_stream", "copy2"), ("record_stream", "copy2"),
     ]  # fmt: skip
-    assert cuda.said[0][:2] == ("on", "home")
 
 
 def test_the_stream_of_the_consumer_waits_for_copies(cuda: Cuda) -> None:
@@ -164,7 +189,7 @@ def test_the_stream_of_the_consumer_waits_for_copies(cuda: Cuda) -> None:
     event = backend.record()
     cuda.current = Stream(cuda, "mine")
     cuda.said.clear()
-    backend.ready(buffer, [event])
+    backend.ready([buffer], [event])
     assert cuda.said == [("wait_event", "mine", "copy1"), ("record_stream", "mine")]
 
 
@@ -180,5 +205,16 @@ def test_errors_of_the_device_are_translated(
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB\nmore")
 
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(NoSpace, match=r"can't pin .*Tried to allocate 20 MiB;"):
+    with pytest.raises(NoSpace, match=r"has no room for .*Tried to allocate 20 MiB$"):
         p2pcache.load(tmp_path, device="cuda")
+    cuda.refuses = 2
+    asked: list[object] = []
+
+    def ones(*_: object, **more: object) -> torch.Tensor:
+        asked.append(more["device"])
+        return torch.tensor([1])
+
+    monkeypatch.setattr(torch, "ones", ones)
+    with pytest.raises(NoSpace, match=r"can't pin .* CUDA error: 2; raise the limit of locked"):
+        p2pcache.load(tmp_path, device="cuda")
+    assert asked, "the refusal is left for the next call of anybody"

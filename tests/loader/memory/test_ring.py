@@ -40,7 +40,7 @@ def test_the_fake_catches_a_ring_that_does_not_wait() -> None:
     with pytest.raises(AssertionError, match="before its copies"):
         backend.tensor(buffer, 0, 4, "U8", (4,))
     slot.view[:] = b"BBBB"  # recycled too early
-    backend.ready(buffer, [event])
+    backend.ready([buffer], [event])
     assert torch_bytes(backend.tensor(buffer, 0, 4, "U8", (4,))) == b"BBBB"
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from p2pcache.loader.plan.batches import (
     ALIGN_BYTES,
+    DEVICE_BATCH_BYTES,
+    DEVICE_READ_BYTES,
     GAP_BYTES,
     MAX_ITEMS,
     MAX_PARTS,
@@ -146,3 +148,19 @@ def test_neighbouring_tensors_wait_as_one_range() -> None:
     assert [tuple(r) for r in batch.ranges()] == [("f", 0, 24)]
     (read,) = batch.reads()
     assert len(read.parts) == 3
+
+
+def test_reads_and_batches_are_counted_by_bytes_whatever_tensors_lie_there() -> None:
+    """The layout of DeepSeek-V3's experts, 14.7 MB and 3.5 KB in turns, beside one tensor of as many bytes."""
+    tensors, end = [], 0
+    for i in range(64):
+        for name, shape, dtype in (
+            (f"{i}.w", (2048, 7168), "F8_E4M3"),
+            (f"{i}.s", (16, 56), "F32"),
+        ):
+            tensors.append(info(name, shape, end, dtype))
+            end = tensors[-1].end
+    found = batches([whole_tensor(t) for t in tensors], DEVICE_BATCH_BYTES)
+    reads = [read for batch in found for read in batch.reads(DEVICE_READ_BYTES)]
+    assert len(found) <= end / (DEVICE_BATCH_BYTES - 2 * tensors[0].nbytes)
+    assert len(reads) <= end / DEVICE_READ_BYTES + len(found)

@@ -309,7 +309,7 @@ def test_bytes_withdrawn_during_a_read_are_read_again(
 def test_a_read_that_waits_for_withdrawn_bytes_ends_with_the_load(
     agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ArrivingFiles, "read", lambda *_: False)
+    monkeypatch.setattr(ArrivingFiles, "read_files", lambda *_: False)
     source = AgentSource.attach(AgentClient(agent), Ref.parse(REF), needed=False)
     monkeypatch.setattr(source, "available", lambda *_: False)
     errors: list[BaseException] = []

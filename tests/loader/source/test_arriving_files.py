@@ -38,7 +38,7 @@ class FakeFallback:
     def has_run(self, run: int) -> bool:
         return True
 
-    def read(self, chunk: int, start: int, into: memoryview) -> None:
+    def read_chunk(self, chunk: int, start: int, into: memoryview) -> None:
         into[:] = MODEL.chunk(chunk)[start : start + len(into)]
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ def test_a_range_is_available_when_all_its_runs_are_proved() -> None:
     runs = files.runs_of(whole)
     assert files.missing([whole]) == bitset.of(runs)
     assert not files.available(whole)
-    assert not files.read(whole, [memoryview(bytearray(5000))])
+    assert not files.read_files(whole, [memoryview(bytearray(5000))])
     files = attached(set(runs))
     assert files.available(whole)
     assert files.missing([whole]) == 0
@@ -70,7 +70,7 @@ def test_a_fallback_fills_what_the_agent_has_not_proved() -> None:
     fallback: Any = FakeFallback()
     files.fallback = fallback
     data = bytearray(3000)
-    assert files.read(Range("a", 100, 3100), [memoryview(data)[:33], memoryview(data)[33:]])
+    assert files.read_files(Range("a", 100, 3100), [memoryview(data)[:33], memoryview(data)[33:]])
     assert data == MODEL.files["a"][100:3100]
     files.close()
     assert fallback.closed
@@ -85,7 +85,7 @@ def test_a_withdrawal_during_a_read_discards_it() -> None:
     board.__class__ = type(
         "Withdrawing", (FakeBoard,), {"withdrawals": property(lambda _: next(counts))}
     )
-    assert not files.read(Range("a", 0, 10), [memoryview(bytearray(10))])
+    assert not files.read_files(Range("a", 0, 10), [memoryview(bytearray(10))])
 
 
 def test_a_file_that_the_model_lacks() -> None:

@@ -33,14 +33,14 @@ def test_only_requested_runs_are_read(pushed: tuple[Layout, Path, bytes]) -> Non
     assert layout.run_count > 2
     fallback = OriginFallback(layout, origin.as_uri())
     try:
-        fallback.request(bitset.of([1]))
+        fallback.request_runs(bitset.of([1]))
         settle(fallback, 1)
         chunks = layout.run_chunks(1)
         assert fallback.bytes_origin == sum(layout.lengths[chunk] for chunk in chunks)
         assert not fallback.has_run(0)
-        place = layout.places(chunks[0])[0]
+        place = layout.first_place(chunks[0])
         part = bytearray(1000)
-        fallback.read(chunks[0], 50, memoryview(part))
+        fallback.read_chunk(chunks[0], 50, memoryview(part))
         assert part == data[place.offset + 50 :][:1000]
     finally:
         fallback.close()
@@ -55,7 +55,7 @@ def test_bytes_that_do_not_match_the_manifest_are_refused(
         blob.write_bytes(bytes(blob.stat().st_size))
     fallback = OriginFallback(layout, origin.as_uri())
     try:
-        fallback.request(bitset.of([0]))
+        fallback.request_runs(bitset.of([0]))
         settle(fallback, 0)
         assert isinstance(fallback.error, OriginChanged)
         assert not fallback.has_run(0)

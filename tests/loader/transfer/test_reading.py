@@ -40,7 +40,7 @@ def test_neighbours_in_one_device_buffer_are_one_copy(source: DirectorySource) -
     target = Target(places=[(buffer, 0), (buffer, ALIGN_BYTES)])
     read_staged(source, Read("f", 0, parts), target, ring, backend, never)
     assert backend.copies == 1
-    ring.drain()
+    ring.close()
     assert buffer.data[:100] == DATA[:100]
     assert buffer.data[ALIGN_BYTES : ALIGN_BYTES + 100] == DATA[150:250]
 

@@ -75,7 +75,7 @@ def test_a_partition_stops_flows_and_a_cancelled_one_never_ends() -> None:
         net.rewired()
 
     world.at(0.5, side, 2)
-    world.at(0.6, lambda: left.append(net.cancel(gone)))
+    world.at(0.6, lambda: left.append(net.end_flow(gone)))
     world.at(5.5, side, 1)
     drain(world)
     assert ends.at == {"cut": pytest.approx(6.0, rel=0.01)}

@@ -15,23 +15,26 @@ class S3Body(Body):
     def __init__(
         self,
         url: str,
-        answer: dict[str, Any],
+        raw: Any,
         length: int,
         translate: Callable[[Exception], P2PCacheError],
+        *,
+        counted: bool,
     ) -> None:
         """Nothing is read yet.
 
         Args:
             url: of the object, for messages.
-            answer: of `get_object`.
+            raw: urllib3's response.
             length: bytes of the range.
             translate: the error of our tree for one of `FOREIGN`.
+            counted: the answer tells its body's length.
         """
         self._url = url
         self._translate = translate
         self._left = length
-        self._counted = "ContentLength" in answer
-        self._raw = answer["Body"]._raw_stream  # noqa: SLF001 - urllib3's response
+        self._counted = counted
+        self._raw = raw
         # urllib3's own readinto reads into bytes and copies them: twice the memory traffic
         below = getattr(self._raw, "_fp", None)
         self._source = below if isinstance(below, http.client.HTTPResponse) else self._raw

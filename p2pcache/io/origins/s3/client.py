@@ -119,7 +119,13 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
     region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
     client = session.create_client("s3", region_name=region, config=config)
     client.meta.events.register("before-parse.s3", refuse_strangers)
+    client.meta.events.register_first("choose-signer.s3", _sign_url)
     return client, credentials
+
+
+def _sign_url(signature_version: Any, **_: object) -> str | None:
+    """Sign URLs as requests are signed; botocore would take the version before, which few storages know."""
+    return "s3v4-query" if signature_version in ("v4-query", "s3v4-query") else None
 
 
 def _values(credentials: Any, *, fetch: bool) -> tuple[str, ...]:

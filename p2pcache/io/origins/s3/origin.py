@@ -5,12 +5,12 @@ from our threads and retries nothing (docs/lab/0001-s3-client.md).
 """
 
 import contextlib
-import http.client
 import logging
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from http.client import PARTIAL_CONTENT as PARTIAL
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -44,6 +44,7 @@ from p2pcache.io.origins.retry import RetryPolicy
 from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
 from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
+from p2pcache.io.origins.s3.presigned import Presigned
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class S3Origin(Origin):
         self._prefix = f"{prefix}/" if prefix else ""
         self._policy = policy
         self._part_bytes = settings.part_bytes
+        self._presigned = Presigned(bucket)
         self._uploader = Uploader(settings.parts)
         self._probe_lock = threading.Lock()
         self._conditional: bool | None = None
@@ -104,7 +106,7 @@ class S3Origin(Origin):
 
     def get(self, key: str, *, limit: int) -> tuple[bytes, str]:
         """As `Origin.get`."""
-        with self.request(key) as client:
+        with self.client_for(key) as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._key(key))
             size = answer.get("ContentLength")
             with contextlib.closing(answer["Body"]) as stream:
@@ -122,7 +124,7 @@ class S3Origin(Origin):
     def stat(self, key: str) -> ObjectInfo | None:
         """As `Origin.stat`."""
         try:
-            with self.request(key) as client:
+            with self.client_for(key) as client:
                 answer = self._head(client, key)
         except NotFound:
             return None
@@ -130,16 +132,24 @@ class S3Origin(Origin):
 
     def open(self, key: str, start: int, length: int) -> Body:
         """As `Origin.open`."""
-        with self.request(key) as client:
-            answer = client.get_object(
-                Bucket=self._bucket,
-                Key=self._key(key),
-                Range=f"bytes={start}-{start + length - 1}",
-            )
-            url = f"{self.url}/{key}"
-            body = S3Body(url, answer, length, lambda error: self.failure(key, error))
+        with self.client_for(key) as client:
+            full_key = self._key(key)
+            answer = self._presigned.get(client, full_key, start, length)
+            if answer is not None:
+                headers, raw, status = answer.headers, answer.raw, int(answer.status_code)
+                size = headers.get("content-length")
+                came = None if size is None else int(size)
+            else:
+                given = client.get_object(
+                    Bucket=self._bucket, Key=full_key, Range=f"bytes={start}-{start + length - 1}"
+                )
+                raw, came = given["Body"]._raw_stream, given.get("ContentLength")  # noqa: SLF001
+                status = given["ResponseMetadata"]["HTTPStatusCode"]
+                self._presigned.learn(client, full_key)
+            body = S3Body(f"{self.url}/{key}", raw, length, lambda error: self.failure(key, error),
+                          counted=came is not None)  # fmt: skip
             try:
-                self._check_range(key, answer, start, length)
+                self._check_range(key, came, start, length, partial=status == PARTIAL)
             except P2PCacheError:
                 body.close()
                 raise
@@ -153,7 +163,7 @@ class S3Origin(Origin):
         elif expect is not None:
             condition = {"IfMatch": expect}
         try:
-            with self.request(key) as client:
+            with self.client_for(key) as client:
                 answer = client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=data, **condition
                 )
@@ -177,12 +187,12 @@ class S3Origin(Origin):
             self._policy,
             progress,
         )
-        upload.run(self._uploader, source, size, self._part_bytes)
+        upload.upload(self._uploader, source, size, self._part_bytes)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
         check_prefix(prefix)
-        with self.request(prefix) as client:
+        with self.client_for(prefix) as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
@@ -194,7 +204,7 @@ class S3Origin(Origin):
 
     def delete(self, key: str) -> None:
         """As `Origin.delete`."""
-        with contextlib.suppress(NotFound), self.request(key) as client:
+        with contextlib.suppress(NotFound), self.client_for(key) as client:
             client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
     def rest(self) -> None:
@@ -225,7 +235,7 @@ class S3Origin(Origin):
         return translate(error, what, self._bucket, self._endpoint)
 
     @contextlib.contextmanager
-    def request(self, key: str) -> Iterator[Any]:
+    def client_for(self, key: str) -> Iterator[Any]:
         """The client, for one request about `key`; its errors become ours."""
         client = self._client
         try:
@@ -251,9 +261,10 @@ class S3Origin(Origin):
         check_key(key)
         return self._prefix + key
 
-    def _check_range(self, key: str, answer: dict[str, Any], start: int, length: int) -> None:
-        came = answer.get("ContentLength")
-        partial = answer["ResponseMetadata"]["HTTPStatusCode"] == http.client.PARTIAL_CONTENT
+    def _check_range(
+        self, key: str, came: int | None, start: int, length: int, *, partial: bool
+    ) -> None:
+        """`came`: the body's length, None where the answer doesn't tell it; `partial`: whether it is a range."""
         if partial and came is not None and came < length:
             raise OriginChanged(
                 f"{self.url}/{key} has {start + came} bytes where at least {start + length} were "
@@ -336,6 +347,6 @@ class _PartCalls:
         return None if found is None else found.size
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        with self._origin.request(self._key) as client:
+        with self._origin.client_for(self._key) as client:
             answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
         return answer

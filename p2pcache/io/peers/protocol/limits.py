@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from p2pcache.core.ratelimit import Rate
 
 BURST_S = 0.05  # worth of a rate that may pass at once: a burst too short to notice
 UNLIMITED = 1 << 40  # bytes at a time without a rate: more than any chunk has
@@ -29,6 +31,11 @@ class PeerLimits:
     connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods
     half_open: int = (
         128  # inbound without a handshake; above it the oldest of the most crowded address goes
+    )
+    # Dials to the addresses that callers named: a swarm of eager newcomers has some dozens.
+    dial_backs: Rate = field(default_factory=lambda: Rate(10, 64))
+    dial_backs_open: int = (
+        64  # connections of ours without a handshake, above which no caller is dialled
     )
     streams: int = 256  # models per connection
     requests: int = 64  # waiting per connection

@@ -23,7 +23,7 @@ _URGENT = 2  # flag bit 1 of a REQUEST
 _WARM = (
     4  # flag bit 2, beside FLAG: a warm, before other background requests; older releases ignore it
 )
-_TURN_FLAGS = {
+_PRIORITY_FLAGS = {
     Priority.URGENT: _URGENT, Priority.USUAL: 0,
     Priority.WARM: FLAG | _WARM, Priority.BACKGROUND: FLAG,
 }  # fmt: skip
@@ -218,16 +218,21 @@ def parse_have(frame: Frame, run_count: int) -> RunSet:
 
 
 def request(
-    stream: int, number: int, first: int, count: int, turn: Priority = Priority.USUAL
+    stream: int, number: int, first: int, count: int, priority: Priority = Priority.USUAL
 ) -> bytes:
     """A REQUEST for `count` chunks from `first`."""
     payload = _COUNT.pack(count)
     return pack(
-        Kind.REQUEST, flags=_TURN_FLAGS[turn], stream=stream, a=number, b=first, payload=payload
+        Kind.REQUEST,
+        flags=_PRIORITY_FLAGS[priority],
+        stream=stream,
+        a=number,
+        b=first,
+        payload=payload,
     )
 
 
-def turn_of(frame: Frame) -> Priority:
+def priority_of(frame: Frame) -> Priority:
     """The priority of a REQUEST."""
     if frame.flags & FLAG:
         return Priority.WARM if frame.flags & _WARM else Priority.BACKGROUND

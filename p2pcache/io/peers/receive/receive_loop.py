@@ -68,12 +68,12 @@ class ReceiveLoop:
         for thread in self._threads:
             thread.start()
 
-    def add(self, connection: Connection) -> None:
+    def watch(self, connection: Connection) -> None:
         """Begin to receive (loop's thread)."""
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN | select.EPOLLONESHOT)
 
-    def remove(self, connection: Connection) -> None:
+    def unwatch(self, connection: Connection) -> None:
         """Receive no more; called by the connection, under its gate, before the socket closes."""
         if self._connections.pop(connection.fd, None) is not None:
             with contextlib.suppress(OSError):

@@ -100,12 +100,12 @@ class ClientSession:
         if not self._streams:
             self.close(Outcome.LOST, "nothing more to ask for")
 
-    def request(self, digest: str, request: int, spans: deque[range], turn: Priority) -> bool:
+    def request(self, digest: str, request: int, spans: deque[range], priority: Priority) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
         if stream is None or not stream.joined or self._requests is None:
             return False
-        self._requests.start(stream.number, stream.port, request, spans, turn)
+        self._requests.start(stream.number, stream.port, request, spans, priority)
         return True
 
     def cancel(self, digest: str, request: int) -> bool:
@@ -165,11 +165,11 @@ class ClientSession:
         hub = self._hub
         self._connection = connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.remove,
+            accepts=wire.REQUESTER_GREETS, disarm=hub.receiver.unwatch,
         )  # fmt: skip
         connection.owner = self
         self._requests = Requests(hub, connection, self._on_mismatch)
-        hub.receiver.add(connection)
+        hub.receiver.watch(connection)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class ClientSession:
             return
         self._over = True
         _log.info("connection to peer %s ended: %s", format_node(self.node), text)
-        self._dialer.cancel()
+        self._dialer.abandon()
         if self._connection is not None:
             self._hub.keep_counts(self._connection)
         if self._hub.requesting.get(self.node) is self:

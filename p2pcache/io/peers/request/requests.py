@@ -28,7 +28,7 @@ class PeerRequest:
     stream: int
     port: SwarmPort
     spans: deque[range]  # of missing chunks; one REQUEST on the wire at a time
-    turn: Priority  # its priority at the server
+    priority: Priority  # its priority at the server
     left: int = 0  # chunks of the span under way that have not ended
     nbytes: int = 0
     number: int = -1  # of the REQUEST under way
@@ -55,7 +55,7 @@ class Requests:
         self._next_number = 0
 
     def start(
-        self, stream: int, port: SwarmPort, request: int, spans: deque[range], turn: Priority
+        self, stream: int, port: SwarmPort, request: int, spans: deque[range], priority: Priority
     ) -> None:
         """Request spans of chunks, one after the other; BUSY if too many requests are under way.
 
@@ -64,12 +64,12 @@ class Requests:
             port: the model's swarm.
             request: the scheduler's number.
             spans: missing chunks, at least one span.
-            turn: priority at the server.
+            priority: priority at the server.
         """
         requests = self._streams.setdefault(stream, {})
         if request in requests:
             raise LocalProtocolError(f"request {request} is under way already")
-        started = requests[request] = PeerRequest(request, stream, port, spans, turn)
+        started = requests[request] = PeerRequest(request, stream, port, spans, priority)
         if len(self._connection.expected) < self._hub.limits.requests:
             self._next_span(started)
         else:
@@ -128,7 +128,7 @@ class Requests:
             request.stream, span, request.port.layout, request.port.store, on_chunk
         )
         self._connection.send(
-            wire.request(request.stream, number, span.start, len(span), request.turn)
+            wire.request(request.stream, number, span.start, len(span), request.priority)
         )
 
     def _on_chunk_ended(self, request: PeerRequest, outcome: Outcome, nbytes: int) -> None:

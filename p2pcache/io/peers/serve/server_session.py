@@ -90,7 +90,7 @@ class ServerSession:
             stream.port = None
             for upload in list(self._requests.values()):
                 if upload.stream == stream.number:
-                    self._uploads.cancel(upload)
+                    self._uploads.cancel_upload(upload)
             self.connection.send(wire.joined(stream.number, 0, self._hub.load(), None))
 
     def check_deadlines(self, now: float) -> None:
@@ -169,7 +169,7 @@ class ServerSession:
             self._on_room, port.pace_s,
         )  # fmt: skip
         self._requests[number] = upload
-        if not self._uploads.offer(upload, wire.turn_of(frame)):
+        if not self._uploads.offer(upload, wire.priority_of(frame)):
             del self._requests[number]
             self._count_unserved()
             self._hub.totals.busy += 1
@@ -179,14 +179,14 @@ class ServerSession:
     def _on_cancel(self, frame: Frame) -> None:
         upload = self._requests.get(frame.a)
         if upload is not None:  # else it was all sent before the CANCEL came
-            self._uploads.cancel(upload)
+            self._uploads.cancel_upload(upload)
 
     def _on_leave(self, frame: Frame) -> None:
         stream = self._stream(frame)
         del self._streams[stream.number]
         for upload in list(self._requests.values()):
             if upload.stream == stream.number:
-                self._uploads.cancel(upload)
+                self._uploads.cancel_upload(upload)
 
     def _on_ping(self, frame: Frame) -> None:
         if not frame.flags & wire.FLAG:

@@ -95,22 +95,22 @@ class Uploads:
         """Uploads active and waiting."""
         return self._queue.load
 
-    def limit(self, slots: int) -> None:
+    def limit_slots(self, slots: int) -> None:
         """Limit the uploads at once to `slots`, and to the settings."""
         self._queue.limit_slots(slots)
         self._start()
         self._offer_room()
 
-    def offer(self, upload: Upload, turn: Priority = Priority.USUAL) -> bool:
+    def offer(self, upload: Upload, priority: Priority = Priority.USUAL) -> bool:
         """Admit a request to the queue; False: answer BUSY. See `UploadQueue.offer`."""
         self._queue.mark_slow_receivers(time.monotonic())
-        if not self._queue.offer(upload.connection.serial, upload, turn):
+        if not self._queue.offer(upload.connection.serial, upload, priority):
             return False
         self.idle.clear()
         self._start()
         return True
 
-    def cancel(self, upload: Upload) -> None:
+    def cancel_upload(self, upload: Upload) -> None:
         """Stop an upload at the next frame boundary; it still ends."""
         upload.cancelled = True
         if self._queue.cancel_waiting(upload.connection.serial, upload):

@@ -9,6 +9,7 @@ from typing import Any
 
 from p2pcache.core.protocol import address as addresses
 from p2pcache.errors import RemoteProtocolError
+from p2pcache.io import pools
 
 _Found = list[tuple[Any, ...]]
 
@@ -47,12 +48,10 @@ class Dialer:
             numbers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
             loop.call_soon(self._connect, numbers)
             return
-        resolve = loop.run_in_executor(
-            None, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
+        resolve = pools.NAMES.begin_job(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         resolve.add_done_callback(self._resolved)
 
-    def cancel(self) -> None:
+    def abandon(self) -> None:
         """Give up; no callback comes any more. After an end it does nothing."""
         self._over = True
         if self._socket is not None:
@@ -100,5 +99,5 @@ class Dialer:
 
     def _fail(self, text: str) -> None:
         if not self._over:
-            self.cancel()
+            self.abandon()
             self._on_failed(text)

@@ -51,7 +51,7 @@ class TlsHandshake:
         loop.add_reader(self._fd, self._step)
         loop.call_soon(self._step)  # a client speaks first
 
-    def cancel(self, text: str = "") -> None:
+    def abandon(self, text: str = "") -> None:
         """Give up and close the socket; a text is reported to `on_failed`. After an end it does nothing."""
         if self._over:
             return
@@ -85,7 +85,7 @@ class TlsHandshake:
             self._on_open(self._channel)
 
     def _fail(self, text: str) -> None:
-        self.cancel(text)
+        self.abandon(text)
 
     def _end(self) -> None:
         self._over = True
@@ -128,7 +128,7 @@ class TlsAcceptor:
         if len(self._handshakes) >= self._limits.half_open:
             oldest = oldest_of_the_crowd(self._handshakes, lambda one: self._handshakes[one][0])
             if oldest is not None:
-                self._handshakes[oldest][1].cancel("too many connections without a handshake")
+                self._handshakes[oldest][1].abandon("too many connections without a handshake")
         number, self._next = self._next, self._next + 1
         address = peer_host(sock)
         sock.settimeout(0.0)
@@ -153,7 +153,7 @@ class TlsAcceptor:
     def close(self) -> None:
         """End the handshakes under way."""
         for _, handshake in self._handshakes.values():
-            handshake.cancel()
+            handshake.abandon()
         self._handshakes.clear()
 
 

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import socket
 import threading
 import time
@@ -81,7 +82,34 @@ def test_an_agent_with_other_settings_than_those_that_are_examined(
     _, found = report(run, "--cache-dir", cache, "--agent", agent.url)
     assert found["agent"]["level"] == "warn"
     said = found["agent"]["measured"]
-    assert f"started with cache {agent.cache_dir}, tracker {cluster.tracker_url}" in said
+    assert f"started with cache {agent.cache_dir}" in said
+    assert "tracker" not in said
+
+
+def test_beside_an_agent_its_settings_are_examined(run: Run, cluster: Cluster) -> None:
+    agent = cluster.agents[0]
+    code, found = report(run, "--agent", agent.url)
+    assert code == 0, found
+    assert str(cluster.root) in found["key"]["measured"]
+    assert cluster.tracker_url in found["tracker"]["measured"]
+    assert str(agent.cache_dir) in found["cache"]["measured"]
+    assert found["agent"]["measured"].endswith("ready")
+
+
+def test_who_is_not_root_is_never_told_to_make_a_key(
+    run: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    nobody = ("--cache-dir", cache, "--agent", f"unix://{tmp_path}/none")
+    monkeypatch.setenv("P2PCACHE_LISTEN", "0.0.0.0:7401")
+    for flags in (
+        (),
+        ("--cluster-key-file", tmp_path / "missing", "--tracker", "http://127.0.0.1:9"),
+    ):
+        _, found = report(run, *nobody, *flags)
+        for finding in (found["key"], found["tracker"]):
+            assert "make" not in finding["advice"]
+        assert "root or as a member of group p2pcache" in found["key"]["advice"]
 
 
 def test_another_key_is_refused(run: Run, cluster: Cluster, cache: Path, tmp_path: Path) -> None:
@@ -152,7 +180,7 @@ def test_an_unreadable_key_says_who_may_read_it(
     monkeypatch.setattr("os.access", lambda path, _mode: str(path) != str(key))
     code, found = report(run, "--cache-dir", cache, "--cluster-key-file", key)
     assert code == 4
-    assert found["key"]["advice"] == "run as root or the agent's user"
+    assert found["key"]["advice"] == "run this as root or as a member of group p2pcache"
 
 
 def test_a_cluster_with_certificates(

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from p2pcache.cli.support.vocabulary import document
 from tests.cli.commands.cluster.answers import ROW
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent
@@ -68,4 +69,7 @@ def test_a_pull_that_was_killed_is_partly_here(agent: FakeAgent, run: Run) -> No
 def test_explain_for_machines_is_the_answer(agent: FakeAgent, run: Run) -> None:
     answer = {"ref": "m:v1", "digest": HEX, "now": None, "last": ROW, "report": REPORT}
     agent.document("GET /v1/explain", answer)
-    assert json.loads(run("explain", "m:v1", "--json", "--agent", agent.address).stdout) == answer
+    told = json.loads(run("explain", "m:v1", "--json", "--agent", agent.address).stdout)
+    assert told == json.loads(json.dumps(document(answer)))
+    assert told["last"]["digest"] == f"blake3:{HEX}"
+    assert "rate" not in told["last"]

@@ -13,9 +13,10 @@ def test_nodes_is_a_table(agent: FakeAgent, run: Run) -> None:
         "last_seen_s": 1.2,
     }
     agent.document("GET /v1/nodes", {"nodes": [node]})
-    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[:5] == [
+    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[:6] == [
         "00ab",
         "-",
+        "up",
         "h:1",
         "-",
         "-",
@@ -27,5 +28,28 @@ def test_a_node_that_has_just_come_tells_no_sizes_yet(agent: FakeAgent, run: Run
     full = node | {"cached_bytes": 1000}
     agent.document("GET /v1/nodes", {"nodes": [node, full]})
     lines = run("nodes", "--agent", agent.address).stdout.splitlines()
-    assert lines[1].split()[6:10] == ["2", "-", "-", "0"]
-    assert " ".join(lines[2].split()[6:12]) == "2 1.00 kB 0 B 0"
+    assert lines[1].split()[7:11] == ["2", "-", "-", "0"]
+    assert " ".join(lines[2].split()[7:13]) == "2 1.00 kB 0 B 0"
+
+
+def test_a_node_that_is_gone_leaves_a_trace(agent: FakeAgent, run: Run) -> None:
+    up = {"node": "00ab", "connected": True, "last_seen_s": 1.0}
+    nodes = [up, up | {"unreached": True}, up | {"connected": False}]
+    gone = [
+        {"node": "00cd", "name": "pod-7", "lost": True, "gone_s": 180.0},
+        {"node": "00ef", "lost": False, "gone_s": 1},
+    ]
+    agent.document("GET /v1/nodes", {"nodes": nodes, "gone": gone})
+    lines = run("nodes", "--agent", agent.address).stdout.splitlines()
+    assert [line.split()[2] for line in lines] == [
+        "STATUS",
+        "up",
+        "unreached",
+        "reconnecting",
+        "lost",
+        "left",
+    ]
+    assert lines[4].split()[1] == "pod-7"
+    assert lines[4].endswith("3m00s ago")
+    told = run("nodes", "--json", "--agent", agent.address).stdout
+    assert '"gone"' in told

@@ -45,7 +45,8 @@ def test_stats_once(node: FakeAgent, run: Run) -> None:
 def test_stats_json(node: FakeAgent, run: Run) -> None:
     done = run("stats", "--json", "--interval", "0.2", "--agent", node.address)
     document = json.loads(done.stdout)
-    assert document["rates"] == {"peer": 0, "origin": 0, "local": 0, "served": 0}
+    assert document["bytes_per_s"] == {"peers": 0, "origin": 0, "local": 0, "served": 0}
+    assert document["bytes_peers"] == STATUS["bytes"]["peer"]
     assert document["node"] == STATUS["node"]
     assert len(document["history"]) == 3
 

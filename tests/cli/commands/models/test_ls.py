@@ -1,6 +1,8 @@
 import json
 import time
 
+import pytest
+
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, LLAMA, FakeAgent
 
@@ -59,7 +61,10 @@ def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Ru
 
 def test_ls_for_machines(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/models", MODELS)
-    assert json.loads(run("ls", "--json", "--agent", agent.address).stdout) == MODELS
+    told = json.loads(run("ls", "-o", "json", "--agent", agent.address).stdout)
+    assert told["schema"] == 1
+    assert [model["digest"] for model in told["models"]] == [f"blake3:{HEX}"] * 3
+    assert told["models"][1]["last_used_at"] is None
     assert run("ls", "-q", "--agent", agent.address).stdout.splitlines()[:2] == [
         "team/llama:v3",
         "tiny:latest",
@@ -69,3 +74,16 @@ def test_ls_for_machines(agent: FakeAgent, run: Run) -> None:
 def test_names_from_elsewhere_cannot_drive_the_terminal(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/models", {"models": [LLAMA | {"name": "x\x1b[2Jy\nz"}]})
     assert "team/x?[2Jy?z" in run("ls", "--agent", agent.address).stdout
+
+
+@pytest.mark.parametrize(("pattern", "refs"), [
+    ("team/*", ["team/llama:v3"]), ("*", ["team/llama:v3", "tiny:latest", "chat:prod"]),
+    ("tiny", ["tiny:latest"]), ("library/*", ["tiny:latest", "chat:prod"]), ("*:prod", ["chat:prod"]),
+    ("none*", []),
+])  # fmt: skip
+def test_ls_takes_patterns(agent: FakeAgent, run: Run, pattern: str, refs: list[str]) -> None:
+    models = [LLAMA | {"refs": ["team/llama:v3"]}, LLAMA | {"refs": ["tiny:latest", "chat:prod"]}]
+    agent.document("GET /v1/models", {"models": models})
+    assert run("ls", "-q", pattern, "--agent", agent.address).stdout.splitlines() == refs
+    lines = run("ls", pattern, "--agent", agent.address).stdout.splitlines()
+    assert len(lines) == 1 + len(refs)

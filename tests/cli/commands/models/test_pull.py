@@ -126,8 +126,10 @@ def test_to_needs_a_directory_that_is_visible(agent: FakeAgent, run: Run, tmp_pa
 
 
 def test_a_stale_tag_is_told(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
-    agent.stream("POST /v1/pull", [fakes.resolved() | {"stale": True}, fakes.done(tmp_path)])
-    assert "what this cache last knew" in run("pull", "llama", "--agent", agent.address).stderr
+    told = fakes.resolved() | {"stale": True, "trouble": "storage is away\x07"}
+    agent.stream("POST /v1/pull", [told, fakes.done(tmp_path)])
+    said = run("pull", "llama", "--agent", agent.address).stderr
+    assert "llama:latest is taken as this cache last knew it: storage is away?\n" in said
 
 
 def test_an_empty_to_is_refused(agent: FakeAgent, run: Run) -> None:

@@ -42,3 +42,16 @@ def test_rm_checks_all_refs_first(agent: FakeAgent, run: Run) -> None:
     agent.document("DELETE /v1/model", {"bytes_freed": 0})
     assert isinstance(run("rm", "a", "../b", "--agent", agent.address).exception, UsageError)
     assert agent.seen == []
+
+
+@pytest.mark.parametrize(("answer", "calls"), [("y\n", 1), ("n\n", 0)])
+def test_rm_asks_on_a_terminal(
+    agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, calls: int
+) -> None:
+    monkeypatch.setattr("p2pcache.cli.commands.models.rm.on_terminal", lambda: True)
+    agent.document("DELETE /v1/model", {"bytes_freed": 0, "unsure": "3 are hidden"})
+    done = run("rm", "a", "--agent", agent.address, input=answer)
+    assert len(agent.seen) == calls
+    assert ("3 are hidden" in done.stderr) is bool(calls)
+    assert run("rm", "a", "--yes", "--agent", agent.address).exit_code == 0
+    assert len(agent.seen) == calls + 1

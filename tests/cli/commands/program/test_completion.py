@@ -112,3 +112,14 @@ def test_a_real_shell_completes_behind_a_colon(
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.split() == [offered], done.stderr
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("agent --log-level ", ["debug", "info", "warning", "error"]), ("agent --governor o", ["on", "off"]),
+    ("tracker --log-format ", ["text", "json"]), ("pull x --link ", ["hard", "symlink"]),
+    ("ls -o ", ["wide", "json"]), ("ca issue d n --role ", ["agent", "tracker"]),
+    ("token create --scope ", ["pull", "push", "admin"]), ("config show ", ["client", "agent", "tracker"]),
+    ("compile-cache key m --engine v", ["vllm"]), ("completion ", ["bash", "zsh", "fish"]),
+])  # fmt: skip
+def test_fixed_words_complete(run: Run, line: str, words: list[str]) -> None:
+    assert asked(run, f"p2pcache {line}") == [f"plain,{word}" for word in words]

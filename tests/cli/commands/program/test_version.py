@@ -30,4 +30,4 @@ def test_version_for_programs(run: Run) -> None:
     assert said["formats"] == {
         "wire": list(VERSIONS), "cache": SCHEMA_VERSION, "origin": ROOT, "manifest": FORMAT,
     }  # fmt: skip
-    assert said.keys() == {"version", "commit", "python", "uvloop", "blake3", "formats"}
+    assert said.keys() == {"schema", "version", "commit", "python", "uvloop", "blake3", "formats"}

@@ -54,10 +54,12 @@ class Stub(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def stub(
-    answers: dict[str, tuple[int, dict[str, str], bytes]], tls: tuple[Path, Path] | None = None
+    answers: dict[str, tuple[int, dict[str, str], bytes]],
+    tls: tuple[Path, Path] | None = None,
+    kind: type[Stub] = Stub,
 ) -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
     """Run a stub; yields its URL and the requests it saw."""
-    handler: Any = type("Handler", (Stub,), {"answers": answers, "seen": []})
+    handler: Any = type("Handler", (kind,), {"answers": answers, "seen": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     if tls:

@@ -49,10 +49,10 @@ def test_join_round_trip(count: int, address: str, wants: bool, data: st.DataObj
     assert wire.parse_joined(unpack(wire.joined(5, count, 1, None)), count) is None
 
 
-@given(first=st.integers(0, 99), count=st.integers(1, 100), turn=st.sampled_from(Priority))
-def test_request_round_trip(first: int, count: int, turn: Priority) -> None:
-    frame = unpack(wire.request(1, 2, first, count, turn))
-    assert wire.turn_of(frame) is turn
+@given(first=st.integers(0, 99), count=st.integers(1, 100), priority=st.sampled_from(Priority))
+def test_request_round_trip(first: int, count: int, priority: Priority) -> None:
+    frame = unpack(wire.request(1, 2, first, count, priority))
+    assert wire.priority_of(frame) is priority
     assert wire.parse_request(frame, first + count) == range(first, first + count)
     with pytest.raises(RemoteProtocolError):
         wire.parse_request(frame, first + count - 1)
@@ -61,14 +61,14 @@ def test_request_round_trip(first: int, count: int, turn: Priority) -> None:
 def test_a_request_to_a_parent_of_the_release_before_is_urgent() -> None:
     """Its bytes, with flag bits 1 and 3: bit 1 alone has a meaning now."""
     frame = unpack(bytes.fromhex("070a010009000000000000000400000004000000"))
-    assert wire.turn_of(frame) is Priority.URGENT
+    assert wire.priority_of(frame) is Priority.URGENT
     assert wire.parse_request(frame, 4) == range(4)
 
 
 def test_an_older_release_serves_a_warm_in_the_background() -> None:
-    for turn in Priority:
-        known_before = unpack(wire.request(1, 2, 0, 1, turn)).flags & 3
-        assert (known_before == wire.FLAG) == (turn >= Priority.WARM)
+    for priority in Priority:
+        known_before = unpack(wire.request(1, 2, 0, 1, priority)).flags & 3
+        assert (known_before == wire.FLAG) == (priority >= Priority.WARM)
 
 
 @given(frame=FRAMES, count=st.integers(0, 1000))

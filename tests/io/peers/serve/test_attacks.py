@@ -85,7 +85,7 @@ async def test_impossible_node_ids(server: Node, number: int) -> None:
     async with await raw.challenged(server) as peer:
         said = handshake.Hello(
             raw.NONCE, number, "peer", 1,
-            handshake._proof(KEY, b"client", peer.challenge, raw.NONCE, number, "peer", 1),
+            handshake._proof(KEY.key, b"client", peer.challenge, raw.NONCE, number, "peer", 1),
         )  # fmt: skip
         await peer.send(wire.greeting(Kind.HELLO, said))
         assert Kind.WELCOME not in await peer.is_dropped()

@@ -1,0 +1,42 @@
+"""Answers to the tracker's questions about this node: what runs here, and what ended here."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.journal import Journal
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import UsageError
+
+MAX_ROWS = 100
+
+Rows = list[dict[str, object]]
+
+
+class NodeAnswers:
+    """Answers each `NodeQuestion` once."""
+
+    def __init__(self, parts: AgentContext, pulls: Callable[[], Rows], journal: Journal) -> None:
+        """`pulls`: gives the pulls that run now, as rows of the API."""
+        self._parts = parts
+        self._pulls = pulls
+        self._journal = journal
+
+    def on_question(self, asked: m.NodeQuestion) -> None:
+        """The tracker asks."""
+        self._parts.tasks.spawn_contained(self._answer(asked), name=f"answer-{asked.id}")
+
+    async def _answer(self, asked: m.NodeQuestion) -> None:
+        link = self._parts.link
+        assert link is not None
+        limit = min(asked.limit, MAX_ROWS)
+        if asked.what == "pulls":
+            rows = self._pulls()[:limit]
+        elif asked.what == "history":
+            rows = [row.as_json() for row in await self._journal.rows(limit)]
+        else:  # a newer tracker
+            unknown = f"this agent doesn't know the question {asked.what[:40]!a}"
+            link.send(m.NodeAnswer(asked.id, code=UsageError.exit_code, message=unknown))
+            return
+        link.send(m.NodeAnswer(asked.id, msgspec.json.encode(rows)))

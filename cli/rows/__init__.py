@@ -1,0 +1,1 @@
+"""Tables of commands, and what rows of all nodes have in common. Stands on `support`."""

@@ -1,0 +1,1 @@
+"""`python -m loadtest.bench`: the parts of a node, and p2pcache beside other programs that move objects."""

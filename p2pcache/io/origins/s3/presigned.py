@@ -1,0 +1,105 @@
+"""Ranged reads by a URL that botocore signed once for an object, so that no request costs a signature of its own.
+
+A presigned URL is a secret: whoever has it may read the object. It stays in here, and no error or log line quotes it.
+Credentials, regions and refusals stay botocore's business: it asks for an object first, and again whenever a URL is
+refused or grows old.
+"""
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import ClientError
+
+from p2pcache.io.origins.s3.errors import refuse_strangers
+
+SIGNED_FOR_S = (
+    900  # as long as a signature in a header is good for, within the server's and our clock
+)
+USED_FOR_S = 300.0  # well before that end, and before keys from a role, which are renewed minutes early, expire
+KEPT = 1024  # URLs of about a kilobyte
+# Refusals in a row, of URLs that botocore then had no trouble with, after which this storage takes none.
+REFUSALS = 3
+_BUSY = (408, 429, 500, 502, 503, 504)
+_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_ERROR_BYTES = 4096  # of an answer that says why; its code comes early
+
+
+class _Signed(NamedTuple):
+    url: str
+    client: Any  # whose credentials signed it
+    until: float
+
+
+class Presigned:
+    """The URLs of one bucket's objects. Thread-safe."""
+
+    def __init__(self, bucket: str) -> None:
+        """No object is known yet."""
+        self._bucket = bucket
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Signed] = OrderedDict()
+        self._refused = 0  # in a row
+
+    def learn(self, client: Any, key: str) -> None:
+        """Sign a URL for an object that botocore has just read without trouble."""
+        with self._lock:
+            if self._refused >= REFUSALS or key in self._known:
+                return
+        url = client.generate_presigned_url(
+            "get_object", {"Bucket": self._bucket, "Key": key}, ExpiresIn=SIGNED_FOR_S
+        )
+        with self._lock:
+            self._known[key] = _Signed(url, client, time.monotonic() + USED_FOR_S)
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+
+    def get(self, client: Any, key: str, start: int, length: int) -> Any:
+        """The answer to a ranged GET, its body unread; None: botocore has to ask.
+
+        Raises:
+            ClientError: the storage is busy.
+            FOREIGN: as botocore has it.
+        """
+        with self._lock:
+            signed = self._known.get(key)
+        if signed is None:
+            return None
+        if signed.client is not client or time.monotonic() > signed.until:
+            self._forget(key)
+            return None
+        request = AWSRequest(
+            "GET", signed.url, {"Range": f"bytes={start}-{start + length - 1}"}, stream_output=True
+        )
+        # botocore's own session: its certificates, proxies, timeouts and pooled connections
+        answer = client._endpoint.http_session.send(request.prepare())  # noqa: SLF001
+        status = int(answer.status_code)
+        if status in (200, 206):
+            refuse_strangers({"status_code": status, "headers": answer.headers, "body": answer.raw})
+            self._refused = 0
+            return answer
+        said = answer.raw.read(_ERROR_BYTES)
+        answer.raw.close()
+        if status in _BUSY:
+            raise _busy(status, said)
+        self._forget(key)
+        with self._lock:
+            self._refused += 1
+        return None
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+
+def _busy(status: int, said: bytes) -> ClientError:
+    """The error that botocore would have made of an answer."""
+    found = _CODE.search(said)
+    code = found[1].decode() if found else str(status)
+    return ClientError(
+        {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "GetObject",
+    )

@@ -1,0 +1,63 @@
+"""Tables that line up, and that fit a terminal."""
+
+import pytest
+
+from p2pcache.cli.rows.tables import table
+from p2pcache.cli.support.output import columns, shortened
+
+HEADS = ("REF", "SIZE", "NODE", "RESULT")
+LONG = "a-team-with-a-long-name/a-model-with-a-longer-name-than-that-7b-instruct:2026-11-26"
+ROWS = [(LONG, "140 GB", "0123456789abcdef", "exit 7: storage s3://models doesn't answer at all")]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2pcache.cli.rows.tables._terminal_columns", lambda: 80)
+
+
+def lines(capsys: pytest.CaptureFixture[str], *, wide: bool = False) -> list[str]:
+    table(HEADS, ROWS, (1,), drop=("NODE",), cut=("REF", "RESULT"), wide=wide)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_wide_and_combining_characters_have_their_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table(
+        ("FILE", "SIZE"), [("模型.bin", "2 B"), ("e\u0301.bin", "10 B"), ("abcdefgh", "1 B")], (1,)
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "FILE      SIZE", "模型.bin   2 B", "e\u0301.bin     10 B", "abcdefgh   1 B",
+    ]  # fmt: skip
+
+
+def test_a_pipe_gets_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys)
+    assert found[0].split() == [*HEADS]
+    assert all(str(cell) in found[1] for cell in ROWS[0])
+
+
+def test_a_terminal_gets_what_fits(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys)
+    assert found[0].split() == ["REF", "SIZE", "RESULT"]
+    assert max(columns(line) for line in found) == 80
+    assert "2026-11-26" in found[1]  # a ref keeps its tag
+    assert "…" in found[1]
+    assert found[1].endswith("at all")
+
+
+def test_wide_asks_for_all(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert LONG in lines(capsys, wide=True)[1]
+
+
+def test_what_fits_is_left_alone(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    table(("REF", "NODE"), [("a:b", "n")], drop=("NODE",), cut=("REF",))
+    assert capsys.readouterr().out == "REF  NODE\na:b  n\n"
+
+
+@pytest.mark.parametrize(("text", "width", "end", "short"), [
+    ("abcdef", 6, False, "abcdef"), ("abcdefgh", 6, False, "abc…gh"), ("abcdefgh", 6, True, "abcde…"),
+    ("模型模型模型", 7, False, "模型…型"),
+])  # fmt: skip
+def test_a_text_is_shortened(text: str, width: int, end: bool, short: str) -> None:
+    assert shortened(text, width, end=end) == short

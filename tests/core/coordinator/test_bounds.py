@@ -1,0 +1,181 @@
+"""One member's message holds the tracker for a moment only, and what a member makes it keep is bounded."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.coordinator import settings
+from p2pcache.core.membership.outputs import Close
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import RemoteProtocolError
+from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
+
+MANY = 1_000_000  # the runs of the largest model
+HELD_S = 1.0  # of processor time; milliseconds on a quiet machine, and minutes if work grows by the square
+
+
+def digest(number: int) -> str:
+    return f"{number:064x}"
+
+
+def large(world: World) -> None:
+    """Two members of a swarm of the largest model; the second one says that it has nearly all of it."""
+    nearly = bitset.to_bytes(bitset.full(MANY - 1), MANY)
+    for node, have in ((1, b""), (2, nearly)):
+        world.tracking.handle(
+            node,
+            m.Announce(f"10.0.0.{node}:1", "1", swarms=(m.SwarmState(X, MANY, have, credit=4),)),
+            world.now,
+        )
+
+
+def longest(world: World, node: int, message: m.ToTracker) -> float:
+    """Processor seconds of the longest call while the tracker takes in a message and does what follows."""
+    worst = 0.0
+
+    def timed(call: Callable[[], object]) -> None:
+        nonlocal worst
+        began = time.thread_time()
+        call()
+        worst = max(worst, time.thread_time() - began)
+
+    timed(lambda: world.tracking.handle(node, m.decode_to_tracker(m.encode(message)), world.now))
+    for _ in range(2000):
+        due = world.tracking.next_wakeup()
+        if due is None or due > world.now + 8:
+            break
+        world.now = max(world.now, due)
+        timed(lambda: world.tracking.tick(world.now))
+    return worst
+
+
+EVERY = bitset.to_bytes(bitset.full(MANY), MANY)
+MESSAGES: dict[str, m.ToTracker] = {
+    "many done": m.LeaseReport(X, EPOCH, done=tuple(range(90_000))),
+    "many failed": m.LeaseReport(
+        X, EPOCH, failed=tuple(range(90_000)), wanted=EVERY[:-1] + b"\x7f", credit=3
+    ),
+    "many demanded": m.LeaseReport(X, EPOCH, demanded=tuple(range(90_000))),
+    "stuck": m.Stuck(X, tuple(range(MANY - 32, MANY)), EVERY, tuple(range(2, 66))),
+    "many leases": m.Enter(m.SwarmState(X, MANY, b"", leases=tuple(range(50_000)))),
+    "many named": m.Enter(
+        m.SwarmState(X, MANY, b"", known=tuple(range(1 << 40, (1 << 40) + 50_000)))
+    ),
+    "complete": m.Enter(m.SwarmState(X, MANY, complete=True)),
+    "one swarm often": m.Heartbeat(
+        swarms=tuple(m.SwarmState(X, MANY, b"", credit=2) for _ in range(40_000))
+    ),
+    "large swarms": m.Heartbeat(
+        swarms=tuple(m.SwarmState(digest(i), MANY, credit=2) for i in range(2000))
+    ),
+    "many swarms": m.Announce(
+        "h:1", "1", swarms=tuple(m.SwarmState(digest(i), 9) for i in range(20_000))
+    ),
+    "exit": m.Exit(X),
+    "leaving": m.Leaving(),
+}
+
+
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_no_message_holds_the_tracker(name: str, node: int) -> None:
+    world = World()
+    large(world)
+    assert longest(world, node, MESSAGES[name]) < HELD_S
+
+
+def test_a_long_message_of_a_short_kind_is_not_even_decoded() -> None:
+    data = m.encode(m.LeaseReport(X, EPOCH, done=tuple(range(200_000))))
+    with pytest.raises(RemoteProtocolError, match="lists no swarms"):
+        m.decode_to_tracker(data)
+    beat = m.Heartbeat(swarms=tuple(m.SwarmState(digest(i), 9) for i in range(10_000)))
+    assert m.decode_to_tracker(m.encode(beat)) == beat
+
+
+def test_made_up_models_are_forgotten_when_they_cost_too_much() -> None:
+    world = World()
+    world.announce(1, *(m.SwarmState(digest(i), MANY, b"") for i in range(1, 1000)))
+    world.announce(2, state(credit=1))
+    world.wait(5.0, alive=(1, 2))
+    record = world.tracking.registry.nodes[1]
+    assert record.cost_bytes <= settings.MAX_MEMBER_BYTES
+    assert 100 < len(record.digests) < 250
+    assert digest(999) in record.digests  # the ones told of last
+    assert len(world.tracking.swarms) == len(record.digests) + 1  # another member's stays
+
+
+def test_a_member_with_thousands_of_models_is_a_member_of_all_swarms() -> None:
+    world = World()
+    world.announce(2)
+    world.say(
+        1, m.Announce("h:1", "1", swarms=tuple(state(1, digest=digest(i)) for i in range(4500)))
+    )
+    assert len(world.tracking.swarms) == settings.SWARMS_AT_ONCE
+    world.say(2, m.Enter(state(1, digest=digest(9999))))  # others are heard meanwhile
+    while world.tracking.next_wakeup() == float("-inf"):
+        world.now += 0.001
+        before = len(world.tracking.swarms)
+        world.tracking.tick(world.now)
+        assert len(world.tracking.swarms) <= before + settings.SWARMS_AT_ONCE
+    world.tracking.check()
+    assert len(world.tracking.registry.nodes[1].digests) == 4500
+
+
+def test_a_later_word_about_a_swarm_takes_the_place_of_one_that_waits() -> None:
+    world = World()
+    swarms = tuple(state(0b11, digest=digest(i)) for i in range(100))
+    world.announce(1, *swarms)
+    world.say(1, m.Enter(state(0b111, digest=digest(99))))
+    world.say(1, m.Exit(digest(98)))
+    world.say(1, m.LeaseReport(digest(97), EPOCH, done=(5,)))
+    world.say(1, m.Heartbeat(swarms=(state(0b1111, digest=digest(96)),)))
+    world.wait(1.0, alive=(1,))
+
+    def have(number: int) -> int:
+        return world.tracking.swarms[digest(number)].roster.members[1].have
+
+    assert [have(n) for n in (95, 96, 97, 99)] == [0b11, 0b1111, 0b100011, 0b111]
+    assert digest(98) not in world.tracking.swarms
+
+
+def test_a_bad_state_that_waited_ends_the_connection() -> None:
+    world = World()
+    good = tuple(state(digest=digest(i)) for i in range(settings.SWARMS_AT_ONCE))
+    out = world.tracking.handle(1, m.Announce("h:1", "1", swarms=(*good, m.SwarmState("no", 1))), 0)
+    assert not [one for one in out if isinstance(one, Close)]
+    assert [one.node for one in world.tracking.tick(0.1) if isinstance(one, Close)] == [1]
+    world.tracking.check()
+
+
+def test_members_take_turns_with_long_lists() -> None:
+    world = World()
+    for node in (1, 2):
+        lists = tuple(state(digest=digest(1000 * node + i)) for i in range(60))
+        world.announce(node, *lists)
+    world.tracking.tick(world.now)
+    counts = [len(world.tracking.registry.nodes[node].digests) for node in (1, 2)]
+    assert counts == [settings.SWARMS_AT_ONCE * 3 // 2] * 2
+
+
+def test_named_nodes_are_awaited_up_to_a_number() -> None:
+    world = World()
+    world.announce(1)
+    for part in range(4):
+        first = (1 << 40) + part * 15_000
+        world.say(1, m.Enter(state(credit=1, known=tuple(range(first, first + 15_000)))))
+    assert len(world.tracking.swarms[X].barrier.awaited) == settings.MAX_AWAITED
+    assert world.tracking.registry.nodes[1].cost_bytes > 60_000 * settings.NAMED_BYTES
+
+
+def test_a_model_that_a_member_goes_on_telling_of_is_not_forgotten() -> None:
+    world = World()
+    world.announce(1, state(credit=2))
+    for part in range(5):
+        world.say(1, m.Heartbeat(swarms=(state(credit=2),)))
+        for i in range(60):
+            world.say(1, m.Enter(m.SwarmState(digest(100 * part + i), MANY, b"")))
+    record = world.tracking.registry.nodes[1]
+    assert len(record.digests) < 300
+    assert X in record.digests

@@ -1,0 +1,155 @@
+"""Answers the questions "pulls" and "history": asks every member what runs there, or what ended there."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import UsageError
+from p2pcache.ids import NodeId, format_node
+from p2pcache.io import pools
+from p2pcache.io.tasks import Shared
+
+ANSWER_S = 3.0  # a live node answers in milliseconds
+MAX_NODES = 2000  # asked at once; the others are counted
+MAX_ROWS = 2000  # of one answer: a megabyte
+MAX_NODE_ROWS = 100  # of one node
+MAX_DATA = 128 << 10  # of one node's answer: its rows, with long messages
+
+Text = Annotated[str, msgspec.Meta(max_length=500)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class PullRow(msgspec.Struct):
+    """A pull that runs; docs/api.md has the meaning of the fields. Others that a node may say are left out."""
+
+    ref: Text
+    digest: Text
+    bytes_done: Count
+    bytes_total: Count
+    rate: Count
+    eta_s: Seconds | None
+    peers: Count
+    bytes_origin: Count
+    bytes_peers: Count
+    started: Seconds
+    clients: Count
+    kind: Text
+
+
+class HistoryRow(msgspec.Struct):
+    """What ended."""
+
+    ended: Seconds
+    action: Text
+    ref: Text
+    digest: Text
+    bytes: Count
+    seconds: Seconds
+    rate: Count
+    bytes_origin: Count
+    bytes_peers: Count
+    bytes_local: Count
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    message: Text
+    times: Count
+
+
+Row = PullRow | HistoryRow
+KINDS: dict[str, type[Row]] = {"pulls": PullRow, "history": HistoryRow}
+
+
+class NodeQuestions:
+    """Asks members, and gathers what they say in time."""
+
+    def __init__(self, tracking: TrackerState) -> None:
+        self.send_to: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
+        """Sends a member a message; False: it isn't connected."""
+        self._tracking = tracking
+        self._asked: dict[tuple[NodeId, int], asyncio.Future[m.NodeAnswer]] = {}
+        self._number = 0
+        self._asking = Shared[dict[str, object]]()  # the same question at once is asked once
+
+    async def ask_nodes(self, what: str, text: str) -> dict[str, object]:
+        """All rows with their nodes, the newest first; how many nodes were silent, or are of an older release.
+
+        Args:
+            what: a key of `KINDS`.
+            text: how many rows of each node at most; "" for all that it may tell.
+
+        Raises:
+            UsageError: the text is no number.
+        """
+        if text and not (text.isascii() and text.isdigit() and len(text) < 7):
+            raise UsageError("the text of this question is a number of rows")
+        limit = min(int(text or MAX_NODE_ROWS), MAX_NODE_ROWS)
+        return await self._asking.share(f"{what} {limit}", lambda: self._ask_nodes(what, limit))
+
+    def on_told(self, node: NodeId, said: m.NodeAnswer) -> None:
+        """A member answered."""
+        future = self._asked.get((node, said.id))
+        if future is not None and not future.done():
+            future.set_result(said)
+
+    async def _ask_nodes(self, what: str, limit: int) -> dict[str, object]:
+        members = self._tracking.registry.nodes
+        able = [n for n, record in sorted(members.items()) if record.connected and record.tells]
+        older = sum(record.connected and not record.tells for record in members.values())
+        chosen = able[:MAX_NODES]
+        names = {node: members[node].name for node in chosen}
+        answers = await asyncio.gather(*(self._ask_node(node, what, limit) for node in chosen))
+        said = dict(zip(chosen, answers, strict=True))
+        rows, odd = await pools.WORK.run(_gathered, said, names, KINDS[what], limit)
+        return {what: rows, "silent": len(able) - len(chosen) + odd, "older": older}
+
+    async def _ask_node(self, node: NodeId, what: str, limit: int) -> m.NodeAnswer | None:
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[m.NodeAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[node, number] = future
+        try:
+            if not self.send_to(node, m.NodeQuestion(number, what, limit)):
+                return None
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[node, number]
+
+
+def _gathered(
+    said: Mapping[NodeId, m.NodeAnswer | None],
+    names: Mapping[NodeId, str],
+    kind: type[Row],
+    limit: int,
+) -> tuple[list[dict[str, object]], int]:
+    """All rows with their nodes, the newest first, and how many nodes said nothing that makes sense."""
+    found: list[tuple[float, dict[str, object]]] = []
+    odd = 0
+    for node, answer in said.items():
+        rows = _rows(answer, kind)
+        odd += rows is None
+        named: dict[str, object] = {"node": format_node(node), "name": names[node]}
+        found += [(_time(row), named | msgspec.structs.asdict(row)) for row in (rows or [])[:limit]]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return [row for _, row in found[:MAX_ROWS]], odd
+
+
+def _rows(said: m.NodeAnswer | None, kind: type[Row]) -> list[Row] | None:
+    """The rows of an answer; None: there is none, or it makes no sense."""
+    if said is None or said.code or len(said.data) > MAX_DATA:
+        return None
+    try:
+        rows: list[Row] = msgspec.json.decode(said.data, type=list[kind])  # type: ignore[valid-type]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return rows
+
+
+def _time(row: Row) -> float:
+    return row.started if isinstance(row, PullRow) else row.ended
