@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,7 +140,7 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman() -> Iterator[Podman]:
     missing = [
         name
         for name in ("podman", "buildah", "runc", "debootstrap", "ip")
@@ -149,7 +150,9 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         pytest.skip(f"needs root and {' '.join(missing) or 'podman'} (make tools)")
     subprocess.run(["ip", "netns", "add", NETNS], check=True)
     subprocess.run(["ip", "-n", NETNS, "link", "set", "lo", "up"], check=True)
-    podman = Podman(tmp_path_factory.mktemp("podman"))
+    # podman takes no long paths, and pytest's are.
+    root = Path(tempfile.mkdtemp(prefix="p2pod-"))
+    podman = Podman(root)
     try:
         podman.build()
         yield podman
@@ -157,6 +160,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         podman("pod", "rm", "--all", "--force", "--time=1", check=False)
         podman("system", "reset", "--force", check=False)
         subprocess.run(["ip", "netns", "del", NETNS], check=False)
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """The contest of `loadtest.bench --rivals`, in a small form with real programs and a real S3 server."""
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,17 @@ from loadtest.kit.seaweed import Seaweed
 RIVALS = [one.name for one in contestants.rivals()]
 
 
-def test_a_small_contest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "c.json"
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="p2pb-") as folder:
+        yield Path(folder)
+
+
+def test_a_small_contest(short_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = short_path / "c.json"
     arguments = ["--rivals", "--size", "3MiB", "--files", "3", "--turns", "2"]
-    assert tool.main([*arguments, "--dir", str(tmp_path), "--json", str(out)]) == 0
+    assert tool.main([*arguments, "--dir", str(short_path), "--json", str(out)]) == 0
     found = json.loads(out.read_text())["rivals"]
     assert found["files"] == 3
     ran = {"p2pcache", "p2pcache-agent", *(set(RIVALS) - set(found["missing"]))}
@@ -34,7 +43,7 @@ def test_a_small_contest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert all(cost["user"] > 0.05 for cost in agents), "the command's Python alone takes more"
     said = capsys.readouterr().out
     assert all(name in said for name in [*ran, *found["missing"]])
-    assert [path for path in tmp_path.iterdir() if path != out] == [], "nothing is left behind"
+    assert [path for path in short_path.iterdir() if path != out] == [], "nothing is left behind"
 
 
 def test_a_missing_rival_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

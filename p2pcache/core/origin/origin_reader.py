@@ -15,7 +15,7 @@ from p2pcache.core.origin.settings import (
     FIRST_CREDIT,
     JOIN_BYTES,
     JOIN_S,
-    LEAST_JOIN_BYTES,
+    JOIN_SHARE,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
     MIN_SHARE,
@@ -67,7 +67,6 @@ class OriginReader:
         self.readings = Readings()
         largest = max(run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
-        self._fewest_joined = max(1, LEAST_JOIN_BYTES // largest)
         self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
         self._told_credit = LeaseCredit(0)
         self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
@@ -360,14 +359,17 @@ class OriginReader:
         return self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
 
     def _read_joined(self, now: float, out: list[Command]) -> None:
-        """Nobody else reads: join consecutive runs in one request, fewer near the end so that all end together."""
+        """Nobody else reads: join consecutive runs in one request, fewer near the end so that all end together.
+
+        All requests together hold a small share of what is missing: what is demanded next comes soon.
+        """
         most = self._most_requests
         free = most - self.readings.requests
         if free <= 0:
             return
-        share = (self._mine.needed & ~self._mine.fetching).bit_count() // most
+        share = (self._mine.needed & ~self._mine.fetching).bit_count() // (JOIN_SHARE * most)
         quick = int(JOIN_S / self._by_itself.read_s) if self._by_itself.reads else 1
-        length = max(1, min(self._most_joined, quick, max(self._fewest_joined, share)))
+        length = max(1, min(self._most_joined, quick, share))
         previous, joined = -1, 0
         for run in self._by_itself.plan_sole(self._rotten, free * length, now):
             joined = joined + 1 if run == previous + 1 and joined < length else 1

@@ -64,7 +64,7 @@ MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 # Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
-LEAST_JOIN_BYTES = 8 * MiB  # near the end of a model
+JOIN_SHARE = 8  # requests under way hold one part in so many of what is missing
 # Seconds that such a request may take, as reads of late were: a run that becomes urgent may lie at the end of one.
 JOIN_S = 0.5
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.origin.settings import JOIN_BYTES, LEAST_JOIN_BYTES
+from p2pcache.core.origin.settings import JOIN_BYTES, JOIN_SHARE
 from p2pcache.core.rendezvous import order
 from p2pcache.core.swarm.commands import (
     Dial,
@@ -349,7 +349,7 @@ def quick_reader(runs: int, have: int = 0) -> tuple[Desk, list[Fetch]]:
 
 
 def test_a_node_alone_joins_consecutive_runs_in_one_request() -> None:
-    requests = requests_of(quick_reader(2000, have=1 << 12)[1])
+    requests = requests_of(quick_reader(4000, have=1 << 12)[1])
     assert len(requests) == SETTINGS.origin_fetches
     assert requests[0] == list(range(8, 12)), "a request is one range"
     assert requests[1] == list(range(13, 13 + JOIN_BYTES // MB))
@@ -375,14 +375,15 @@ def test_a_request_ends_with_its_last_run_and_then_the_next_begins() -> None:
 
 
 def test_near_the_end_requests_are_shorter() -> None:
-    lengths = [len(runs) for runs in requests_of(quick_reader(150)[1])]
-    assert lengths[0] < JOIN_BYTES // MB
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-2] >= LEAST_JOIN_BYTES // MB
+    """What is demanded next waits for a small share of what is missing only."""
+    lengths = [len(runs) for runs in requests_of(quick_reader(400)[1])]
+    assert 1 < lengths[0] < JOIN_BYTES // MB
+    assert sum(lengths) <= 400 // JOIN_SHARE
+    assert {len(runs) for runs in requests_of(quick_reader(60)[1])} == {1}
 
 
 def test_a_read_that_failed_leaves_the_others_of_its_request() -> None:
-    desk, flying = quick_reader(40)
+    desk, flying = quick_reader(400)
     first, second = flying[:2]
     assert second.joined
     desk.do(FetchEnded(second.fetch, Outcome.UNAVAILABLE))
