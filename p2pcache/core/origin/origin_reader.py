@@ -359,10 +359,7 @@ class OriginReader:
         return self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
 
     def _read_joined(self, now: float, out: list[Command]) -> None:
-        """Nobody else reads: join consecutive runs in one request, fewer near the end so that all end together.
-
-        All requests together hold a small share of what is missing: what is demanded next comes soon.
-        """
+        """Nobody else reads: join consecutive runs in one request, a small share of what is missing in all."""
         most = self._most_requests
         free = most - self.readings.requests
         if free <= 0:
