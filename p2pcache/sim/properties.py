@@ -112,6 +112,9 @@ _FAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+LEASES_LOST = 16  # reads at once that one event may make useless
+
+
 def alpha_bound(run: Run) -> float:
     """The bytes that a storm with these faults may read from the origin, in model sizes.
 
@@ -123,17 +126,15 @@ def alpha_bound(run: Run) -> float:
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
-        lost += (
-            2 * storm.leases.most_in_flight
-        )  # in flight when the tracker, which knew the readers, died
+        lost += 2 * LEASES_LOST  # in flight when the tracker, which knew the readers, died
     if storm.outage is not None or storm.frozen is not None:
-        lost += storm.leases.most_in_flight  # broken off in the middle
+        lost += LEASES_LOST  # broken off in the middle
     lost += _read_by_newcomers(storm)
     if silent := storm.hung + storm.dripping + storm.busy:
-        lost += storm.leases.most_in_flight  # granted while the holders' claims were tried again
+        lost += LEASES_LOST  # granted while the holders' claims were tried again
         copies += storm.reading * silent  # read by each of them until it was noticed
     if storm.liars:
-        lost += storm.leases.most_in_flight  # requested from the liar while the leases went on
+        lost += LEASES_LOST  # requested from the liar while the leases went on
     return copies + storm.leases.rescue_cap + lost / storm.runs
 
 

@@ -22,7 +22,7 @@ from p2pcache.core.leases.settings import (
     SLOW_READER,
     STORY_ENTRIES,
     UNASKED_TIMES,
-)
+)  # fmt: skip
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.run_log import NOBODY, RunLog

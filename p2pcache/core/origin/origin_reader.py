@@ -19,7 +19,7 @@ from p2pcache.core.origin.settings import (
     MAX_DIALS,
     MAX_URGENT_REPORTED,
     MIN_SHARE,
-)
+)  # fmt: skip
 from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import SwarmPace
