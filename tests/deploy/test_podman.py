@@ -209,7 +209,7 @@ def inference(podman: Podman, name: str) -> None:
     spec = find(example("one-node-pods.yaml"), "Deployment", "demo")["spec"]["template"]["spec"]
     podman.play(name, spec, [], "Never")
     wait(lambda: podman.state(f"{name}-server")["Running"])
-    assert "weights.bin" in podman("logs", f"{name}-server")
+    wait(lambda: "weights.bin" in podman("logs", f"{name}-server"))
 
 
 def test_the_image_is_the_program(podman: Podman) -> None:
