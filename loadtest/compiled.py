@@ -40,6 +40,7 @@ CORE = (
     "peers/rarity",
     "peers/timing",
     "racks/bridges",
+    "run_log",
     "sampled_set",
     "scheduler/reports",
     "scheduler/scheduler",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from p2pcache.errors import UsageError
-from p2pcache.sim import calibrate, properties, table
+from p2pcache.sim import ablation, calibrate, properties, table
 from p2pcache.sim.flags import parse
 from p2pcache.sim.scenarios import Run, Storm
 
@@ -28,6 +28,9 @@ def main(argv: list[str]) -> int:
         return _storm(storm, args.json)
     if args.what == "table":
         return _say(table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)))
+    if args.what == "ablate":
+        found = ablation.Table(args.file)
+        return _say(found.lines(args.off, args.scenarios, args.chunks, args.seeds))
     if args.what == "calibrate":
         try:
             recordings = [calibrate.read(file) for file in args.files]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from p2pcache.core.units import parse_rate
 from p2pcache.errors import UsageError
+from p2pcache.sim import ablation
 from p2pcache.sim.scenarios import Storm
 
 _PLAIN = Storm()
@@ -29,6 +30,7 @@ def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None
     table.add_argument("--nodes", type=_count, default=100)
     table.add_argument("--chunks", type=_count, default=256, help="runs of the model")
     table.add_argument("--seed", type=int, default=1)
+    _ablation_flags(commands.add_parser("ablate", help="storms without some rules"))
     calibration = commands.add_parser("calibrate", help="recorded storms beside their predictions")
     calibration.add_argument("files", nargs="+", type=Path, help="of loadtest.storm --json")
     laws = commands.add_parser("properties", help="random small storms with faults")
@@ -41,6 +43,34 @@ def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None
     if says := _contradiction(args):
         storm.error(says)
     return args, _storm(args)
+
+
+def _ablation_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--off", type=_rules, nargs="+", metavar="RULE[+RULE...]",
+        default=[(name,) for name in ablation.NAMES],
+        help=f"rules that are off together [each one alone]: {', '.join(ablation.NAMES)}",
+    )  # fmt: skip
+    add(
+        "--in", dest="scenarios", nargs="+", choices=ablation.SCENARIOS, metavar="SCENARIO",
+        default=list(ablation.SCENARIOS), help=f"[all] {', '.join(ablation.SCENARIOS)}",
+    )  # fmt: skip
+    add("--chunks", type=_count, default=1024, help="runs of the model [%(default)s]")
+    add("--seeds", type=_count, default=2, help="storms of each kind [%(default)s]")
+    add(
+        "--file",
+        type=_file,
+        metavar="FILE",
+        help="keep results there, and use those that are there",
+    )
+
+
+def _rules(text: str) -> tuple[str, ...]:
+    names = tuple(text.split("+"))
+    if unknown := set(names) - set(ablation.NAMES):
+        raise argparse.ArgumentTypeError(f"no such rule: {', '.join(sorted(unknown))}")
+    return names
 
 
 def _storm(args: argparse.Namespace) -> Storm:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.origin_integrity import WitnessReport
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.core.swarm import events
 from p2pcache.ids import RunSet
@@ -78,6 +79,7 @@ class Storm:
     uploads: UploadSettings = field(default_factory=UploadSettings)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     members: MemberSettings = field(default_factory=MemberSettings)
+    on: Mechanisms = ALL_ON
     check_every: int = 0
 
     @property
@@ -98,7 +100,7 @@ class Run:
             uploads=storm.uploads, leases=storm.leases, members=storm.members, tracker=storm.tracker,
             queue_s=storm.queue_s, resolution=storm.resolution,
             origin_jitter=storm.origin_jitter, origin_stream=storm.origin_stream, further_share=storm.further_share,
-            check_every=storm.check_every,
+            check_every=storm.check_every, on=storm.on,
         )  # fmt: skip
         self.ordinary: list[SimNode] = []
         self.late: list[SimNode] = []

@@ -177,7 +177,9 @@ def test_a_tracker_lost_for_good_before_storage_that_is_slow(origin_rate: float)
     reports = [run(storm, no_tracker_after=0.3, seed=seed) for seed in range(1, 11)]
     for report in reports:
         all_complete(report)
-        assert report.alpha <= 1.08  # with what was on its way when reads were broken off
+        assert (
+            report.alpha <= 1.1
+        )  # four leases twice, and what was on its way when reads were broken off
     assert fmean(report.alpha for report in reports) <= 1.02
     assert reports[0].t_last <= 1.5 * reports[0].t_lb
 

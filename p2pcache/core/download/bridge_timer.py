@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 from p2pcache.core.download.in_flight import PeerRequest
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.settings import SwarmSettings
@@ -15,13 +16,14 @@ class BridgeTimer:
 
     def __init__(
         self, states: RunStates, book: PeerBook, timing: RequestTiming, settings: SwarmSettings,
-        now: float,
+        now: float, on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
         """The first look is due one pause from now."""
         self._states = states
         self._book = book
         self._timing = timing
         self._settings = settings
+        self._on = on
         self._looked_at = now
         self._waits_since = math.inf  # something waits out there and nothing came; inf: not so
 
@@ -36,7 +38,7 @@ class BridgeTimer:
             requests: all in flight.
             now: seconds.
         """
-        if not self._book.has_boundaries or not self._states.needed:
+        if not self._book.has_boundaries or not self._states.needed or not self._on.bridge_review:
             self._waits_since = math.inf
             return math.inf
         # While storage is slow nothing waits out there, and the first runs that appear are left to their bridges.
@@ -62,7 +64,12 @@ class BridgeTimer:
         node that wants the whole model doesn't look early.
         """
         states, due = self._states, self._waits_since + self._settings.stuck_after_s
-        return self._timing.is_unknown and states.wanted != states.full and self._looked_at < due
+        return (
+            self._on.early_look
+            and self._timing.is_unknown
+            and states.wanted != states.full
+            and self._looked_at < due
+        )
 
     def _starved(self, now: float) -> bool:
         """Whether nothing has come for long and nothing is under way."""

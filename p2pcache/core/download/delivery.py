@@ -15,6 +15,7 @@ from p2pcache.core.download.settings import (
     REFUSAL_REVIEW_S,
     UNMEASURED,
 )
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
@@ -30,13 +31,19 @@ class Deliveries:
     """
 
     def __init__(
-        self, book: PeerBook, requests: Requests, timing: RequestTiming, settings: SwarmSettings
+        self,
+        book: PeerBook,
+        requests: Requests,
+        timing: RequestTiming,
+        settings: SwarmSettings,
+        on: Mechanisms = ALL_ON,
     ) -> None:
         """Everybody is believed."""
         self._book = book
         self._requests = requests
         self._timing = timing
         self._settings = settings
+        self._on = on
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}
@@ -107,14 +114,14 @@ class Deliveries:
 
     def _patience_s(self, peer: Peer) -> float:
         """Seconds for which this neighbour may refuse everything: as many turns as it says it serves others."""
-        turns = max(1, min(peer.load, MOST_TURNS))
+        turns = max(1, min(peer.load, MOST_TURNS)) if self._on.crowded_turns else 1
         if self._timing.is_unknown:
             return UNMEASURED * self._settings.owner_patience_s * turns
         usual_s = self._timing.usual_s(across=peer.distance > 0)
         return max(self._settings.stuck_after_s, PATIENT * usual_s) * turns
 
     def _doubt(self, peer: Peer) -> None:
-        if peer.delivers and self._book.peers.get(peer.node) is peer:
+        if self._on.doubt and peer.delivers and self._book.peers.get(peer.node) is peer:
             self._book.doubt(peer)
             self._requests.make_probes(peer)
             self.in_vain.add(peer.node)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.download.settings import TIE_LIMIT
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.racks.bridges import EVERYWHERE, Reach
@@ -22,7 +23,7 @@ class PeerChoice(NamedTuple):
 
 
 def choose_run(
-    states: RunStates, offered: RunSet, rarity: Rarity, window: RunSet, dice: Random
+    states: RunStates, offered: RunSet, rarity: Rarity | None, window: RunSet, dice: Random
 ) -> RunIndex:
     """The run to ask a neighbour for; -1: none.
 
@@ -33,7 +34,7 @@ def choose_run(
     Args:
         states: of our runs.
         offered: runs that the neighbour may be asked for.
-        rarity: holders of each run.
+        rarity: holders of each run; None: whatever is rare.
         window: preferred runs.
         dice: breaks ties.
     """
@@ -42,7 +43,8 @@ def choose_run(
         return -1
     if wanted & states.urgent:
         return bitset.first(wanted & states.urgent)
-    return any_of(rarity.rarest(wanted & window or wanted), dice)
+    near = wanted & window or wanted
+    return any_of(rarity.rarest(near) if rarity else near, dice)
 
 
 def any_of(runs: RunSet, dice: Random) -> RunIndex:
@@ -55,7 +57,7 @@ def any_of(runs: RunSet, dice: Random) -> RunIndex:
 
 def choose_peer(
     peers: Iterable[Peer], wanted: RunSet, now: float, per_peer: int, dice: Random,
-    reach: Reach = EVERYWHERE,
+    reach: Reach = EVERYWHERE, on: Mechanisms = ALL_ON,
 ) -> PeerChoice:  # fmt: skip
     """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
 
@@ -69,6 +71,7 @@ def choose_peer(
         per_peer: requests in flight to one neighbour, beside those that its link holds.
         dice: breaks ties.
         reach: runs that may be asked for, by distance.
+        on: the rules in force.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
@@ -97,10 +100,10 @@ def choose_peer(
         if (
             best is None
             or in_flight < best_in_flight
-            or (in_flight == best_in_flight and peer.load < best_load)
+            or (in_flight == best_in_flight and peer.load < best_load and on.least_load)
         ):
             best, best_in_flight, best_load, ties = peer, in_flight, peer.load, 1
-        elif in_flight == best_in_flight and peer.load == best_load:
+        elif in_flight == best_in_flight and (peer.load == best_load or not on.least_load):
             ties += 1
             if dice.random() * ties < 1:
                 best = peer

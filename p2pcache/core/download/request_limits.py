@@ -3,6 +3,7 @@
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
@@ -13,20 +14,27 @@ class RequestLimits:
     """Limits, as of the last `measure`."""
 
     def __init__(
-        self, requests: Requests, states: RunStates, book: PeerBook, settings: SwarmSettings
+        self,
+        requests: Requests,
+        states: RunStates,
+        book: PeerBook,
+        settings: SwarmSettings,
+        on: Mechanisms = ALL_ON,
     ) -> None:
         """The usual limits, until the first `measure`."""
         self._requests = requests
         self._states = states
         self._book = book
         self._settings = settings
+        self._on = on
         self.halted = False  # our own disk failed: nothing more is asked for
         self._link_requests = 0  # more, for the links to all neighbours
         self._catch_up = 0  # more, because we are behind
 
     def measure(self) -> None:
         """See how far behind the neighbours we are, and what the links hold."""
-        self._catch_up = self._book.catch_up_requests(self._states.missing)
+        if self._on.catch_up:
+            self._catch_up = self._book.catch_up_requests(self._states.missing)
         self.on_link_measured()
 
     def on_link_measured(self) -> None:
@@ -47,7 +55,7 @@ class RequestLimits:
         most = self._settings.outstanding + self._catch_up + self._link_requests
         if self._requests.flowing < most:
             return True
-        if across or not self._book.has_boundaries:
+        if across or not self._book.has_boundaries or not self._on.near_places:
             return False
         live = (one for one in self._requests.by_number.values() if one.live)
         return sum(1 for one in live if not one.peer.distance) < NEAR_PLACES
@@ -63,7 +71,7 @@ class RequestLimits:
         urgent = free & self._states.urgent & self._book.rarity.held
         if urgent:
             return bool(peer.have >> bitset.first(urgent) & 1)
-        return not free & self._book.to_bridge
+        return not (self._on.bridge_pass and free & self._book.to_bridge)
 
     @property
     def starved(self) -> bool:
@@ -72,7 +80,7 @@ class RequestLimits:
         Served nodes keep their slots, so a node that lost its places would find none for long (docs/lab/0025).
         """
         usual = self._settings.outstanding
-        if 2 * self._requests.flowing >= usual:
+        if 2 * self._requests.flowing >= usual or not self._on.starved:
             return False
         return (self._states.free & self._book.rarity.held).bit_count() >= 2 * usual
 

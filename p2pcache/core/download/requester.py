@@ -12,6 +12,7 @@ from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -50,7 +51,7 @@ class Requester:
 
     def __init__(
         self, run_bytes: Sequence[int], states: RunStates, book: PeerBook, settings: SwarmSettings,
-        dice: Random, story: Story, now: float,
+        dice: Random, story: Story, now: float, on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
         """Nothing is in flight.
 
@@ -62,7 +63,9 @@ class Requester:
             dice: break ties, and spread rests.
             story: where events are noted.
             now: seconds.
+            on: the rules in force.
         """
+        self._on = on
         self._run_bytes = run_bytes
         self._states = states
         self._book = book
@@ -73,12 +76,12 @@ class Requester:
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._timing = timing = RequestTiming()
         self.pace = SwarmPace(now)
-        self.deliveries = Deliveries(book, self._requests, timing, settings)
-        self._limits = RequestLimits(self._requests, states, book, settings)
+        self.deliveries = Deliveries(book, self._requests, timing, settings, on)
+        self._limits = RequestLimits(self._requests, states, book, settings, on)
         self._endgame = Endgame(
             self._requests, states, book, self._limits, timing, settings, dice
         )  # fmt: skip
-        self._bridge_timer = BridgeTimer(states, book, timing, settings, now)
+        self._bridge_timer = BridgeTimer(states, book, timing, settings, now, on)
         self._free_slot: Peer | None = None  # a neighbour that has just ended an upload to us
         self._review_at = now
         self.deadline = math.inf  # of the next `act`
@@ -235,7 +238,7 @@ class Requester:
         for one in self._passes(now):
             retry_at = self._perform(one, now, out)
         self.deadline = min(self.deadline, retry_at)  # of the last pass, which has all neighbours
-        if self._limits.may_ask(across=True) and self._states.needed:
+        if self._on.endgame and self._limits.may_ask(across=True) and self._states.needed:
             for late, peer in self._endgame.candidates(readings, now):
                 late.duplicated = True
                 self._story.counters.duplicates += 1
@@ -253,13 +256,14 @@ class Requester:
         5. *Fill*: everything else.
         """
         everybody, per_peer = self._book.peers.values(), self._limits.per_peer
-        if (sender := self._with_free_slot(now)) is not None:
+        sender = self._with_free_slot(now)
+        if sender is not None and self._on.stay:
             yield RequestPass("stay", ALL, (sender,), per_peer)
-        for peer in self._about_to_end(now):
+        for peer in self._about_to_end(now) if self._on.ask_ahead else ():
             yield RequestPass("ask ahead", ALL, (peer,), 2, waits=True)
         if urgent := self._states.urgent:
             yield RequestPass("urgent", urgent, everybody, per_peer)
-        if to_bridge := self._book.to_bridge:
+        if (to_bridge := self._book.to_bridge) and self._on.bridge_pass:
             yield RequestPass("bridge", to_bridge, everybody, per_peer)
         yield RequestPass("fill", ALL, everybody, per_peer)
 
@@ -300,7 +304,7 @@ class Requester:
                 break
             reach = self._book.reach if one.waits else self._reach
             peer, retry_at = piece_picker.choose_peer(
-                one.peers, runs, now, one.per_peer, self._dice, reach
+                one.peers, runs, now, one.per_peer, self._dice, reach, self._on
             )
             run = -1 if peer is None else self._run_from(peer, reach)
             if peer is None or run < 0:
@@ -310,7 +314,8 @@ class Requester:
 
     def _review(self, now: float) -> None:
         self._review_at = now + REVIEW_S
-        self._book.rate_peers(now)
+        if self._on.slow_peers:
+            self._book.rate_peers(now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self._timing.take_medians()
         self._limits.measure()
@@ -324,8 +329,9 @@ class Requester:
         """The run to ask this neighbour for; -1: none."""
         offered = piece_picker.offered_by(peer, self._book.peers.values(), reach)
         window = self._states.window(self._settings.window_runs)
+        rarity = self._book.rarity_in_rack if self._on.rarest else None
         return piece_picker.choose_run(
-            self._states, offered & self._states.free, self._book.rarity_in_rack, window, self._dice
+            self._states, offered & self._states.free, rarity, window, self._dice
         )
 
     def _ask(

@@ -348,15 +348,12 @@ class LeaseBook:
 
     def _taken_back_at(self, until: float) -> Iterator[tuple[RunIndex, float]]:
         """When leases are taken back unasked, later than for a member that is stuck; all those up to a time."""
-        patience_s, times = (
-            UNASKED_TIMES * self.readers.patience_s(len(self.leases)),
-            self._times_taken,
-        )
+        patience_s = UNASKED_TIMES * self.readers.patience_s(len(self.leases))
         for run, lease in self.leases.items():  # the oldest first
             if lease.since + patience_s > until:
                 break
             if self._members[lease.node].newest_done <= lease.since:
-                yield run, lease.since + patience_s * 2.0 ** times.get(run, 0)
+                yield run, lease.since + patience_s * 2.0 ** self._times_taken.get(run, 0)
 
     def _note(self, runs: RunSet, word: str, now: float) -> None:
         """Log what happened to runs; of more than the log holds, to the first ones."""

@@ -361,8 +361,7 @@ class OriginReader:
     def _read_joined(self, now: float, out: list[Command]) -> None:
         """Nobody else reads: join consecutive runs in one request, a small share of what is missing in all."""
         most = self._most_requests
-        free = most - self.readings.requests
-        if free <= 0:
+        if (free := most - self.readings.requests) <= 0:
             return
         share = (self._mine.needed & ~self._mine.fetching).bit_count() // (JOIN_SHARE * most)
         quick = int(JOIN_S / self._by_itself.read_s) if self._by_itself.reads else 1

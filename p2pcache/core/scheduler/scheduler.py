@@ -12,6 +12,7 @@ from typing import Any
 from p2pcache.core import bitset
 from p2pcache.core.download.requester import Requester
 from p2pcache.core.download.stuck_watch import StuckWatch
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.origin_reader import OriginReader
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
@@ -38,6 +39,7 @@ class Scheduler:
     def __init__(
         self, *, node: NodeId, run_bytes: Sequence[int], have: RunSet, settings: SwarmSettings,
         seed: int, tracker: bool, now: float, story_lines: int = LINES,
+        on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
         """Start with the runs that are here already.
 
@@ -52,6 +54,7 @@ class Scheduler:
                 we read only if `Members` came before: a dead tracker must not start a storm on the origin.
             now: seconds, of the clock that `handle` is called with.
             story_lines: entries of the story that are kept, over all runs.
+            on: the rules in force.
         """
         dice = Random(seed)
         self._run_bytes = run_bytes
@@ -60,10 +63,11 @@ class Scheduler:
         self._story = story = Story(story_lines)
         self._states = states = RunStates(len(run_bytes), have)
         self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
-        self._requester = Requester(run_bytes, states, book, settings, dice, story, now)
+        self._requester = Requester(run_bytes, states, book, settings, dice, story, now, on)
         self._origin = OriginReader(
             node, run_bytes, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now,
         )  # fmt: skip
+        self._on = on
         self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
         self._have_batch = HaveBatch(settings)
@@ -377,6 +381,8 @@ class Scheduler:
     @property
     def _looks_out(self) -> bool:
         """Whether runs that are stuck are looked for: there is a tracker to tell, or no neighbour of many."""
+        if not self._on.stuck_watch:
+            return False
         return self._tracker_up or (not self._book.peers and len(self._origin.owners.members) > 1)
 
     def _report_stuck(self, now: float) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.upload.settings import ROUNDS
 from p2pcache.ids import NodeId
 
@@ -30,12 +31,14 @@ class Refusals(Generic[Item]):
     Invariant (`check`): peers that yield by the second rule are being served.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, on: Mechanisms = ALL_ON) -> None:
         """Nobody was turned away.
 
         Args:
             slots: uploads of one round.
+            on: the rules in force.
         """
+        self._on = on
         self._round = slots
         self._ends = 0  # uploads so far
         self._refused: dict[NodeId, Refusal[Item]] = {}
@@ -73,8 +76,8 @@ class Refusals(Generic[Item]):
             all_open: whether all slots are open.
         """
         if not all_open:
-            return bool(self._refused.keys() - {peer})
-        if not served:
+            return self._on.yield_closed and bool(self._refused.keys() - {peer})
+        if not served or not self._on.yield_rounds:
             return False
         if peer not in self._yielding:
             before = self._ends - ROUNDS * self._round

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
@@ -39,15 +40,16 @@ class UploadQueue(Generic[Item]):
     peer's requests wait in the order of their priorities.
     """
 
-    def __init__(self, settings: UploadSettings) -> None:
-        """Start empty and open."""
+    def __init__(self, settings: UploadSettings, on: Mechanisms = ALL_ON) -> None:
+        """Start empty and open; `on`: the rules in force."""
+        self._on = on
         self._settings = settings
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
         self._slots = PacedSlots(settings)
         self._slow = SlowReceivers(settings.slots)
-        self._refusals: Refusals[Item] = Refusals(settings.slots)
+        self._refusals: Refusals[Item] = Refusals(settings.slots, on)
         self._askers: deque[NodeId] = deque(maxlen=LATELY)  # of the last requests
         self._open = True
         self._last_served: NodeId | None = (
@@ -86,7 +88,7 @@ class UploadQueue(Generic[Item]):
         yields = priority is Priority.USUAL and self._refusals.yields(
             peer, served=peer in self._active, all_open=self._slots.all_open
         )
-        next_waits = own and priority.is_waited_for and not yields
+        next_waits = own and priority.is_waited_for and not yields and self._on.next_waits
         full = not next_waits and self._taken(priority) >= max(self._places(priority), few_places)
         if yields and peer == self._last_served:
             self._last_served, full = None, True
@@ -112,11 +114,12 @@ class UploadQueue(Generic[Item]):
 
     def mark_slow_receivers(self, now: float) -> None:
         """Find receivers whose upload takes far too long; call it after `start_next`."""
-        self._slow.mark(self._active, now)
+        if self._on.slow_receivers:
+            self._slow.mark(self._active, now)
 
     def recall(self) -> list[Item]:
         """Refused requests whose peers should hear that there is room now, the oldest first; each is named once."""
-        if not self._open:
+        if not self._open or not self._on.recall:
             return []
         return self._refusals.recall(self._slots.open_count - self._taken(Priority.USUAL))
 
@@ -139,9 +142,10 @@ class UploadQueue(Generic[Item]):
         del self._active[peer]
         self._refusals.on_upload_ended(peer)
         self._last_served = peer
-        self._slow.on_upload_ended(peer, took_s)
+        if self._on.slow_receivers:
+            self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
-            self._slots.on_upload_done(took_s, pace_s)
+            self._slots.on_upload_done(took_s, pace_s if self._on.paced_slots else 0.0)
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
@@ -211,7 +215,7 @@ class UploadQueue(Generic[Item]):
         """Places for requests of this priority and the ones before it."""
         if not priority.is_waited_for:
             return self._slots.open_count
-        urgent = URGENT_PLACES if priority is Priority.URGENT else 0
+        urgent = URGENT_PLACES if priority is Priority.URGENT and self._on.urgent_places else 0
         return self._slots.open_count + self._settings.queue + urgent
 
     def _taken(self, priority: Priority) -> int:

@@ -1,5 +1,6 @@
 """One simulated storm: its environment, tracker and nodes, and what can be done to them."""
 
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.ids import NodeId, RunSet
@@ -23,6 +24,7 @@ class Cluster(Environment):
         uploads: UploadSettings | None = None, leases: LeaseSettings | None = None,
         members: MemberSettings | None = None, tracker: bool = True, queue_s: float = 0.0, resolution: int = RESOLUTION,
         origin_jitter: float = 0.0, origin_stream: float = 0.0, further_share: float = 1.0, check_every: int = 0,
+        on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
         """An origin and, if wanted, a tracker; no nodes yet.
 
@@ -46,6 +48,7 @@ class Cluster(Environment):
             further_share: of full links that a read gets that begins while its node reads, beside 1 of the first: a new
                 connection starves beside those that fill the queue.
             check_every: invariants are checked after this many events of a node; 0: never.
+            on: the rules in force on every node.
         """
         super().__init__(
             seed=seed, run_bytes=run_bytes, quantum_s=run_bytes[0] / rate / resolution, origin_rate=origin_rate,
@@ -59,6 +62,7 @@ class Cluster(Environment):
         self.gone: list[SimNode] = []  # died and were restarted
         self.lost_runs = 0  # died with their only holder, or on the way from the origin
         self._tracked = tracker
+        self._on = on
         self._check_every = check_every
         self.tracker = SimTracker(
             self, self.nodes, leases or LeaseSettings(), check_every=check_every
@@ -97,7 +101,7 @@ class Cluster(Environment):
         self.lists.rack_of[node] = place.rack
         return SimNode(
             self, node, nodes=self.nodes, tracker=self.tracker, place=place, rate=rate, have=have,
-            settings=self.settings, uploads=self.uploads, tracked=self._tracked,
+            settings=self.settings, uploads=self.uploads, on=self._on, tracked=self._tracked,
             check_every=self._check_every,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from p2pcache.core import bitset
+from p2pcache.core.mechanisms import Mechanisms
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.scheduler import reports
 from p2pcache.core.scheduler.scheduler import Scheduler
@@ -46,7 +47,8 @@ class SimNode(NodeState):
 
     def __init__(
         self, env: Environment, node: NodeId, *, nodes: "Mapping[NodeId, SimNode]", tracker: TrackerEnd, place: Place,
-        rate: float, have: RunSet, settings: SwarmSettings, uploads: UploadSettings, tracked: bool, check_every: int,
+        rate: float, have: RunSet, settings: SwarmSettings, uploads: UploadSettings, on: Mechanisms, tracked: bool,
+        check_every: int,
     ) -> None:  # fmt: skip
         """A node that starts now; nothing is dialled yet.
 
@@ -60,15 +62,16 @@ class SimNode(NodeState):
             have: the runs that it has from before.
             settings: of its scheduler.
             uploads: of its upload queue.
+            on: the rules in force.
             tracked: whether a tracker is configured.
             check_every: its invariants are checked after this many events; 0: never.
         """
         super().__init__(env, node, place=place, rate=rate)
         self._nodes = nodes
-        self.uploads = NodeUploads(self, uploads)
+        self.uploads = NodeUploads(self, uploads, on)
         self.scheduler = Scheduler(
             node=node, run_bytes=env.run_bytes, have=have, settings=settings,
-            seed=env.seed * 1_000_003 + node, tracker=tracked, now=self.world.now, story_lines=0,
+            seed=env.seed * 1_000_003 + node, tracker=tracked, now=self.world.now, story_lines=0, on=on,
         )  # fmt: skip
         self.link = AgentLink(self, tracker)
         self.started = self.world.now

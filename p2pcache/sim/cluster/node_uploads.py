@@ -1,5 +1,6 @@
 """What a simulated node uploads: the real `UploadQueue`, and flows."""
 
+from p2pcache.core.mechanisms import Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
@@ -31,9 +32,9 @@ class NodeUploads:
     Invariant: `_uploads` holds exactly what waits or is active in `queue`.
     """
 
-    def __init__(self, node: NodeState, settings: UploadSettings) -> None:
+    def __init__(self, node: NodeState, settings: UploadSettings, on: Mechanisms) -> None:
         self._node = node
-        self.queue: UploadQueue[Upload] = UploadQueue(settings)
+        self.queue: UploadQueue[Upload] = UploadQueue(settings, on)
         # What the node does instead of serving: "hung" sends nothing, "dripping" sends so little that the asker
         # gives up the connection, "busy" always answers BUSY.
         self.fault = ""

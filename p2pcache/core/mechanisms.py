@@ -1,0 +1,37 @@
+"""The rules of a swarm that the simulator can switch off, to see what each one is worth."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanisms:
+    """Which rules are in force. Agents have all of them; `p2pcache.sim.ablation` switches some off."""
+
+    # What a node asks: `download`.
+    stay: bool = True  # ask the neighbour that has just sent a run
+    ask_ahead: bool = True  # ask a neighbour that is about to end a run
+    rarest: bool = True  # prefer runs with few holders
+    least_load: bool = True  # prefer neighbours with little to serve
+    starved: bool = True  # be urgent when others have all places
+    catch_up: bool = True  # ask for more when behind the neighbours
+    near_places: bool = True  # keep places for requests within the rack
+    bridge_pass: bool = True  # ask first for what the rack waits for
+    bridge_review: bool = True  # step in for late bridges
+    early_look: bool = True  # look beyond the rack early if nothing came yet
+    endgame: bool = True  # ask twice for late runs
+    slow_peers: bool = True  # pass slow neighbours over
+    doubt: bool = True  # stop counting what neighbours claim that deliver nothing
+    crowded_turns: bool = True  # let a crowded neighbour refuse for longer
+    stuck_watch: bool = True  # tell the tracker of runs that don't come
+
+    # What a node serves: `upload`.
+    paced_slots: bool = True  # close slots where uploads take long
+    slow_receivers: bool = True  # take no slot for a slow receiver
+    recall: bool = True  # tell who heard BUSY that there is room
+    yield_closed: bool = True  # make room for who heard BUSY while slots are closed
+    yield_rounds: bool = True  # make room for who heard BUSY two rounds ago
+    urgent_places: bool = True  # find places for urgent requests
+    next_waits: bool = True  # let the next request of a served peer wait
+
+
+ALL_ON = Mechanisms()
