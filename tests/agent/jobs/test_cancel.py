@@ -36,6 +36,13 @@ async def begun(reads: HeldReads) -> None:
         await asyncio.sleep(0.01)
 
 
+async def begin_warm(app: AgentApp, reads: HeldReads) -> None:
+    """Returns when a read of it is held."""
+    async with client(app) as session, session.post("/v1/warm", json={"ref": REF}) as answer:
+        assert answer.status == 200
+    await begun(reads)
+
+
 @pytest.mark.parametrize("named", ["tag", "digest"])
 async def test_a_cancelled_pull_ends_for_all_its_clients(
     tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch, named: str
@@ -75,10 +82,7 @@ async def test_a_cancelled_warm_does_not_come_back(
 ) -> None:
     reads = HeldReads(monkeypatch)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
-        async with client(app) as session:
-            async with session.post("/v1/warm", json={"ref": REF}) as answer:
-                assert answer.status == 200
-        await begun(reads)
+        await begin_warm(app, reads)
         assert (await cancel(app, REF))[0] == 200
         (row,) = await history(app)
         assert (row["action"], row["code"]) == ("warm", 130)
@@ -111,12 +115,9 @@ async def test_removing_a_model_that_is_warmed_is_no_failure(
 ) -> None:
     reads = HeldReads(monkeypatch)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
-        async with client(app) as session:
-            async with session.post("/v1/warm", json={"ref": REF}) as answer:
-                assert answer.status == 200
-            await begun(reads)
-            async with session.delete(f"/v1/model?ref={REF}") as answer:
-                assert answer.status == 200
+        await begin_warm(app, reads)
+        async with client(app) as session, session.delete(f"/v1/model?ref={REF}") as answer:
+            assert answer.status == 200
         assert {(row["action"], row["code"]) for row in await history(app)} == {
             ("warm", 130), ("rm", 0),
         }  # fmt: skip

@@ -4,7 +4,6 @@ import asyncio
 import io
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from p2pcache.core.format.manifest import encode
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
 from tests.agent.kit import agent, client, events, make_model, pull, push
-from tests.io.models.store_kit import Model, small_file_system
+from tests.io.models.store_kit import Model
 from tests.tracker.kit import tracker
 
 FILES = {"weights.bin": random.Random(5).randbytes(3_000_000)}
@@ -97,13 +96,6 @@ async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) ->
         done = await push_through(app, layout, repair=True)
         assert done["bytes_uploaded"] == len(FILES["weights.bin"])
         assert blob.read_bytes() == FILES["weights.bin"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB."""
-    with small_file_system(tmp_path / "small", 24_000_000) as place:
-        yield place
 
 
 async def test_a_begun_push_gives_its_space_when_nobody_sends(

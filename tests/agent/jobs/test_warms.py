@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from p2pcache.io.notes.pending_warms import PendingWarms
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
 from tests.agent.jobs.warm_kit import REF, get, model, refs, running, until, warm
 from tests.agent.kit import HeldReads, agent, client, pull, push
-from tests.io.models.store_kit import small_file_system
 
 
 async def test_a_warm_ends_without_a_client(tmp_path: Path) -> None:
@@ -143,13 +141,6 @@ async def test_a_removal_stops_a_warm_without_other_clients(
             f"{REF} was removed while it was warmed"
         ]
         reads.let_go.set()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB."""
-    with small_file_system(tmp_path / "small", 24_000_000) as place:
-        yield place
 
 
 async def test_a_warm_gives_its_disk_space_to_a_pull(
