@@ -158,7 +158,7 @@ def podman() -> Iterator[Podman]:
         yield podman
     finally:
         podman("pod", "rm", "--all", "--force", "--time=1", check=False)
-        podman("system", "reset", "--force", check=False)
+        podman("rmi", "--all", "--force", check=False)
         subprocess.run(["ip", "netns", "del", NETNS], check=False)
         shutil.rmtree(root, ignore_errors=True)
 
