@@ -160,9 +160,8 @@ class AgentApp:
         )
         self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        self._announced: set[str] = (
-            set()
-        )  # digests of the swarms when the last announcement was made
+        # Digests of the swarms when the last announcement was made.
+        self._announced: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

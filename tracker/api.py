@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.io.http.connection_limits import admit, rated
-from p2pcache.io.http.server import json_response, make_app, wanted_ref
+from p2pcache.io.http.server import encoded_response, json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.public_words import openly
 from p2pcache.tracker.answers import Answers
@@ -85,21 +85,21 @@ class Api:
 
     async def get_nodes(self, _: web.Request) -> web.Response:
         """Every member."""
-        return _json(await self._answers.nodes())
+        return encoded_response(await self._answers.nodes())
 
     async def get_swarms(self, _: web.Request) -> web.Response:
         """Every swarm."""
-        return _json(await self._answers.swarms())
+        return encoded_response(await self._answers.swarms())
 
     async def get_swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
-        return _json(await self._answers.swarm(request.query.get("digest", "")))
+        return encoded_response(await self._answers.swarm(request.query.get("digest", "")))
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
         try:
-            return _json(await self._answers.locate(wanted_ref(request)))
+            return encoded_response(await self._answers.locate(wanted_ref(request)))
         except NoContainer as error:
             raise NotFound(openly(error)) from None
         except (NotFound, UsageError):  # our own text, without anything from storage
@@ -109,14 +109,10 @@ class Api:
 
     async def get_status(self, _: web.Request) -> web.Response:
         """The tracker at a glance."""
-        return _json(await self._answers.status())
+        return encoded_response(await self._answers.status())
 
     async def _scrape(self) -> bytes:
         return generate_latest(self._metrics.registry)
-
-
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json")
 
 
 def _page_routes() -> list[web.RouteDef]:

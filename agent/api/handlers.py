@@ -168,7 +168,7 @@ class Api:
         with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
             if wanted.replicas:
                 body = await self._warms.spread(ref, wanted.replicas)
-                return web.Response(body=body, content_type="application/json")
+                return server.encoded_response(body)
             warmed = await self._warms.start(ref)
             entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
         return server.json_response({
@@ -351,26 +351,23 @@ class Api:
 
     async def get_nodes(self, request: web.Request) -> web.Response:
         """The members, as the tracker knows them."""
-        return web.Response(
-            body=await self._queries.ask_tracker("nodes"), content_type="application/json"
-        )
+        return server.encoded_response(await self._queries.ask_tracker("nodes"))
 
     async def get_cluster_pulls(self, request: web.Request) -> web.Response:
         """The pulls that run on all nodes."""
-        body = await self._queries.ask_tracker("pulls")
-        return web.Response(body=body, content_type="application/json")
+        return server.encoded_response(await self._queries.ask_tracker("pulls"))
 
     async def get_cluster_history(self, request: web.Request) -> web.Response:
         """What ended on all nodes."""
         body = await self._queries.ask_tracker("history", str(_rows_asked(request)))
-        return web.Response(body=body, content_type="application/json")
+        return server.encoded_response(body)
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = server.wanted_ref(request)
         await self._allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
-        return web.Response(body=body, content_type="application/json")
+        return server.encoded_response(body)
 
     async def get_status(self, request: web.Request) -> web.Response:
         """Agent, tracker, origin and cache in one object."""

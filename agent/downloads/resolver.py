@@ -11,7 +11,7 @@ import msgspec
 
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.format import manifest
-from p2pcache.core.near_refs import hint
+from p2pcache.core.near_refs import hint_within
 from p2pcache.errors import (
     InvalidManifest,
     NotAllowed,
@@ -114,15 +114,14 @@ class Resolver:
             raise NotFound(f"{error}{await self._hint(ref)}") from None
 
     async def _hint(self, ref: Ref) -> str:
-        """What may have been meant, of the ref's own namespace: who may ask for the ref may know its neighbours."""
+        """What may have been meant, as far as cache and storage know it."""
         known = await pools.STEPS.run(self._store.refs)
         if self.repo is not None:
-            with contextlib.suppress(
-                P2PCacheError, TimeoutError
-            ):  # keys that may not list, or slow storage
+            # Keys that may not list, or slow storage.
+            with contextlib.suppress(P2PCacheError, TimeoutError):
                 async with asyncio.timeout(HINT_S):
                     known += await self._threads.run(_first_refs, self.repo, ref.namespace)
-        return hint(ref, [each for each in known if each.namespace == ref.namespace])
+        return hint_within(ref, known)
 
     async def _resolve(self, ref: Ref) -> Resolved:
         complete = await pools.STEPS.run(self._complete, ref)

@@ -82,9 +82,8 @@ class WorkInFlight:
             lambda outcome, flow_s: self._ended(fetch, run, cancelled, outcome, flow_s),
         )
         if joined:
-            self._begun.append(
-                one
-            )  # its task hasn't begun: it was made in this same call of the scheduler
+            # The task of its request hasn't begun: it was made in this same call of the scheduler.
+            self._begun.append(one)
             return
         self._begun = [one]
         self._parts.tasks.spawn_contained(self._read(self._begun), name=f"fetch-{run}")

@@ -10,7 +10,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.core.near_refs import hint
+from p2pcache.core.near_refs import hint_within
 from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import pools
@@ -162,11 +162,8 @@ async def local_model(store: Store, ref: Ref) -> ModelInfo:
 
 async def not_here(store: Store, ref: Ref) -> NotFound:
     """The error for a model that isn't in this cache, with names of its namespace that are spelt alike."""
-    # Of its own namespace: who may ask for the ref may know its neighbours.
-    near = [each for each in await pools.STEPS.run(store.refs) if each.namespace == ref.namespace]
-    return NotFound(
-        f"model {ref} is not in this cache; `p2pcache ls` shows what is{hint(ref, near)}"
-    )
+    near = hint_within(ref, await pools.STEPS.run(store.refs))
+    return NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is{near}")
 
 
 async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:

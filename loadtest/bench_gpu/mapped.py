@@ -20,7 +20,6 @@ from loadtest.bench_gpu.ends import Device, Json, shards
 MiB = 1 << 20
 THREADS, PART_MIB = (1, 2, 4, 8), (16, 64, 128)
 POPULATE_READ = 22  # MADV_POPULATE_READ
-HUGE_BYTES = 2 * MiB
 
 
 class Part:

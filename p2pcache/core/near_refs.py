@@ -42,6 +42,11 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
     return f"; did you mean {' or '.join(meant)}?"
 
 
+def hint_within(ref: Ref, known: Iterable[Ref]) -> str:
+    """As `hint`, of the ref's own namespace alone: who may ask for the ref may know its neighbours, and no others."""
+    return hint(ref, (each for each in known if each.namespace == ref.namespace))
+
+
 def _name(ref: Ref) -> str:
     return ref.name if ref.namespace == DEFAULT_NAMESPACE else f"{ref.namespace}/{ref.name}"
 

@@ -177,9 +177,8 @@ def test_a_tracker_lost_for_good_before_storage_that_is_slow(origin_rate: float)
     reports = [run(storm, no_tracker_after=0.3, seed=seed) for seed in range(1, 11)]
     for report in reports:
         all_complete(report)
-        assert (
-            report.alpha <= 1.1
-        )  # four leases twice, and what was on its way when reads broke off
+        # Four leases twice, and what was on its way when reads broke off.
+        assert report.alpha <= 1.1
     # At a sixth of a link four reads last so long that some are read again: 1.042 is known and not wanted.
     mean = fmean(report.alpha for report in reports)
     assert mean <= (1.05 if origin_rate < 2e6 else 1.02)

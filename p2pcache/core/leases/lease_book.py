@@ -22,7 +22,7 @@ from p2pcache.core.leases.settings import (
     SLOW_READER,
     STORY_ENTRIES,
     UNASKED_TIMES,
-)  # fmt: skip
+)
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.run_log import NOBODY, RunLog
@@ -64,7 +64,7 @@ class LeaseBook:
         self._roster = roster
         self._members = roster.members
         self._settings = settings
-        self._choice = ReaderChoice(self.readers, roster, settings)
+        self._choice = ReaderChoice(self.readers, roster)
         self._again: RunSet = 0  # runs that were granted again
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
         self._failed_at: dict[RunIndex, set[NodeId]] = {}  # the nodes that couldn't read a run

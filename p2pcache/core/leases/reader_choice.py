@@ -12,7 +12,6 @@ from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.core.sampled_set import SampledSet
-from p2pcache.core.settings import LeaseSettings
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Burden = tuple[int, int, Place]
@@ -36,11 +35,10 @@ class ReaderChoice:
     time; it is the best candidate of the samples.
     """
 
-    def __init__(self, readers: Readers, roster: Roster, settings: LeaseSettings) -> None:
+    def __init__(self, readers: Readers, roster: Roster) -> None:
         """Chooses among the readers of one swarm."""
         self.racks = RackBalance(roster)
         self._readers = readers
-        self._settings = settings
 
     def choose(
         self, run: RunIndex, barred: AbstractSet[NodeId], *, slow_too: bool = False

@@ -23,7 +23,6 @@ VERSIONS: tuple[int, ...] = (
     1,
 )  # wire versions that this release speaks: its own and the one before
 NONCE_BYTES = 32
-PROOF_BYTES = 32
 _MAX_NODE = (1 << 63) - 1  # eight signed bytes in the proofs
 
 

@@ -67,9 +67,12 @@ def status_of(error: P2PCacheError) -> int:
 
 def json_response(body: object, *, status: int = 200) -> web.Response:
     """`body` (anything msgspec encodes) as a JSON answer."""
-    return web.Response(
-        body=msgspec.json.encode(body), status=status, content_type="application/json"
-    )
+    return encoded_response(msgspec.json.encode(body), status=status)
+
+
+def encoded_response(body: bytes, *, status: int = 200) -> web.Response:
+    """JSON that is encoded already, such as the tracker's, as an answer."""
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 def error_response(code: int, message: str, *, status: int) -> web.Response:
