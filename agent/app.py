@@ -116,47 +116,47 @@ class AgentApp:
             if settings.tracker else None
         )  # fmt: skip
         self.origin = OriginReads(settings.origin_bytes_per_s, disk)
-        self.parts = AgentContext(
+        self.context = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk, told=ToldSwarms(self.link),
         )  # fmt: skip
-        self.governor = GovernorLoop(self.parts, settings)
+        self.governor = GovernorLoop(self.context, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
         self.downloads = DownloadManager(
-            self.parts, self.resolver.manifest, SwarmSettings(), self.journal
+            self.context, self.resolver.manifest, SwarmSettings(), self.journal
         )
-        self.pushes = Pushes(self.parts, self.downloads, self.resolver, self.journal)
+        self.pushes = Pushes(self.context, self.downloads, self.resolver, self.journal)
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
-            self.parts, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
+            self.context, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
             self.governor,
         )  # fmt: skip
         self.queries = Queries(
-            self.parts, self.resolver, self.downloads, self.metrics, self.governor
+            self.context, self.resolver, self.downloads, self.metrics, self.governor
         )
-        self.answers = NodeAnswers(self.parts, self.queries.pulls, self.journal)
-        order = DownloadOrder(self.parts, self.downloads)
+        self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal)
+        order = DownloadOrder(self.context, self.downloads)
         pulls = Pulls(
             self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
-        self.warms = Warms(self.parts, self.downloads, pulls, book)
+        self.warms = Warms(self.context, self.downloads, pulls, book)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
-            pulls=pulls, warms=self.warms, loads=Loads(self.parts, self.downloads, pulls),
+            pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
             pushes=self.pushes,
-            housekeeping=Housekeeping(self.parts, self.downloads, self.warms, self.journal),
+            housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
             queries=self.queries, journal=self.journal,
-            explainer=Explainer(self.parts, self.downloads, self.journal, self.governor),
+            explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
-        self.janitor = Janitor(self.parts, self.downloads, self.governor)
+        self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
-        self.lost_tracker = LostTracker(self.parts, self.downloads, members)
+        self.lost_tracker = LostTracker(self.context, self.downloads, members)
         self._name = location.own_name(settings)
         self._labeller = (
-            Labeller(self.parts, in_cluster(self._name)) if settings.kubernetes_labels else None
+            Labeller(self.context, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
         self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
@@ -171,7 +171,7 @@ class AgentApp:
                 host, port = await self.net.start(self._host, self._port)
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
-                self.parts.usage = await pools.STEPS.run(self.store.usage)
+                self.context.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_all()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
@@ -281,7 +281,7 @@ class AgentApp:
         self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
-            self.parts.told.announce(self.downloads.swarms.values()),
+            self.context.told.announce(self.downloads.swarms.values()),
             self._name, warms=True, tells=True,
         )  # fmt: skip
 
@@ -300,8 +300,8 @@ class AgentApp:
 
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
-        cached, free = self.parts.usage
-        active = self.parts.told.active(self.downloads.swarms.values())
+        cached, free = self.context.usage
+        active = self.context.told.active(self.downloads.swarms.values())
         return m.Heartbeat(self.net.load, active, free, cached)
 
     def tracker_up(self, settled: m.Settled) -> None:
@@ -313,8 +313,8 @@ class AgentApp:
         for digest, swarm in self.downloads.swarms.items():
             swarm.tracker_up(settled.epoch)
             if digest not in self._announced:
-                self.parts.told.enter(swarm)  # it began after the announcement
-        self.tasks.spawn_contained(self.parts.told.send_rest(), name="tracker-enter")
+                self.context.told.enter(swarm)  # it began after the announcement
+        self.tasks.spawn_contained(self.context.told.send_rest(), name="tracker-enter")
         if self.link is not None:
             self.link.send(self.heartbeat())  # the tracker should know our free space at once
 

@@ -33,7 +33,7 @@ class Queries:
     """Read-only views."""
 
     def __init__(
-        self, parts: AgentContext, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
+        self, context: AgentContext, resolver: Resolver, downloads: DownloadManager, metrics: AgentMetrics,
         governor: GovernorLoop,
     ) -> None:  # fmt: skip
         self.origin_trouble: P2PCacheError | None = None  # why the origin couldn't be opened
@@ -43,7 +43,7 @@ class Queries:
         self._started = time.monotonic()
         self._twin = ""  # a warning of another agent that has our node id
         self._twin_at = 0.0  # when the tracker told us of it, monotonic
-        self._parts = parts
+        self._context = context
         self._resolver = resolver
         self._downloads = downloads
         self._metrics = metrics
@@ -52,7 +52,9 @@ class Queries:
     def on_twin_seen(self, where: str) -> None:
         """The tracker refused another agent that has our node id."""
         text = twin_text(
-            self._parts.node, f"at {where}, which the tracker refuses", str(self._parts.store.root)
+            self._context.node,
+            f"at {where}, which the tracker refuses",
+            str(self._context.store.root),
         )
         if text != self._twin:
             log.warning("%s", text)
@@ -63,7 +65,7 @@ class Queries:
     def reasons(self, wording: Callable[[P2PCacheError], str] = str) -> list[str]:
         """Why this agent isn't ready to take part; empty when it is. `wording`: makes a text of an origin's error."""
         reasons = []
-        link = self._parts.link
+        link = self._context.link
         if link is not None and link.refusal is not None:
             reasons.append(str(link.refusal))  # the tracker answers, and refuses us
         elif link is not None and not link.connected:
@@ -87,12 +89,12 @@ class Queries:
         def name_of(refs: list[Ref]) -> str:
             return next((str(ref) for ref in refs if sees(ref.namespace)), "a model")
 
-        tls = self._parts.tls
+        tls = self._context.tls
         unsure = (self.origin_doubt, self._refusing)
         doubts = [*dict.fromkeys(f"origin: {wording(one)}" for one in unsure if one is not None)]
         if self._twin and time.monotonic() - self._twin_at < TWIN_S:
             doubts.append(self._twin)
-        if (odd := self._parts.origin.odd) is not None:
+        if (odd := self._context.origin.odd) is not None:
             ref, why = odd
             told = why if sees(ref.namespace) else "the log says more"
             doubts.append(odd_storage(name_of([ref]), told))
@@ -105,13 +107,13 @@ class Queries:
     @property
     def _refusing(self) -> P2PCacheError | None:
         """Why the last call to storage failed; None: it didn't."""
-        repo = self._parts.origin.repo
+        repo = self._context.origin.repo
         return None if repo is None else repo.trouble
 
     async def model_reasons(self, ref: Ref) -> list[str]:
         """Why that model isn't ready here."""
         try:
-            known = await local_model(self._parts.store, ref)
+            known = await local_model(self._context.store, ref)
         except NotFound:
             return [f"model {ref} is not in this cache; run: p2pcache pull {ref}"]
         if known.complete:
@@ -126,7 +128,7 @@ class Queries:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model of the cache, complete or not."""
-        return [known.as_json() for known in await pools.STEPS.run(self._parts.store.models)]
+        return [known.as_json() for known in await pools.STEPS.run(self._context.store.models)]
 
     async def model(self, ref: Ref) -> dict[str, object]:
         """One model with its files; looked up at tracker or origin when it isn't here.
@@ -135,7 +137,7 @@ class Queries:
             P2PCacheError: it can't be looked up.
         """
         try:
-            known = await local_model(self._parts.store, ref)
+            known = await local_model(self._context.store, ref)
         except NotFound:
             resolved = await self._resolver.resolve(ref)
             encoded = await self._resolver.manifest(resolved.digest)
@@ -146,8 +148,8 @@ class Queries:
                 "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
-        model = await open_model(self._parts.store, self._downloads, known.digest)
-        generation = await pools.STEPS.run(self._parts.store.generation_seen, ref)
+        model = await open_model(self._context.store, self._downloads, known.digest)
+        generation = await pools.STEPS.run(self._context.store.generation_seen, ref)
         row = {**known.as_json(), "generation": generation, "local": True}
         return {**row, "manifest": _files(model.layout.manifest)}
 
@@ -155,7 +157,7 @@ class Queries:
 
     def pulls(self) -> list[dict[str, object]]:
         """The pulls that run now."""
-        now = self._parts.now()
+        now = self._context.now()
         rows: list[dict[str, object]] = []
         for download in self._downloads.running.values():
             rate, done = download.rate(now), download.swarm.bytes_done
@@ -178,7 +180,7 @@ class Queries:
         Raises:
             Unreachable: no tracker configured, or it doesn't answer.
         """
-        link = self._parts.link
+        link = self._context.link
         if link is None:
             raise Unreachable(
                 "this agent has no tracker: it works alone (set --tracker to join a cluster)"
@@ -187,7 +189,7 @@ class Queries:
 
     def settings(self) -> dict[str, object]:
         """The settings that `doctor` examines, as the agent was started with them."""
-        told = {name: getattr(self._parts.settings, name) for name in EXAMINED}
+        told = {name: getattr(self._context.settings, name) for name in EXAMINED}
         # Relative ones are relative to where the agent was started.
         return {n: str(Path(v).absolute()) if v and n in PATHS else v for n, v in told.items()}
 
@@ -197,14 +199,14 @@ class Queries:
         sees: Callable[[str], bool] = lambda _namespace: True,
     ) -> dict[str, object]:
         """This node's state on one screen. The arguments are those of `warnings`."""
-        cached, free = await pools.STEPS.run(self._parts.store.usage)
-        link, repo = self._parts.link, self._resolver.repo
+        cached, free = await pools.STEPS.run(self._context.store.usage)
+        link, repo = self._context.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing
         trouble = self.origin_trouble or refusing
         return {
-            "node": format_node(self._parts.node), "name": self.name, "address": self.address,
-            "rack": self._parts.settings.rack, "site": self._parts.settings.site,
+            "node": format_node(self._context.node), "name": self.name, "address": self.address,
+            "rack": self._context.settings.rack, "site": self._context.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
             "warnings": self.warnings(wording, sees),
@@ -219,9 +221,9 @@ class Queries:
                 "url": repo.url if repo else "", "error": "" if trouble is None else wording(trouble),
                 "refused": refusing is not None and not refusing.retryable,
             },
-            "cache": {"dir": str(self._parts.store.root), "cached_bytes": cached, "free_bytes": free},
+            "cache": {"dir": str(self._context.store.root), "cached_bytes": cached, "free_bytes": free},
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
-            "load": self._parts.net.load, "peers": self._parts.net.stats.connections,
+            "load": self._context.net.load, "peers": self._context.net.stats.connections,
             "bytes": traffic, "governor": self._governor.state(),
         }  # fmt: skip
 

@@ -41,12 +41,12 @@ class SwarmDriver:
     While `scheduler` is None the swarm is paused: it serves what it has and asks for nothing.
     """
 
-    def __init__(self, parts: AgentContext, store: ModelStore, settings: SwarmSettings) -> None:
+    def __init__(self, context: AgentContext, store: ModelStore, settings: SwarmSettings) -> None:
         self.layout: Layout = store.layout
         self.digest: str = store.digest
         self.store = store
         self.scheduler: Scheduler | None = None
-        self.neighbours = Neighbours(parts, store.digest)
+        self.neighbours = Neighbours(context, store.digest)
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
         self.pulled = False  # a client wants all of it now
@@ -55,15 +55,15 @@ class SwarmDriver:
         self.on_finished: Callable[[], None] = lambda: None
         self.on_wanted: Callable[[], None] = lambda: None
         self.on_failed: Callable[[P2PCacheError], None] = lambda error: None
-        self._parts = parts
+        self._context = context
         self._settings = settings
         self._have = store.have_runs()
-        self._work = WorkInFlight(parts, store, self._read_ended)
+        self._work = WorkInFlight(context, store, self._read_ended)
         self._events: deque[e.Event] = deque()
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._redial: asyncio.TimerHandle | None = None
-        self._wakes_at = self.last_progress = parts.now()
+        self._wakes_at = self.last_progress = context.now()
         self._loop = asyncio.get_running_loop()
         store.on_lost = self._lost_on_disk
 
@@ -74,20 +74,20 @@ class SwarmDriver:
         if self.scheduler is not None:
             return
         self._have = self.store.have_runs()
-        parts = self._parts
-        self.last_progress = parts.now()
-        self.scheduler = make_scheduler(parts, self.layout, self._have, self._settings)
+        context = self._context
+        self.last_progress = context.now()
+        self.scheduler = make_scheduler(context, self.layout, self._have, self._settings)
         if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
         for node, have in self.neighbours.joined.items():
-            self.post(e.PeerJoined(node, have, parts.net.rtt_s(node)))
+            self.post(e.PeerJoined(node, have, context.net.rtt_s(node)))
         if self.neighbours.members:
             self.post(self.neighbours.members_event())
-        if parts.link is None:
-            self.post(e.Members((parts.node,)))
-        elif parts.link.connected:
-            self.post(e.TrackerUp(parts.link.epoch))
-            parts.told.enter(self)
+        if context.link is None:
+            self.post(e.Members((context.node,)))
+        elif context.link.connected:
+            self.post(e.TrackerUp(context.link.epoch))
+            context.told.enter(self)
         self.post(e.Tick())
         self._redial_later()
 
@@ -134,12 +134,12 @@ class SwarmDriver:
         """The error to end this download with, if no byte has come for too long; None while there is hope."""
         if self.idle:
             self.last_progress = now
-        link = self._parts.link
+        link = self._context.link
         if link is not None and link.refusal is not None and not self.neighbours.members:
             return link.refusal  # this node never was a member, so it knows no peer
         return hopeless(
-            now - self.last_progress, link, self._parts.origin.last_error(self.digest), asking=self._work.asking,
-            reading=self._work.reading, others=bool(self.neighbours.members.keys() - {self._parts.node}),
+            now - self.last_progress, link, self._context.origin.last_error(self.digest), asking=self._work.asking,
+            reading=self._work.reading, others=bool(self.neighbours.members.keys() - {self._context.node}),
         )  # fmt: skip
 
     def state(self, *, announcing: bool = False) -> m.SwarmState:
@@ -164,7 +164,7 @@ class SwarmDriver:
             self.post(e.RunsProved(fresh, source))
         else:
             self._have |= fresh
-            self._parts.net.announce(self.digest, fresh)
+            self._context.net.announce(self.digest, fresh)
             if fresh and self.complete:
                 self.tell_tracker()  # or it would grant the next node leases for these runs
 
@@ -201,12 +201,12 @@ class SwarmDriver:
                     self.neighbours.dial_missing()
             case m.Grant():
                 self.post(e.LeaseGranted(self._runs(message.runs), message.epoch))
-                if self.scheduler is None and (link := self._parts.link) is not None:
+                if self.scheduler is None and (link := self._context.link) is not None:
                     link.send(m.LeaseReport(self.digest, message.epoch, returned=message.runs))
             case m.Revoke():
                 self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
-                seen = self._parts.origin.wrong_read(self.digest, message.run)
+                seen = self._context.origin.wrong_read(self.digest, message.run)
                 self.on_failed(stopped(message, seen))
             case m.Poll():
                 self.tell_tracker()
@@ -220,7 +220,7 @@ class SwarmDriver:
 
     def tell_tracker(self) -> None:
         """Send this swarm's state now, not with the next heartbeat."""
-        self._parts.told.beat(self, self._parts.net.load)
+        self._context.told.beat(self, self._context.net.load)
 
     def _runs(self, runs: tuple[RunIndex, ...]) -> RunSet:
         return bitset.of(run for run in runs if 0 <= run < self.layout.run_count)
@@ -243,7 +243,7 @@ class SwarmDriver:
         """We may request from this neighbour now."""
         self.neighbours.joined[node] = have
         self.neighbours.on_has(node, have)
-        self.post(e.PeerJoined(node, have, self._parts.net.rtt_s(node)))
+        self.post(e.PeerJoined(node, have, self._context.net.rtt_s(node)))
 
     def peer_left(self, node: NodeId) -> None:
         """We may request from this neighbour no more."""
@@ -262,10 +262,10 @@ class SwarmDriver:
         """A request ended. Each one ends once."""
         number, peer = self._work.end_request(request)
         self._count(e.Source.PEER, nbytes, peer)
-        self._parts.tally.requests[outcome] += 1
+        self._context.tally.requests[outcome] += 1
         if number is not None:
             if outcome is e.Outcome.FAILED:
-                self.on_failed(disk_failed(self._parts.store))
+                self.on_failed(disk_failed(self._context.store))
             self.post(e.RequestEnded(number, outcome, waited_s))
 
     def dial_failed(self, node: NodeId) -> None:
@@ -276,7 +276,7 @@ class SwarmDriver:
         """A node has dialled us and joined: note its runs, and dial it if we want runs."""
         self.neighbours.on_caller(node, address, have)
         if self.wants() and node not in self.neighbours.joined:
-            self._parts.net.dial_back(self.digest, node, address)
+            self._context.net.dial_back(self.digest, node, address)
 
     # -- events in, commands out -------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class SwarmDriver:
         self._performing = True
         try:
             while self._events and self.scheduler is not None:
-                commands = self.scheduler.handle(self._events.popleft(), self._parts.now())
+                commands = self.scheduler.handle(self._events.popleft(), self._context.now())
                 self._have = self.scheduler.have
                 for command in commands:
                     self._perform(command)
@@ -319,7 +319,7 @@ class SwarmDriver:
             case c.Cancel(number):
                 self._work.cancel_request(number)
             case c.Announce(runs):
-                self._parts.net.announce(self.digest, runs)
+                self._context.net.announce(self.digest, runs)
             case c.Fetch(fetch, run, joined):
                 self._work.begin_read(fetch, run, joined=joined)
             case c.CancelFetch(fetch):
@@ -338,13 +338,13 @@ class SwarmDriver:
     def _notify(self, command: c.Command) -> None:
         match command:
             case c.Blame(peer):
-                self._parts.net.drop(peer, "sent bytes that don't match the manifest")
+                self._context.net.drop(peer, "sent bytes that don't match the manifest")
             case c.CutOff():
                 log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):
-                seen = self._parts.origin.wrong_read(self.digest, run)
-                self.on_failed(read_wrong(run, seen, self._parts.link))
-        link, count = self._parts.link, self.layout.run_count
+                seen = self._context.origin.wrong_read(self.digest, run)
+                self.on_failed(read_wrong(run, seen, self._context.link))
+        link, count = self._context.link, self.layout.run_count
         if link is not None and (said := to_tracker(command, self.digest, link.epoch, count)):
             link.send(said)
 
@@ -353,16 +353,16 @@ class SwarmDriver:
     ) -> None:
         if outcome is e.Outcome.DONE:
             self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
-        self._parts.tally.fetches[outcome] += 1
+        self._context.tally.fetches[outcome] += 1
         if outcome is e.Outcome.FAILED:
-            self.on_failed(disk_failed(self._parts.store))
+            self.on_failed(disk_failed(self._context.store))
         if fetch is not None:
             self.post(e.FetchEnded(fetch, outcome, flow_s))
 
     def _count(self, source: e.Source, nbytes: int, peer: NodeId = 0) -> None:
         self.traffic[source] += nbytes
-        self._parts.tally.taken[source] += nbytes
+        self._context.tally.taken[source] += nbytes
         if nbytes and source is not e.Source.LOCAL:
             self.unflushed_bytes += nbytes
-            self.last_progress = now = self._parts.now()
+            self.last_progress = now = self._context.now()
             self.on_bytes(source, nbytes, now, peer)

@@ -20,21 +20,23 @@ FILE = "members.json"
 class LostTracker:
     """Keeps the last known members of the cluster, and gives them to swarms that the tracker doesn't know."""
 
-    def __init__(self, parts: AgentContext, downloads: DownloadManager, book: KnownMembers) -> None:
-        self._parts = parts
+    def __init__(
+        self, context: AgentContext, downloads: DownloadManager, book: KnownMembers
+    ) -> None:
+        self._context = context
         self._downloads = downloads
         self._book = book
 
     def start(self) -> None:
         """Begin to look and to save."""
-        self._parts.tasks.every(LOOK_S, self._look, name="stranded")
-        self._parts.tasks.every(SAVE_S, self._save, name="member-book")
+        self._context.tasks.every(LOOK_S, self._look, name="stranded")
+        self._context.tasks.every(SAVE_S, self._save, name="member-book")
 
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
         if isinstance(message, m.Swarm) and message.joined:
             self._book.remember(
-                member for member in message.joined if member.node != self._parts.node
+                member for member in message.joined if member.node != self._context.node
             )
 
     def close(self) -> None:
@@ -59,11 +61,11 @@ class LostTracker:
             await pools.STEPS.run(self._book.write, page)
 
     async def _look(self) -> None:
-        link = self._parts.link
+        link = self._context.link
         if link is None or link.connected or not link.tried.is_set():
             return
         self._remember_callers()
-        own_entry = m.Member(self._parts.node, "")
+        own_entry = m.Member(self._context.node, "")
         known = (*self._book.members.values(), own_entry)
         for swarm in list(self._downloads.swarms.values()):
             if swarm.wants() and not swarm.neighbours.members:

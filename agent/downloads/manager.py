@@ -37,7 +37,7 @@ class DownloadManager:
 
     def __init__(
         self,
-        parts: AgentContext,
+        context: AgentContext,
         read_manifest: Callable[[str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,
@@ -45,20 +45,20 @@ class DownloadManager:
         """No model yet.
 
         Args:
-            parts: what all swarms of this agent share.
+            context: what all swarms of this agent share.
             read_manifest: gives the proved manifest of a digest, from tracker or origin.
             settings: of the schedulers.
             journal: is told how each download ends.
         """
         self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
-        self._parts = parts
+        self._context = context
         self._read_manifest = read_manifest
         self._settings = settings
         self._journal = journal
-        self._trusted = parts.settings.compile_cache_namespaces
+        self._trusted = context.settings.compile_cache_namespaces
         self._opening = Turns()
-        self._runner = DownloadRunner(parts, journal)
+        self._runner = DownloadRunner(context, journal)
         self._sent: dict[
             str, float
         ] = {}  # when a client last sent for a begun push, the latest last
@@ -66,9 +66,9 @@ class DownloadManager:
 
     async def seed_all(self) -> None:
         """Serve the models that the cache held at the start, partial ones included."""
-        for known in await pools.STEPS.run(self._parts.store.models):
+        for known in await pools.STEPS.run(self._context.store.models):
             try:
-                model = await pools.STEPS.run(self._parts.store.get, known.digest)
+                model = await pools.STEPS.run(self._context.store.get, known.digest)
             except P2PCacheError as error:
                 log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
                 continue
@@ -79,11 +79,11 @@ class DownloadManager:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
         swarm = self.swarms.get(model.digest)
         if swarm is None:
-            swarm = self.swarms[model.digest] = SwarmDriver(self._parts, model, self._settings)
+            swarm = self.swarms[model.digest] = SwarmDriver(self._context, model, self._settings)
             swarm.label = label
             self._runner.leave_alone(swarm)
-            self._parts.net.add_swarm(swarm)
-            self._parts.told.enter(swarm)
+            self._context.net.add_swarm(swarm)
+            self._context.told.enter(swarm)
         return swarm
 
     @property
@@ -130,13 +130,13 @@ class DownloadManager:
         self._names.pop(digest, None)
         if swarm is not None:
             swarm.pause()
-            self._parts.net.remove_swarm(digest)
-            self._parts.told.exit(digest)
+            self._context.net.remove_swarm(digest)
+            self._context.told.exit(digest)
 
     def on_sent(self, digest: str) -> None:
         """A client has just sent something of a push that has begun."""
         self._sent.pop(digest, None)
-        self._sent[digest] = self._parts.now()
+        self._sent[digest] = self._context.now()
         if len(self._sent) > MAX_BEGUN:
             del self._sent[next(iter(self._sent))]
 
@@ -146,7 +146,7 @@ class DownloadManager:
         Its disk space is promised to it for as long as somebody sends. An interrupted pull by digest goes so, too: no
         name asks for its bytes.
         """
-        now, store = self._parts.now(), self._parts.store
+        now, store = self._context.now(), self._context.store
         idle = [
             (self._sent.get(digest, -inf), digest)
             for digest, swarm in self.swarms.items()
@@ -174,7 +174,7 @@ class DownloadManager:
                 if ref.digest == digest:
                     return download
                 continue
-            names = await pools.STEPS.run(self._parts.store.names_of, digest)
+            names = await pools.STEPS.run(self._context.store.names_of, digest)
             if ref.tag_key in {name.tag_key for name in (download.ref, *names)}:
                 return download
         return None
@@ -194,15 +194,15 @@ class DownloadManager:
 
     def timeline(self) -> Timeline:
         """The timeline of a pull that begins now."""
-        return Timeline(self._parts.now())
+        return Timeline(self._context.now())
 
     def on_phase(self, timeline: Timeline, phase: str) -> None:
         """A phase of a pull ends now."""
-        timeline.reached(phase, self._parts.now())
+        timeline.reached(phase, self._context.now())
 
     def report(self, download: Download) -> dict[str, object]:
         """Where a pull's time goes or went."""
-        return download.report(self._parts.now())
+        return download.report(self._context.now())
 
     async def join_or_begin(
         self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
@@ -241,7 +241,7 @@ class DownloadManager:
             timeline = timeline or self.timeline()
             self.on_phase(timeline, "manifest")
             download = Download(
-                ref, swarm, timeline, self._parts.now(), time.time(), whole=whole
+                ref, swarm, timeline, self._context.now(), time.time(), whole=whole
             )  # fmt: skip
             if swarm.complete:
                 self._journal.hits += 1
@@ -253,7 +253,7 @@ class DownloadManager:
             swarm.store.pin()
             swarm.on_finished, swarm.on_failed = download.succeed, download.fail
             work = self._runner.run_download(download, lambda: self.running.pop(digest, None))
-            self._parts.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
+            self._context.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
             return download
 
     def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
@@ -297,7 +297,7 @@ class DownloadManager:
 
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
-            if generation >= self._parts.store.generation_seen(ref):
+            if generation >= self._context.store.generation_seen(ref):
                 with contextlib.suppress(
                     NoSpace
                 ):  # the model is published under `ref` all the same
@@ -307,7 +307,7 @@ class DownloadManager:
         """Publish some files whose chunks are here; return their path below the models directory."""
         store = download.swarm.store
         async with self._using(download.swarm, ref):
-            return await pools.PULLS.run(self._parts.store.publish_files, store, ref, paths)
+            return await pools.PULLS.run(self._context.store.publish_files, store, ref, paths)
 
     def shown_unused(self) -> list[str]:
         """Digests of the models with an arriving directory that no loader uses."""
@@ -323,7 +323,7 @@ class DownloadManager:
                 await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
-        store = self._parts.store
+        store = self._context.store
         encoded = await pools.STEPS.run(store.manifest, digest)
         if encoded is None:
             encoded = await self._read_manifest(digest)

@@ -14,14 +14,14 @@ MAX_CALLERS = 256  # whose addresses are kept until they are written down
 class Neighbours:
     """The tracker's member list of one swarm, and the run set of each member as far as it is known."""
 
-    def __init__(self, parts: AgentContext, digest: str) -> None:
+    def __init__(self, context: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}
         self.joined: dict[NodeId, RunSet] = {}  # what the neighbours that we may request from have
         self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us
-        self._node = parts.node
-        self._place = parts.settings.site, parts.settings.rack
+        self._node = context.node
+        self._place = context.settings.site, context.settings.rack
         self._digest = digest
-        self._net = parts.net
+        self._net = context.net
         self._to_dial: list[NodeId] = []  # neighbours that the tracker chose, best first
         self._have: dict[NodeId, RunSet] = {}  # of every node that we heard of, joined or not
 

@@ -33,8 +33,8 @@ class DownloadOrder:
     returns its leases.
     """
 
-    def __init__(self, parts: AgentContext, downloads: DownloadManager) -> None:
-        self._parts = parts
+    def __init__(self, context: AgentContext, downloads: DownloadManager) -> None:
+        self._context = context
         self._downloads = downloads
         self._known: weakref.WeakSet[Download] = weakref.WeakSet()
         self._held: weakref.WeakSet[Download] = weakref.WeakSet()
@@ -47,10 +47,10 @@ class DownloadOrder:
         first = download not in self._known
         self._known.add(download)
         download.priority = priority if first else min(priority, download.priority)
-        self._parts.net.put_behind(download.swarm.digest, download.priority)
+        self._context.net.put_behind(download.swarm.digest, download.priority)
         if first and priority > Priority.USUAL and not download.ended.done():
             work = self._follow(download)
-            self._parts.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
+            self._context.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
     async def begin_making_room(self, begin: Begin, ref: Ref, priority: Priority) -> Download:
         """Begin a download. On a full disk downloads of lower priority make room for it.
@@ -81,7 +81,7 @@ class DownloadOrder:
         Returns:
             Whether a download was ended.
         """
-        store, running = self._parts.store, self._downloads.running
+        store, running = self._context.store, self._downloads.running
         later = [
             (download.priority, download.started, digest)
             for digest, download in running.items()
@@ -128,7 +128,7 @@ class DownloadOrder:
         )
 
     def _progresses(self, download: Download) -> bool:
-        now, done = self._parts.now(), download.swarm.bytes_done
+        now, done = self._context.now(), download.swarm.bytes_done
         before = self._seen.get(download)
         if download in self._held:  # it goes on sooner than the download that asks now
             self._seen[download] = (done, now)

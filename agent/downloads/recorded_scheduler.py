@@ -30,21 +30,21 @@ class RecordedScheduler(Scheduler):
 
 
 def make_scheduler(
-    parts: AgentContext, layout: Layout, have: RunSet, settings: SwarmSettings
+    context: AgentContext, layout: Layout, have: RunSet, settings: SwarmSettings
 ) -> Scheduler:
     """Make the scheduler of one model on this node; `have`: the runs that are proved here."""
-    record = parts.settings.record_dir
-    seed, now, tracker = parts.rng.getrandbits(32), parts.now(), parts.link is not None
+    record = context.settings.record_dir
+    seed, now, tracker = context.rng.getrandbits(32), context.now(), context.link is not None
     made = (RecordedScheduler if record else Scheduler)(
-        node=parts.node, run_bytes=layout.run_bytes, have=have, settings=settings, seed=seed,
+        node=context.node, run_bytes=layout.run_bytes, have=have, settings=settings, seed=seed,
         tracker=tracker, now=now,
     )  # fmt: skip
     if isinstance(made, RecordedScheduler):
         head = recording.Head(
-            recording.VERSION, p2pcache.__version__, layout.digest, f"{parts.node:x}",
+            recording.VERSION, p2pcache.__version__, layout.digest, f"{context.node:x}",
             tuple(layout.run_bytes), f"{have:x}", settings_of(settings), seed, tracker, now,
         )  # fmt: skip
-        made.recorder = Recorder(Path(record), parts.settings.record_bytes, head)
+        made.recorder = Recorder(Path(record), context.settings.record_bytes, head)
     return made
 
 

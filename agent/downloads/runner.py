@@ -24,8 +24,8 @@ TICK_S = 0.25  # between two looks of a running download at flushing, clients an
 class DownloadRunner:
     """Runs downloads, each in a task of its own, and notes each one once."""
 
-    def __init__(self, parts: AgentContext, journal: Journal) -> None:
-        self._parts = parts
+    def __init__(self, context: AgentContext, journal: Journal) -> None:
+        self._context = context
         self._journal = journal
         self._unnoted: set[Download] = set()  # ended, and not in the history yet
 
@@ -39,15 +39,15 @@ class DownloadRunner:
             copied = await pools.PULLS.run(swarm.store.copy_local)
             if copied:
                 swarm.on_proved(copied, Source.LOCAL)
-            download.timeline.reached("local", self._parts.now())
+            download.timeline.reached("local", self._context.now())
             download.timeline.expect(download.bytes_total - swarm.bytes_done)
             swarm.on_bytes = download.timeline.took
             download.start()
             if swarm.complete:
                 download.succeed()
             await self._watch(download)
-            if why := self._parts.origin.take_wrong(swarm.digest):
-                self._parts.origin.odd = (download.ref, why)
+            if why := self._context.origin.take_wrong(swarm.digest):
+                self._context.origin.odd = (download.ref, why)
                 log.warning("%s", odd_storage(str(download.ref), why))
         except P2PCacheError as error:
             download.fail(error)
@@ -71,7 +71,7 @@ class DownloadRunner:
         if download.noted:
             return
         download.noted = True
-        now, swarm = self._parts.now(), download.swarm
+        now, swarm = self._context.now(), download.swarm
         self._journal.record(
             action_of(download.priority), ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
@@ -89,7 +89,7 @@ class DownloadRunner:
 
         def repaired() -> None:
             work = pools.PULLS.run(self._publish_again, swarm)
-            self._parts.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
+            self._context.tasks.spawn_contained(work, name=f"repair-{swarm.digest[:12]}")
 
         def failed(error: P2PCacheError) -> None:
             log.warning("blake3:%s: %s", swarm.digest, error)
@@ -99,18 +99,18 @@ class DownloadRunner:
         swarm.on_bytes = lambda *_: None
 
     def _publish_again(self, swarm: SwarmDriver) -> None:
-        for ref in self._parts.store.tags_of(swarm.digest):
+        for ref in self._context.store.tags_of(swarm.digest):
             swarm.store.publish(ref, None)
 
     async def _watch(self, download: Download) -> None:
-        settings = self._parts.settings
+        settings = self._context.settings
         swarm = download.swarm
-        flushed = wanted = self._parts.now()
+        flushed = wanted = self._context.now()
         while not download.ended.done():
-            began = self._parts.now()
+            began = self._context.now()
             held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
             await asyncio.wait([download.ended], timeout=TICK_S)
-            now = self._parts.now()
+            now = self._context.now()
             download.timeline.waited(held_up, now - began)
             download.rate(now)  # a client that joins later sees the rate of the last seconds
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0
@@ -129,4 +129,4 @@ class DownloadRunner:
             if trouble is not None:
                 raise trouble
         download.ended.result()
-        download.timeline.finished(self._parts.now())
+        download.timeline.finished(self._context.now())

@@ -25,8 +25,8 @@ class WorkInFlight:
     Numbers on the wire outlive a scheduler, so the late end of a request never hits one of the next scheduler.
     """
 
-    def __init__(self, parts: AgentContext, store: ModelStore, on_read_ended: ReadEnded) -> None:
-        self._parts = parts
+    def __init__(self, context: AgentContext, store: ModelStore, on_read_ended: ReadEnded) -> None:
+        self._context = context
         self._store = store
         self._layout: Layout = store.layout
         self._digest = store.digest
@@ -54,12 +54,12 @@ class WorkInFlight:
             case c.Request(number, peer, run, priority):
                 self._wire_of[number] = wire
                 self._requests[wire] = (number, peer)
-                self._parts.net.request(self._digest, wire, peer, run, priority)
+                self._context.net.request(self._digest, wire, peer, run, priority)
 
     def cancel_request(self, number: int) -> None:
         """Cancel a request of the scheduler; it still ends."""
         if number in self._wire_of:
-            self._parts.net.cancel(self._digest, self._wire_of[number])
+            self._context.net.cancel(self._digest, self._wire_of[number])
 
     def end_request(self, wire: int) -> tuple[int | None, NodeId]:
         """Note the end of a request; return its scheduler's number (None: that scheduler is gone) and its peer."""
@@ -86,7 +86,7 @@ class WorkInFlight:
             self._begun.append(one)
             return
         self._begun = [one]
-        self._parts.tasks.spawn_contained(self._read(self._begun), name=f"fetch-{run}")
+        self._context.tasks.spawn_contained(self._read(self._begun), name=f"fetch-{run}")
 
     def cancel_read(self, fetch: int) -> None:
         """Cancel a read; it still ends."""
@@ -96,7 +96,7 @@ class WorkInFlight:
     def cancel_all(self) -> None:
         """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends."""
         for wire in list(self._requests):
-            self._parts.net.cancel(self._digest, wire)
+            self._context.net.cancel(self._digest, wire)
         self._requests.clear()
         self._wire_of.clear()
         for cancelled in self._reads.values():
@@ -105,7 +105,7 @@ class WorkInFlight:
 
     async def _read(self, runs: list[LeasedRun]) -> None:
         try:
-            await self._parts.origin.read(self._layout, self._store, runs)
+            await self._context.origin.read(self._layout, self._store, runs)
         except Exception:  # a bug must not leave the runs in flight for ever
             numbers = ", ".join(str(one.run) for one in runs)
             log.exception(

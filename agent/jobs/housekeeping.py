@@ -35,9 +35,9 @@ class Housekeeping:
     """Removes and proves models of this cache, beside pulls and pushes that may use them."""
 
     def __init__(
-        self, parts: AgentContext, downloads: DownloadManager, warms: Warms, journal: Journal
+        self, context: AgentContext, downloads: DownloadManager, warms: Warms, journal: Journal
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._downloads = downloads
         self._warms = warms
         self._journal = journal
@@ -49,7 +49,7 @@ class Housekeeping:
             NotFound: it isn't in this cache.
             Conflict: a pull or a push uses it, or another process has it open or mapped.
         """
-        store, began, unsure = self._parts.store, time.monotonic(), ""
+        store, began, unsure = self._context.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):
             warmed = await self._warms.stop(ref)
             self._downloads.refuse_while_pulled(ref)
@@ -72,7 +72,7 @@ class Housekeeping:
         Raises:
             Conflict: a process has a file of the model open or mapped.
         """
-        store, downloads = self._parts.store, self._downloads
+        store, downloads = self._context.store, self._downloads
         if ref.digest is not None:
             await local_model(store, ref)
         else:
@@ -88,7 +88,7 @@ class Housekeeping:
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
-        store = self._parts.store
+        store = self._context.store
         known = await pools.STEPS.run(store.models)
         due = [info.digest for info in known if everything or not info.tags]
         users = await pools.WORK.run(store.users_of, due)
@@ -106,8 +106,8 @@ class Housekeeping:
     async def verify_model(self, ref: Ref) -> Events:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""
         began = time.monotonic()
-        digest = (await local_model(self._parts.store, ref)).digest
-        model = await open_model(self._parts.store, self._downloads, digest)
+        digest = (await local_model(self._context.store, ref)).digest
+        model = await open_model(self._context.store, self._downloads, digest)
         done, total = 0, model.layout.total_bytes
 
         def note(so_far: int, _of: int) -> None:

@@ -36,8 +36,8 @@ class Load:
 class Loads:
     """All attached loaders of this agent. It is used on the loop's thread."""
 
-    def __init__(self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls) -> None:
-        self._parts = parts
+    def __init__(self, context: AgentContext, downloads: DownloadManager, pulls: Pulls) -> None:
+        self._context = context
         self._downloads = downloads
         self._pulls = pulls
         self._live: dict[str, Load] = {}
@@ -62,7 +62,7 @@ class Loads:
         manifest = download.swarm.layout.manifest
         named = {
             "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
-            "models_dir": str(self._parts.store.root / "models"),
+            "models_dir": str(self._context.store.root / "models"),
         }  # fmt: skip
         runs = download.swarm.layout.run_count
         if not download.swarm.complete:
@@ -130,7 +130,7 @@ class Loads:
                 download.forget_wish(load.id)
 
     def _show(self, download: Download) -> None:
-        manifest = self._parts.store.manifest(download.swarm.digest)
+        manifest = self._context.store.manifest(download.swarm.digest)
         if manifest is None:
             raise NotFound(f"model blake3:{download.swarm.digest} was removed from this cache")
         download.swarm.store.show_arriving(manifest)

@@ -17,18 +17,18 @@ Rows = list[dict[str, object]]
 class NodeAnswers:
     """Answers each `NodeQuestion` once."""
 
-    def __init__(self, parts: AgentContext, pulls: Callable[[], Rows], journal: Journal) -> None:
+    def __init__(self, context: AgentContext, pulls: Callable[[], Rows], journal: Journal) -> None:
         """`pulls`: gives the pulls that run now, as rows of the API."""
-        self._parts = parts
+        self._context = context
         self._pulls = pulls
         self._journal = journal
 
     def on_question(self, asked: m.NodeQuestion) -> None:
         """The tracker asks."""
-        self._parts.tasks.spawn_contained(self._answer(asked), name=f"answer-{asked.id}")
+        self._context.tasks.spawn_contained(self._answer(asked), name=f"answer-{asked.id}")
 
     async def _answer(self, asked: m.NodeQuestion) -> None:
-        link = self._parts.link
+        link = self._context.link
         assert link is not None
         limit = min(asked.limit, MAX_ROWS)
         if asked.what == "pulls":

@@ -63,9 +63,13 @@ class Pushes:
     """The pushes of this agent. Each is of one manifest."""
 
     def __init__(
-        self, parts: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal
+        self,
+        context: AgentContext,
+        downloads: DownloadManager,
+        resolver: Resolver,
+        journal: Journal,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._downloads = downloads
         self._resolver = resolver
         self._journal = journal
@@ -110,7 +114,7 @@ class Pushes:
         """Make a model known; on a full disk pushes that never ended make room for it."""
         while True:
             try:
-                return await pools.WORK.run(self._parts.store.add_model, layout, encoded)
+                return await pools.WORK.run(self._context.store.add_model, layout, encoded)
             except NoSpace:
                 if not await self._downloads.remove_begun_push():
                     raise
@@ -167,14 +171,14 @@ class Pushes:
         repo = self._resolver.repo
         if swarm is None or not swarm.complete:
             raise NotFound("the model isn't complete in this cache; send its missing blobs first")
-        trusted = self._parts.settings.compile_cache_namespaces
+        trusted = self._context.settings.compile_cache_namespaces
         permit_programs(trusted, ref, swarm.layout.manifest)
         if repo is None:
-            link, trouble = self._parts.link, self._resolver.origin_error
+            link, trouble = self._context.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
                 # So also in the first moment after a start.
                 raise self._resolver.no_answer("can't push")
-            if not self._parts.origin.settled.is_set():
+            if not self._context.origin.settled.is_set():
                 raise Unreachable("the origin is being opened; push again in a moment")
             raise UsageError(
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
@@ -182,7 +186,7 @@ class Pushes:
         push = Push(swarm.layout.manifest.size_bytes)
         upload = partial(repo.push, force=force, repair=repair)
         work = self._upload(push, upload, swarm.store, ref)
-        self._parts.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
+        self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
 
     async def events(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> Events:
@@ -210,7 +214,7 @@ class Pushes:
             result = await pools.WORK.run(self._upload_blocking, push, upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
-            link = self._parts.link
+            link = self._context.link
             if link is not None and link.connected:
                 await link.ask("moved", ref.short)
         except P2PCacheError as error:
@@ -232,12 +236,12 @@ class Pushes:
         self, push: "Push", upload: Upload, store: ModelStore, ref: Ref
     ) -> PushResult:
         store.publish()  # every blob under its own name, durable
-        blobs = self._parts.store.root / "blobs"
+        blobs = self._context.store.root / "blobs"
 
         def open_blob(number: int) -> int:
             return os.open(blobs / store.layout.blobs[number].id, os.O_RDONLY | os.O_CLOEXEC)
 
-        link, loop = self._parts.link, push.ended.get_loop()
+        link, loop = self._context.link, push.ended.get_loop()
 
         def through_tracker(ref: Ref, digest: str, expected: int | None) -> TagRecord:
             assert link is not None

@@ -51,9 +51,9 @@ class Warms:
     """Starts warms and follows them. No client waits for a warm, so it counts as a client itself."""
 
     def __init__(
-        self, parts: AgentContext, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
+        self, context: AgentContext, downloads: DownloadManager, pulls: Pulls, book: PendingWarms
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._book = book
         self._stopping = False
         self._downloads = downloads
@@ -86,7 +86,7 @@ class Warms:
             elif (digest, ref) not in self._running:
                 warm = self._running[digest, ref] = _Warm(download)
                 work = self._follow(warm, ref, resolved.generation)
-                self._parts.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
+                self._context.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
             self._beginning -= 1
         state = "had" if had else "getting" if digest in before else "started"
@@ -115,7 +115,7 @@ class Warms:
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
         for ref in self._book.refs()[:MAX_WARMS]:
-            self._parts.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
+            self._context.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
 
     async def _again(self, ref: Ref) -> None:
         while ref in self._book.refs():
@@ -181,7 +181,7 @@ class Warms:
             Unreachable: there is no tracker.
             P2PCacheError: the tracker refused.
         """
-        link = self._parts.link
+        link = self._context.link
         if link is None:
             raise Unreachable("this agent has no tracker, so there are no other nodes to warm")
         wish = msgspec.json.encode({"ref": str(ref), "replicas": replicas}).decode()
@@ -189,10 +189,10 @@ class Warms:
 
     def on_warm(self, asked: m.Warm) -> None:
         """The tracker asks this node to warm a model."""
-        self._parts.tasks.spawn_contained(self._answer(asked), name=f"warm-told-{asked.id}")
+        self._context.tasks.spawn_contained(self._answer(asked), name=f"warm-told-{asked.id}")
 
     async def _answer(self, asked: m.Warm) -> None:
-        link = self._parts.link
+        link = self._context.link
         assert link is not None
         try:
             ref = Ref.parse(asked.ref)

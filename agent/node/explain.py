@@ -25,12 +25,12 @@ class Explainer:
 
     def __init__(
         self,
-        parts: AgentContext,
+        context: AgentContext,
         downloads: DownloadManager,
         journal: Journal,
         governor: GovernorLoop,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._downloads = downloads
         self._journal = journal
         self._governor = governor
@@ -45,7 +45,7 @@ class Explainer:
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
-        models = await pools.STEPS.run(self._parts.store.models)
+        models = await pools.STEPS.run(self._context.store.models)
         if running is None and found["last"] is None:
             raise NotFound(why_no_pull(ref, models))
         found["here"] = cached_part(str(found["digest"]), models)
@@ -62,11 +62,11 @@ class Explainer:
         for digest, download in self._downloads.running.items():
             if any(name.tag_key == ref.tag_key for name in download.refs):
                 return digest
-        tag = await pools.STEPS.run(self._parts.store.tag_of, ref)
+        tag = await pools.STEPS.run(self._context.store.tag_of, ref)
         return tag.digest if tag is not None else ""
 
     def _now(self, download: Download) -> dict[str, object]:
-        now, swarm = self._parts.now(), download.swarm
+        now, swarm = self._context.now(), download.swarm
         done, rate = swarm.bytes_done, download.rate(now)
         state: dict[str, object] = {
             "bytes_done": done, "bytes_total": download.bytes_total, "rate": round(rate),

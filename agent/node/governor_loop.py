@@ -32,14 +32,14 @@ def check_floor(share: float) -> None:
 class GovernorLoop:
     """Takes samples for the governor and applies its limits to uploads and to the disk."""
 
-    def __init__(self, parts: AgentContext, settings: AgentSettings) -> None:
+    def __init__(self, context: AgentContext, settings: AgentSettings) -> None:
         """No sample yet.
 
         Raises:
             UsageError: a setting can't work.
         """
         check_floor(settings.governor_floor)
-        self._parts = parts
+        self._context = context
         self._mode = settings.governor
         self._governor = Governor(
             settings.governor, floor=settings.governor_floor, slots=settings.upload_slots
@@ -69,7 +69,7 @@ class GovernorLoop:
     def start(self) -> None:
         """Begin to sample, unless the governor is off."""
         if self._mode != "off":
-            self._parts.tasks.every(LOOK_S, self.sample_and_apply, name="governor")
+            self._context.tasks.every(LOOK_S, self.sample_and_apply, name="governor")
 
     def on_engine_level(self, level: float) -> None:
         """A client tells the engine's level of strain: 0 well, 1 as bad as it should ever be.
@@ -81,7 +81,7 @@ class GovernorLoop:
             raise UsageError("level is a number from 0 (well) to 1 (as bad as it should ever be)")
         if self._mode == "off":
             raise UsageError("the governor is off: set `governor` to auto or on")
-        self._said = (min(level, MOST_LEVEL), self._parts.now())
+        self._said = (min(level, MOST_LEVEL), self._context.now())
 
     async def sample_and_apply(self) -> None:
         """Take one sample, and apply the limits that follow from it."""
@@ -93,7 +93,7 @@ class GovernorLoop:
         sent, taken = self._rates()
         self.sample = host._replace(engine=engine, sent=sent, taken=taken)
         before = self.limits
-        limits = self._governor.handle(self.sample, self._parts.now())
+        limits = self._governor.handle(self.sample, self._context.now())
         if limits != before:
             self._apply(limits)
         if (before.share < 1) != (limits.share < 1):
@@ -116,14 +116,14 @@ class GovernorLoop:
         return missing
 
     async def _level(self) -> float | None:
-        now = self._parts.now()
+        now = self._context.now()
         said = self._said[0] if self._said and now - self._said[1] <= SAID_S else None
         asked = await self._engine.level() if self._engine is not None else None
         return max((level for level in (said, asked) if level is not None), default=None)
 
     def _rates(self) -> tuple[float, float]:
-        now, taken = self._parts.now(), self._parts.tally.taken
-        moved = (self._parts.net.stats.bytes_served, taken[Source.PEER] + taken[Source.ORIGIN])
+        now, taken = self._context.now(), self._context.tally.taken
+        moved = (self._context.net.stats.bytes_served, taken[Source.PEER] + taken[Source.ORIGIN])
         passed, before = now - self._at, self._moved
         self._moved, first, self._at = moved, not self._at, now
         if first or passed <= 0:
@@ -132,10 +132,10 @@ class GovernorLoop:
 
     def _apply(self, limits: Limits) -> None:
         try:
-            self._parts.net.limit_uploads(limits.sent, limits.slots)
+            self._context.net.limit_uploads(limits.sent, limits.slots)
         except P2PCacheError as error:
             log.debug("the data plane isn't there: %s", error)
-        self._parts.disk.limit(limits.taken)
+        self._context.disk.limit(limits.taken)
 
 
 def _words(limits: Limits) -> str:

@@ -23,9 +23,9 @@ class Janitor:
     """Does the periodic work of an agent."""
 
     def __init__(
-        self, parts: AgentContext, downloads: DownloadManager, governor: GovernorLoop
+        self, context: AgentContext, downloads: DownloadManager, governor: GovernorLoop
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._downloads = downloads
         self._governor = governor
         self._scrubbed: dict[str, float] = {}  # when each model was proved last, by digest
@@ -35,15 +35,15 @@ class Janitor:
 
     def start(self) -> None:
         """Begin the periodic work."""
-        self._parts.tasks.every(LOOK_S, self._look, name="cache-dir")
-        if self._parts.settings.scrub_interval_s > 0:
-            self._parts.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
-        self._parts.tasks.every(SPARE_LOOK_S, self._keep_spare, name="spare")
-        self._parts.tasks.every(ARRIVING_LOOK_S, self._hide_unused, name="arriving")
+        self._context.tasks.every(LOOK_S, self._look, name="cache-dir")
+        if self._context.settings.scrub_interval_s > 0:
+            self._context.tasks.every(SCRUB_LOOK_S, self._scrub, name="scrub")
+        self._context.tasks.every(SPARE_LOOK_S, self._keep_spare, name="spare")
+        self._context.tasks.every(ARRIVING_LOOK_S, self._hide_unused, name="arriving")
 
     async def _keep_spare(self) -> None:
         try:
-            await pools.STEPS.run(self._parts.store.keep_spare)
+            await pools.STEPS.run(self._context.store.keep_spare)
         except P2PCacheError as error:
             log.warning("keeping disk space back: %s", error)
 
@@ -52,7 +52,7 @@ class Janitor:
 
         The end of a load is too early: a small model may be complete before its loader has opened it.
         """
-        now = self._parts.now()
+        now = self._context.now()
         unused = self._downloads.shown_unused()
         self._unused = {digest: self._unused.get(digest, now) for digest in unused}
         for digest, since in self._unused.items():
@@ -64,14 +64,14 @@ class Janitor:
 
     async def _look(self) -> None:
         """Note how full the cache is. End the agent if its directory was deleted: its downloads would be lost."""
-        self._parts.usage = await pools.STEPS.run(self._parts.store.usage)
+        self._context.usage = await pools.STEPS.run(self._context.store.usage)
 
     async def _scrub(self) -> None:
         """Prove at most one complete model again that is due."""
         if self._governor.governs:
             return  # the next look is soon enough
-        now = self._parts.now()
-        due_s = self._parts.settings.scrub_interval_s
+        now = self._context.now()
+        due_s = self._context.settings.scrub_interval_s
         for digest, swarm in list(self._downloads.swarms.items()):
             since = self._scrubbed.setdefault(digest, now)
             if now - since < due_s or not swarm.complete or self._downloads.running:

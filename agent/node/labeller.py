@@ -19,8 +19,8 @@ FAILED_S = 60.0  # after an error: the nodes of a large cluster must not ask in 
 class Labeller:
     """Compares the models of the cache with the Node's labels, and patches the difference."""
 
-    def __init__(self, parts: AgentContext, labels: NodeLabels) -> None:
-        self._parts = parts
+    def __init__(self, context: AgentContext, labels: NodeLabels) -> None:
+        self._context = context
         self._labels = labels
         self._agreed: dict[str, str] | None = None  # the Node's labels as last read or written
         self._next_read = 0.0
@@ -28,12 +28,12 @@ class Labeller:
 
     def start(self) -> None:
         """Begin to look."""
-        self._parts.tasks.every(LOOK_S, self.sync_labels, name="kubernetes-labels")
+        self._context.tasks.every(LOOK_S, self.sync_labels, name="kubernetes-labels")
 
     async def sync_labels(self) -> None:
         """Compare once, and make the calls that follow. Errors are logged, once for each cause."""
         wanted = await pools.STEPS.run(self._wanted)
-        now = self._parts.now()
+        now = self._context.now()
         if now < self._next_read and (self._agreed is None or self._agreed == wanted):
             return
         try:
@@ -50,10 +50,10 @@ class Labeller:
         if difference:
             log.info("node labels: %d models, %d changes", len(wanted), len(difference))
         self._agreed, self._trouble = wanted, ""
-        self._next_read = now + RESYNC_S * self._parts.rng.uniform(0.8, 1.2)
+        self._next_read = now + RESYNC_S * self._context.rng.uniform(0.8, 1.2)
 
     def _wanted(self) -> dict[str, str]:
-        models = [known for known in self._parts.store.models() if known.complete]
+        models = [known for known in self._context.store.models() if known.complete]
         models.sort(key=lambda known: -known.last_used)
         pairs: list[tuple[Ref, str]] = [
             (ref, known.digest) for known in models for ref in known.tags

@@ -32,7 +32,7 @@ class AgentMetrics(Collector):
 
     def __init__(
         self,
-        parts: AgentContext,
+        context: AgentContext,
         downloads: DownloadManager,
         journal: Journal,
         lag: LoopLag,
@@ -40,7 +40,7 @@ class AgentMetrics(Collector):
         governor: GovernorLoop,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._parts = parts
+        self._context = context
         self._downloads = downloads
         self._journal = journal
         self._lag = lag
@@ -51,8 +51,8 @@ class AgentMetrics(Collector):
 
     def totals(self) -> dict[str, int]:
         """Bytes that this process received by source, and served to peers."""
-        taken = {source.name.lower(): self._parts.tally.taken[source] for source in Source}
-        return {**taken, "served": self._parts.net.stats.bytes_served}
+        taken = {source.name.lower(): self._context.tally.taken[source] for source in Source}
+        return {**taken, "served": self._context.net.stats.bytes_served}
 
     def describe(self) -> list[Metric]:
         """No metric in advance: registering must not need a running agent."""
@@ -63,15 +63,15 @@ class AgentMetrics(Collector):
         yield from self._counters()
         yield from self._gauges()
         yield from self._ended()
-        yield from certificate_metrics("agent", self._parts.tls)
+        yield from certificate_metrics("agent", self._context.tls)
         build = InfoMetricFamily(f"{_PREFIX}build", "The running release.")
         build.add_metric([], {"version": p2pcache.__version__})
         yield build
 
     def _counters(self) -> Iterator[Metric]:
-        totals, stats, tally = self.totals(), self._parts.net.stats, self._parts.tally
+        totals, stats, tally = self.totals(), self._context.net.stats, self._context.tally
         served = totals.pop("served")
-        link = self._parts.link
+        link = self._context.link
         yield _labelled(
             "received_bytes", "Proved bytes by source (origin, peer, local copy).", "source", totals
         )
@@ -94,8 +94,8 @@ class AgentMetrics(Collector):
             yield _labelled(name, text, "outcome", ends)
 
     def _gauges(self) -> Iterator[Metric]:
-        cached, free = self._parts.store.usage()
-        link, net, running = self._parts.link, self._parts.net, self._downloads.running
+        cached, free = self._context.store.usage()
+        link, net, running = self._context.link, self._context.net, self._downloads.running
         for name, text, value in (
             ("ready", "1 when tracker and origin are usable.", self._ready()),
             ("tracker_configured", "0 for an agent that works alone.", link is not None),
@@ -109,7 +109,7 @@ class AgentMetrics(Collector):
             ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),
             ("peer_connections", "Open peer connections, both directions.", net.stats.connections),
             ("uploads", "Peers that are sent something, or wait for it.", net.load),
-            ("tasks", "Tasks of the event loop: what is being done now.", self._parts.tasks.count),
+            ("tasks", "Tasks of the event loop: what is being done now.", self._context.tasks.count),
             ("governor_share", "Share of full speed that the governor leaves; 1: all of it.",
              self._governor.limits.share),
             ("governor_strain", "What strains what this host serves most; from 1 we give way.",

@@ -93,7 +93,7 @@ async def test_a_stuck_pull_holds_no_other_pull_back(
         both = await running(app, 2)
         stuck = both[1]
         order = app.api._pulls._order
-        order._seen[stuck] = (stuck.swarm.bytes_done, app.parts.now() - 60)
+        order._seen[stuck] = (stuck.swarm.bytes_done, app.context.now() - 60)
         assert not order._earlier_one_progresses(Priority.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)

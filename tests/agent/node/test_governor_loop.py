@@ -35,10 +35,10 @@ async def test_an_engines_level_slows_the_agent_and_expires(tmp_path: Path) -> N
         state = await shown(app)
         assert (state["share"], state["cause"]) == (0.2, "engine")
         assert state["upload_bytes_per_s"] == FLOOR_BYTES_PER_S
-        assert app.net._up.bytes_per_s == app.parts.disk.bytes_per_s == FLOOR_BYTES_PER_S
+        assert app.net._up.bytes_per_s == app.context.disk.bytes_per_s == FLOOR_BYTES_PER_S
         async with client(app) as session, session.get("/metrics") as answer:
             assert "p2pcache_agent_governor_share 0.2\n" in await answer.text()
-        app.governor._said = (2.0, app.parts.now() - 60)  # nobody said it again
+        app.governor._said = (2.0, app.context.now() - 60)  # nobody said it again
         await asyncio.sleep(0.01)
         await app.governor.sample_and_apply()
         assert app.governor.limits.share > 0.2

@@ -95,7 +95,7 @@ async def test_labels_follow_the_cache(tmp_path: Path, api: Api, account: Path) 
     layout = push(origin, make_model(tmp_path / "model", FILES), "team/m:v1")
     api.labels[PREFIX + "library__gone__v9"] = "0" * 16  # of a model that was removed meanwhile
     async with agent(tmp_path, origin=origin.as_uri()) as app:
-        labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
+        labeller = Labeller(app.context, NodeLabels("node-1", api.url, account))
         await labeller.sync_labels()
         assert api.labels == OTHERS
         await pull(app, "team/m:v1")
@@ -157,7 +157,7 @@ async def test_trouble_is_logged_once_and_ends_nothing(
 ) -> None:
     api.failure = (403, '{"message": "forbidden"}')
     async with agent(tmp_path) as app:
-        labeller = Labeller(app.parts, NodeLabels("node-1", api.url, account))
+        labeller = Labeller(app.context, NodeLabels("node-1", api.url, account))
         for _ in range(3):
             await labeller.sync_labels()
         assert len(api.calls) == 1, "after a failure it waits"
