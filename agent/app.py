@@ -160,8 +160,6 @@ class AgentApp:
         )
         self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._origin_url = ""
-        # Digests of the swarms when the last announcement was made.
-        self._announced: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -278,7 +276,6 @@ class AgentApp:
     def announcement(self) -> m.Announce:
         """This node's whole state."""
         self._update_address()
-        self._announced = set(self.downloads.swarms)
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.context.told.announce(self.downloads.swarms.values()),
@@ -310,11 +307,10 @@ class AgentApp:
             # Now, because a lease may be granted before the task runs.
             self._opening(settled.origin)
             self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
-        for digest, swarm in self.downloads.swarms.items():
+        for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)
-            if digest not in self._announced:
-                self.context.told.enter(swarm)  # it began after the announcement
-        self.tasks.spawn_contained(self.context.told.send_rest(), name="tracker-enter")
+        rest = self.context.told.send_rest(self.downloads.swarms)
+        self.tasks.spawn_contained(rest, name="tracker-enter")
         if self.link is not None:
             self.link.send(self.heartbeat())  # the tracker should know our free space at once
 

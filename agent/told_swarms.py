@@ -6,7 +6,7 @@ The announcement has the swarms that want runs, and as many others as fit into o
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -43,7 +43,6 @@ class ToldSwarms:
         self._link = link
         self._most = most
         self._told: OrderedDict[str, Told] = OrderedDict()
-        self._pending: list[Told] = []
 
     def announce(self, swarms: Iterable[Told]) -> tuple[m.SwarmState, ...]:
         """The states for a fresh connection's announcement; `send_rest` sends the others.
@@ -51,41 +50,41 @@ class ToldSwarms:
         Args:
             swarms: all of this node, in the order in which they should be told.
         """
-        ranked = sorted(swarms, key=lambda swarm: not swarm.wants())
         self._told.clear()
-        self._pending = []
         states: list[m.SwarmState] = []
         size = 0
-        for i, swarm in enumerate(ranked[: self._most]):
+        for swarm in _wanted_first(swarms)[: self._most]:
             state = _within(swarm.state(announcing=True), PART_BYTES - size)
             size += _size(state)
             if states and size > PART_BYTES:
-                self._pending = ranked[i : self._most]
                 break
             states.append(state)
             self._add_first(swarm)
         return tuple(states)
 
-    async def send_rest(self) -> None:
-        """Send the swarms that the announcement had no room for."""
-        pending, self._pending = self._pending, []
+    async def send_rest(self, swarms: Mapping[str, Told]) -> None:
+        """Send the swarms that the announcement had no room for, and those that began after it.
+
+        Args:
+            swarms: all of this node, by digest; it may change meanwhile.
+        """
         link, size = self._link, 0
         if link is None:
             return
         losses = link.losses
-        for swarm in pending:
-            if swarm.digest in self._told:
-                continue
+        for digest in [swarm.digest for swarm in _wanted_first(swarms.values())]:
             if size > PART_BYTES:
                 size = 0
                 await asyncio.sleep(PAUSE_S)
             if not link.connected or link.losses != losses:
                 return  # the next announcement has all
-            if len(self._told) < self._most:
-                self._add_first(swarm)
-                state = swarm.state()
-                size += _size(state)
-                link.send(m.Enter(state))
+            swarm = swarms.get(digest)
+            if swarm is None or digest in self._told or len(self._told) >= self._most:
+                continue
+            self._add_first(swarm)
+            state = swarm.state()
+            size += _size(state)
+            link.send(m.Enter(state))
 
     def enter(self, swarm: Told) -> None:
         """This node takes part in a swarm."""
@@ -130,6 +129,10 @@ class ToldSwarms:
         self._told[swarm.digest] = swarm
         self._told.move_to_end(swarm.digest)
         return True
+
+
+def _wanted_first(swarms: Iterable[Told]) -> list[Told]:
+    return sorted(swarms, key=lambda swarm: not swarm.wants())
 
 
 def _size(state: m.SwarmState) -> int:

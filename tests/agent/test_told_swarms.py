@@ -47,6 +47,10 @@ def told(link: Link, most: int = MOST_SWARMS) -> ToldSwarms:
     return ToldSwarms(link, most)  # type: ignore[arg-type]  # it needs no more of a link
 
 
+def by_digest(swarms: list[Swarm]) -> dict[str, Swarm]:
+    return {swarm.digest: swarm for swarm in swarms}
+
+
 def digests(link: Link) -> list[str]:
     """The swarms that the tracker knows after all messages."""
     known: dict[str, None] = {}
@@ -68,7 +72,7 @@ async def test_what_does_not_fit_into_one_message_follows() -> None:
     first = asked.announce(swarms)
     assert len(m.encode(m.Announce("a:1", "1", swarms=first))) < m.MAX_MESSAGE_BYTES
     assert first[0].digest == swarms[-1].digest, "what is wanted is told first"
-    await asked.send_rest()
+    await asked.send_rest(by_digest(swarms))
     assert {state.digest for state in first} | set(digests(link)) == {s.digest for s in swarms}
     assert all(len(m.encode(one)) < m.MAX_MESSAGE_BYTES for one in link.sent)
 
@@ -84,9 +88,11 @@ async def test_many_known_members_do_not_make_the_announcement_too_long() -> Non
 async def test_no_more_are_told_than_a_tracker_takes() -> None:
     link = Link()
     asked = told(link, most=10)
-    first = asked.announce([Swarm(i) for i in range(30)])
+    swarms = [Swarm(i) for i in range(30)]
+    first = asked.announce(swarms)
     assert [state.digest for state in first] == [Swarm(i).digest for i in range(10)]
-    await asked.send_rest()
+    await asked.send_rest(by_digest(swarms))
+    assert not link.sent
     asked.enter(Swarm(77))
     asked.beat(Swarm(78, wants=True), 0)
     assert [type(one) for one in link.sent] == [m.Exit, m.Enter, m.Exit, m.Heartbeat]
@@ -106,12 +112,39 @@ async def test_no_more_are_told_than_a_tracker_takes() -> None:
 async def test_a_lost_connection_ends_the_rest() -> None:
     link = Link()
     asked = told(link)
-    asked.announce([Swarm(i, have=100_000) for i in range(40)])
-    sending = asyncio.gather(asked.send_rest())
+    swarms = [Swarm(i, have=100_000) for i in range(40)]
+    asked.announce(swarms)
+    sending = asyncio.gather(asked.send_rest(by_digest(swarms)))
     await asyncio.sleep(0)
     link.losses += 1
     await sending
     assert 0 < len(link.sent) < 29
+
+
+async def test_swarms_that_begin_after_the_announcement_are_told_the_wanted_first() -> None:
+    link = Link()
+    asked = told(link)
+    before = [Swarm(i) for i in range(3)]
+    asked.announce(before)
+    late, wanted = Swarm(10), Swarm(11, wants=True)
+    await asked.send_rest(by_digest([*before, late, wanted]))
+    assert digests(link) == [wanted.digest, late.digest]
+
+
+async def test_a_model_that_is_removed_before_its_turn_is_not_told() -> None:
+    """The tracker counted this node as a holder of it until the connection ended."""
+    link = Link()
+    asked = told(link)
+    swarms = by_digest([Swarm(i, have=100_000) for i in range(40)])
+    asked.announce(swarms.values())
+    sending = asyncio.gather(asked.send_rest(swarms))
+    await asyncio.sleep(0)
+    last = list(swarms)[-1]
+    del swarms[last]
+    asked.exit(last)
+    await sending
+    assert len(digests(link)) > 20
+    assert last not in digests(link)
 
 
 async def test_an_agent_with_many_models_is_a_member(
